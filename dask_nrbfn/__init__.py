@@ -1,0 +1,41 @@
+"""Kernel-quality classification of labelled tables larger than memory.
+
+Training rows lie in a chunked Zarr `Dataset`; a fit is a sequence of restartable stages that run on
+dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` is the scikit-learn
+face of the same stages.
+"""
+
+from importlib.metadata import version
+
+from dask_nrbfn.engine import DaskEngine, EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.estimators import NRBFNClassifier
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.ingest import ingest_dask, ingest_file
+from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+__version__ = version("dask-nrbfn")
+
+__all__ = [
+    "DaskEngine",
+    "Dataset",
+    "EngineOptions",
+    "FitParams",
+    "InlineEngine",
+    "Model",
+    "NRBFNClassifier",
+    "NRBFNError",
+    "Run",
+    "check_dataset",
+    "connect",
+    "evaluate_dataset",
+    "fit_dataset",
+    "ingest_dask",
+    "ingest_file",
+    "predict_dataset",
+]

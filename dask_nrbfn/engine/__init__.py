@@ -1,0 +1,10 @@
+"""How tasks run: in this process, or on any dask cluster.
+
+A task is a module-level function of store locations and small parameters. It writes its result to
+the store and returns a small summary; running it twice does no harm.
+"""
+
+from dask_nrbfn.engine.connect import EngineOptions, connect
+from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
+
+__all__ = ["DaskEngine", "Engine", "EngineOptions", "InlineEngine", "connect"]

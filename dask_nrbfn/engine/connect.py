@@ -1,0 +1,176 @@
+"""From options, or any Client, to an engine."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import dask
+from dask.utils import parse_bytes
+from distributed import Client, LocalCluster
+from distributed.system import MEMORY_LIMIT
+from threadpoolctl import threadpool_info
+
+from dask_nrbfn.engine.settings import cluster_settings
+from dask_nrbfn.engine.tasks import DaskEngine, Engine
+from dask_nrbfn.errors import ClusterError, ParameterError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Where tasks run. None of this changes a result.
+
+    Parameters
+    ----------
+    scheduler : str or None
+        Address of a running scheduler.
+    scheduler_file : str or None
+        File that a running scheduler wrote.
+    workers : int or None
+        Worker processes of the local cluster that is started without the two above; default 1.
+    threads : int or None
+        BLAS, OpenMP and numba threads of each; default: the cores divided by the workers.
+    memory : str or None
+        Memory limit of each, such as "4GiB"; default: the machine's divided by the workers.
+    bar : bool
+        Draw progress bars if standard error is a terminal.
+
+    Raises
+    ------
+    ParameterError
+        If options contradict each other or cannot be read.
+    """
+
+    scheduler: str | None = None
+    scheduler_file: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    memory: str | None = None
+    bar: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheduler and self.scheduler_file:
+            raise ParameterError("scheduler and scheduler_file are both given.", "Give one.")
+        local = {name: getattr(self, name) for name in ("workers", "threads", "memory")}
+        given = [name for name, value in local.items() if value is not None]
+        if given and (self.scheduler or self.scheduler_file):
+            raise ParameterError(
+                f"{' and '.join(given)} given with a running scheduler.",
+                "They shape the local cluster; a running scheduler has its workers already.",
+            )
+        for name in ("workers", "threads"):
+            if local[name] is not None and local[name] < 1:
+                raise ParameterError(f"{name} is {local[name]}.", "Give an integer of at least 1.")
+        if self.memory is not None:
+            _parse_memory(self.memory)
+
+
+@contextmanager
+def connect(options: EngineOptions | None = None, client: Client | None = None) -> Iterator[Engine]:
+    """Give an engine on `client`, on a running scheduler, or on a local cluster made for it.
+
+    Parameters
+    ----------
+    options : EngineOptions, optional
+    client : distributed.Client, optional
+        Used as it is and left open.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler cannot be reached or has no workers.
+    """
+    options = options or EngineOptions()
+    if client is not None:
+        yield _engine(client, bar=options.bar)
+    elif options.scheduler or options.scheduler_file:
+        with _open_client(options) as remote:
+            yield _engine(remote, bar=options.bar)
+    else:
+        with local_cluster(options) as cluster, Client(cluster) as local:
+            yield _engine(local, bar=options.bar)
+
+
+@contextmanager
+def local_cluster(
+    options: EngineOptions, *, host: str | None = None, port: int = 0
+) -> Iterator[LocalCluster]:
+    """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS."""
+    workers = options.workers or 1
+    threads = options.threads or max(1, len(os.sched_getaffinity(0)) // workers)
+    memory = MEMORY_LIMIT // workers if options.memory is None else _parse_memory(options.memory)
+    with (
+        dask.config.set(cluster_settings(threads)),
+        LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            memory_limit=memory,
+            processes=True,
+            host=host,
+            scheduler_port=port,
+            dashboard_address=":0",
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def _open_client(options: EngineOptions) -> Client:
+    place = options.scheduler or options.scheduler_file
+    if options.scheduler_file and not os.path.exists(options.scheduler_file):
+        raise ClusterError(
+            f"there is no scheduler file {place}.", "Start the scheduler with --scheduler-file."
+        )
+    try:
+        return Client(address=options.scheduler, scheduler_file=options.scheduler_file)
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
+        ) from error
+
+
+def _engine(client: Client, *, bar: bool) -> DaskEngine:
+    try:
+        client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
+    except TimeoutError as error:
+        raise ClusterError(
+            f"the scheduler {client.scheduler_info()['address']} has no workers.",
+            "Start a dask worker.",
+        ) from error
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    threads = min(client.run(blas_threads).values())
+    engine = DaskEngine(
+        client,
+        n_workers=sum(worker["nthreads"] for worker in workers),
+        threads=threads,
+        memory_bytes=min(
+            (worker["memory_limit"] or MEMORY_LIMIT) // worker["nthreads"] for worker in workers
+        ),
+        bar=bar,
+    )
+    logger.info(
+        "%d tasks at a time on %s, %d BLAS threads each",
+        engine.n_workers,
+        client.scheduler_info()["address"],
+        threads,
+    )
+    return engine
+
+
+def blas_threads() -> int:
+    """Return the threads that BLAS uses in this process."""
+    import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
+
+    return max((pool["num_threads"] for pool in threadpool_info()), default=1)
+
+
+def _parse_memory(text: str) -> int:
+    try:
+        n_bytes = parse_bytes(text)
+    except ValueError as error:
+        raise ParameterError(f"memory is {text!r}.", "Give bytes with a unit: 4GiB.") from error
+    if n_bytes < 2**28:
+        raise ParameterError(f"memory is {text!r}.", "A worker needs at least 256MiB to start.")
+    return int(n_bytes)

@@ -1,0 +1,27 @@
+"""What worker and scheduler processes must be told, wherever they are started."""
+
+from typing import Any
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables of a worker that computes with `threads` threads.
+
+    dask runs one task at a time in such a worker; the threads belong to BLAS, OpenMP and numba.
+    They must be set before the process starts, because libraries read them when they are loaded,
+    and dask's own default is 1. Numba's workqueue layer aborts the process when two threads use it
+    at once, so a thread-safe one is asked for.
+    """
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    return {**dict.fromkeys(names, str(threads)), "NUMBA_THREADING_LAYER": "threadsafe"}
+
+
+def cluster_settings(threads: int) -> dict[str, Any]:
+    """Return the dask configuration for a scheduler and nannies started from this process.
+
+    The time to live is how long a worker may be silent before the scheduler gives its task to
+    another. A triangular solve holds the interpreter lock, so the default of 5 minutes is short.
+    """
+    return {
+        "distributed.nanny.pre-spawn-environ": worker_environment(threads),
+        "distributed.scheduler.worker-ttl": "30 minutes",
+    }

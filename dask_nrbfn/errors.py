@@ -1,0 +1,64 @@
+"""What can go wrong for a user.
+
+Every error says what is wrong and how to mend it, and is also the builtin a caller would expect.
+"""
+
+
+class NRBFNError(Exception):
+    """Base of all errors that a user can mend.
+
+    Parameters
+    ----------
+    problem : str
+        One sentence: what is wrong and the value received.
+    remedy : str
+        One sentence: what is allowed, or what to do.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+class ParameterError(NRBFNError, ValueError):
+    """A parameter has a value outside what it allows."""
+
+
+class DataError(NRBFNError, ValueError):
+    """Rows or labels cannot be used as they are."""
+
+
+class MissingDataError(NRBFNError, FileNotFoundError):
+    """A file, dataset, run, model or one of its chunks is not there."""
+
+
+class DamagedDataError(NRBFNError, OSError):
+    """Stored bytes fail their checksum, are cut short, or are not of this format."""
+
+
+class ExistsError(NRBFNError, FileExistsError):
+    """Something is already stored where the result should go."""
+
+
+class RunMismatchError(NRBFNError, ValueError):
+    """A run was started with other parameters or from another dataset."""
+
+
+class IllConditionedError(NRBFNError, ArithmeticError):
+    """The ridge system is singular to working precision."""
+
+
+class MemoryBudgetError(NRBFNError, MemoryError):
+    """A task needs more memory than a worker has."""
+
+
+class WorkerLostError(NRBFNError, RuntimeError):
+    """Workers died while they ran the same task, again and again."""
+
+
+class ClusterError(NRBFNError, ConnectionError):
+    """A dask scheduler cannot be reached, or has no workers."""

@@ -1,0 +1,337 @@
+"""The classifier."""
+
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Self
+
+import dask.array as da
+import numpy as np
+import zarr
+from distributed import get_client
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import Engine, InlineEngine, connect
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.ingest import ingest_dask, ingest_source
+from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, exists, normalize
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+
+class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Normalized radial basis function network on a soft-kNN basis.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=20
+        Neighbours from which a row's confidence in its own label is computed; less than the
+        number of rows.
+    confidence_threshold : float, default=0.9
+        Rows with a confidence below it form the basis.
+    alpha : float, default=1e-13
+        Ridge penalty, relative to the trace of the gram matrix.
+    basis_size : int, default=None
+        Number of basis rows, the least confident ones. None lets the threshold decide.
+    neighbors : {"auto", "exact", "approximate"}, default="auto"
+        How neighbours are searched.
+    scale : {"none", "standard", "unit"}, default="none"
+        Columns to mean 0 and variance 1, or rows to unit length.
+    n_parts : int, default=None
+        Parts that each pass over the rows is cut into.
+    random_state : int, RandomState instance or None, default=0
+        Seeds the approximate search and the choice among equally confident rows.
+    store : str or path, default=None
+        Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
+        predictions are put: a directory or URL that all workers can open. A fit that was
+        interrupted goes on from there. None: a temporary directory.
+
+    Attributes
+    ----------
+    basis_ : ndarray (r, p), float64
+        Basis rows, scaled.
+    basis_indices_ : ndarray (r,), int64
+        Their row numbers in the training data.
+    width_ : float
+        Sigma of the Gaussians.
+    weights_ : ndarray (K, r), float64
+    classes_ : ndarray (K,)
+    confidence_ : ndarray (n,), float64
+        Soft-kNN confidence of every training row.
+    fitting_error_ : float
+        eps of the training rows; 1 is a perfect fit.
+    spectral_risk_ : float
+        gamma; large where the fit uses the minor directions of the features.
+    n_features_in_ : int
+    feature_names_in_ : ndarray (p,)
+        Only when X had column names that are all strings.
+
+    Notes
+    -----
+    Hu, Pan & Wu, "Spectral-graph Based Classifications", Algorithms 1 to 3. Arrays in memory are
+    fitted in this process; Zarr arrays, dask collections and datasets on the active
+    `distributed.Client`, or without one in this process, chunk by chunk.
+
+    A model that was loaded has no ``confidence_`` and ``basis_indices_``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True)
+    >>> network = NRBFNClassifier(scale="standard").fit(X[::2], y[::2])
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
+    True
+    """
+
+    def __init__(
+        self,
+        n_neighbors: int = 20,
+        confidence_threshold: float = 0.9,
+        alpha: float = 1e-13,
+        *,
+        basis_size: int | None = None,
+        neighbors: str = "auto",
+        scale: str = "none",
+        n_parts: int | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        store: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.n_neighbors = n_neighbors
+        self.confidence_threshold = confidence_threshold
+        self.alpha = alpha
+        self.basis_size = basis_size
+        self.neighbors = neighbors
+        self.scale = scale
+        self.n_parts = n_parts
+        self.random_state = random_state
+        self.store = store
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train on rows and labels.
+
+        Parameters
+        ----------
+        X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
+        y : array-like, zarr.Array, dask array or series (n,)
+            None for a `Dataset`, which has its labels.
+
+        Raises
+        ------
+        ParameterError, DataError
+            If a parameter or the data cannot be used. Both are `ValueError`.
+        MemoryBudgetError
+            If the basis does not fit the memory.
+        """
+        params = self._params()
+        if isinstance(X, Dataset):
+            if y is not None:
+                raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
+            self._fit_dataset(X, params)
+        elif _is_lazy(X):
+            self._fit_lazy(X, y, params)
+        else:
+            self._fit_arrays(X, y, params)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return the label of every row, (n,); lazily for a dask array."""
+        check_is_fitted(self)
+        if _is_dask(X):
+            return self._map_dask(X, "labels")
+        return self.classes_[self._scores(X).argmax(axis=1)]
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the scores, (n, K); with two classes (n,), positive for the second.
+
+        A row's scores sum to 1 up to the penalty. Lazily for a dask array.
+        """
+        check_is_fitted(self)
+        if _is_dask(X):
+            return self._map_dask(X, "decisions")
+        return _decisions(self._scores(X))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the scores clipped to [0, 1] and normalized, (n, K); lazily for a dask array."""
+        check_is_fitted(self)
+        if _is_dask(X):
+            return self._map_dask(X, "probabilities")
+        return _probabilities(self._scores(X))
+
+    def save(self, location: Location) -> None:
+        """Write the model as a Zarr group; an old one at `location` is replaced when it is done."""
+        check_is_fitted(self)
+        self._model.save(location)
+
+    @classmethod
+    def load(cls, location: Location) -> Self:
+        """Return the network of a saved model or a finished run; runs no code from the file."""
+        model = Model.load(location)
+        params = model.params.to_dict()
+        network = cls(random_state=params.pop("seed"), **params)
+        network._take_model(model)
+        if model.feature_names is not None:
+            network.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        return network
+
+    def _params(self) -> FitParams:
+        own = self.get_params()
+        own.pop("store")
+        seed = own.pop("random_state")
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
+        return FitParams(**own, seed=int(seed))
+
+    def _fit_arrays(self, X: ArrayLike, y: ArrayLike, params: FitParams) -> None:
+        rows, labels = validate_data(self, X, y)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        dataset = ingest_source(ArraySource(rows, codes), MemoryStore())
+        self._take_run(fit_dataset(dataset, MemoryStore(), params, InlineEngine()), classes)
+
+    def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:
+        with self._workplace() as place:
+            location = f"{place}/dataset"
+            if exists(location) and exists(f"{place}/run"):
+                dataset = Dataset.open(location)
+            else:
+                dataset = ingest_dask(_to_dask(X), _to_dask(y), location, overwrite=True)
+            self._fit_at(dataset, f"{place}/run", params)
+
+    def _fit_dataset(self, dataset: Dataset, params: FitParams) -> None:
+        if isinstance(normalize(dataset.location), MemoryStore):
+            self._fit_at(dataset, MemoryStore(), params)
+            return
+        with self._workplace() as place:
+            self._fit_at(dataset, f"{place}/run", params)
+
+    def _fit_at(self, dataset: Dataset, location: Location, params: FitParams) -> None:
+        with _active_engine(dataset) as engine:
+            self._take_run(fit_dataset(dataset, location, params, engine), dataset.classes)
+        if dataset.feature_names is not None:
+            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
+
+    @contextmanager
+    def _workplace(self) -> Iterator[str]:
+        if self.store is not None:
+            yield str(normalize(self.store))
+            return
+        with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
+            yield directory
+
+    def _take_run(self, run: Run, classes: NDArray[Any]) -> None:
+        self._take_model(replace(Model.load(run.location), classes=classes))
+        self.confidence_ = run.read("confidence/values")
+        self.basis_indices_ = run.read("basis/rows")
+
+    def _take_model(self, model: Model) -> None:
+        self._model = model
+        self.basis_ = model.basis
+        self.width_ = model.width
+        self.weights_ = model.weights
+        self.classes_ = model.classes
+        self.fitting_error_ = model.fitting_error
+        self.spectral_risk_ = model.spectral_risk
+        self.n_features_in_ = model.n_features
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        if isinstance(X, Dataset):
+            X = X.X
+        if not isinstance(X, zarr.Array):
+            X = validate_data(self, X, reset=False)
+        self._model.check_columns(X.shape[1])
+        step = block_rows(len(self.basis_))
+        starts = range(0, X.shape[0], step)
+        return np.concatenate([self._model.scores(np.asarray(X[a : a + step])) for a in starts])
+
+    def _map_dask(self, X: Any, wanted: str) -> da.Array:
+        rows = X.to_dask_array() if hasattr(X, "to_dask_array") else X
+        self._model.check_columns(rows.shape[1])
+        rows = rows.rechunk({1: -1})
+        columns = len(self.classes_)
+        flat = wanted == "labels" or (wanted == "decisions" and columns == 2)
+        return rows.map_blocks(
+            _predict_block,
+            self._published_model(),
+            wanted,
+            dtype=self.classes_.dtype if wanted == "labels" else np.float64,
+            drop_axis=1 if flat else None,
+            chunks=(rows.chunks[0],) if flat else (rows.chunks[0], (columns,)),
+        )
+
+    def _published_model(self) -> str:
+        """Write the model where workers can open it, so that it is not part of any graph."""
+        if self.store is None:
+            directory = tempfile.mkdtemp(prefix="dask-nrbfn-")
+            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        else:
+            directory = str(normalize(self.store))
+        location = f"{directory}/model-{uuid.uuid4().hex}"
+        self._model.save(location)
+        return location
+
+
+def _is_dask(X: Any) -> bool:
+    return isinstance(X, da.Array) or hasattr(X, "to_dask_array")
+
+
+def _is_lazy(X: Any) -> bool:
+    return isinstance(X, zarr.Array) or _is_dask(X)
+
+
+def _to_dask(values: Any) -> Any:
+    if isinstance(values, zarr.Array):
+        return da.from_zarr(values)
+    return values if _is_dask(values) else da.from_array(np.asarray(values))
+
+
+@contextmanager
+def _active_engine(dataset: Dataset) -> Iterator[Engine]:
+    try:
+        client = get_client()
+    except ValueError:
+        client = None
+    if client is None or isinstance(dataset.location, MemoryStore):
+        yield InlineEngine()
+        return
+    with connect(client=client) as engine:
+        yield engine
+
+
+def _decisions(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+
+def _probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    clipped = np.clip(scores, 0.0, 1.0)
+    return clipped / clipped.sum(axis=1, keepdims=True)
+
+
+# Every location is written once under a fresh name, so a cached model cannot be out of date.
+@lru_cache(maxsize=1)
+def _open_model(location: str) -> Model:
+    return Model.load(location)
+
+
+def _predict_block(X: NDArray[Any], location: str, wanted: str) -> NDArray[Any]:
+    model = _open_model(location)
+    step = block_rows(len(model.basis))
+    scores = np.concatenate([model.scores(X[a : a + step]) for a in range(0, len(X), step)])
+    if wanted == "labels":
+        return model.classes[scores.argmax(axis=1)]
+    return _decisions(scores) if wanted == "decisions" else _probabilities(scores)

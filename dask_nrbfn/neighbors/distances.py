@@ -1,0 +1,45 @@
+"""Distances to given neighbours."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Elements gathered at a time: 8 MiB of float64 stay near the core.
+_GATHER_ELEMENTS = 2**20
+
+
+class Neighbors(NamedTuple):
+    """``indices`` int64 (b, k) and ``distances`` float64 (b, k), nearest first."""
+
+    indices: NDArray[np.int64]
+    distances: NDArray[np.float64]
+
+
+def measure_neighbors(
+    rows: NDArray[Any], queries: NDArray[np.int64], indices: NDArray[np.int64]
+) -> Neighbors:
+    """Return the neighbours with their Euclidean distances, sorted.
+
+    Parameters
+    ----------
+    rows : float32 or float64 (n, p)
+    queries : int64 (b,)
+    indices : int64 (b, k)
+
+    Notes
+    -----
+    Distances are sums of squared differences in float64, whatever search found the neighbours, so
+    they do not cancel for near duplicates. Equal distances are ordered by row number.
+    """
+    squared = np.empty(indices.shape)
+    step = max(1, _GATHER_ELEMENTS // (indices.shape[1] * rows.shape[1]))
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        differences = rows[indices[part]] - rows[queries[part], None, :]
+        squared[part] = np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
+    order = np.lexsort((indices, squared))
+    return Neighbors(
+        np.take_along_axis(indices, order, axis=1),
+        np.sqrt(np.take_along_axis(squared, order, axis=1)),
+    )

@@ -1,0 +1,99 @@
+"""Column statistics, which add, and the scalings made from them."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnStatistics:
+    """Row count, column means and sums of squared deviations. They add.
+
+    Attributes
+    ----------
+    n_rows : int
+    mean : float64 (p,)
+    squared_deviation : float64 (p,)
+        ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque (1983), which does not
+        cancel for columns far from 0.
+    """
+
+    n_rows: int
+    mean: Floats
+    squared_deviation: Floats
+
+    @classmethod
+    def zeros(cls, n_features: int) -> Self:
+        """Return the statistics of no rows."""
+        return cls(0, np.zeros(n_features), np.zeros(n_features))
+
+    @classmethod
+    def from_block(cls, X: NDArray[np.generic]) -> Self:
+        """Return the statistics of one block (b, p) with at least one row."""
+        # About the first row: a constant column then deviates by exactly 0, however many rows.
+        first = X[0].astype(np.float64)
+        shifted = X - first
+        step = shifted.mean(axis=0)
+        return cls(len(X), first + step, np.square(shifted - step).sum(axis=0))
+
+    @property
+    def standard_deviation(self) -> Floats:
+        """Population standard deviation of each column, float64 (p,)."""
+        deviation: Floats = np.sqrt(self.squared_deviation / max(self.n_rows, 1))
+        return deviation
+
+    def __add__(self, other: Self) -> Self:
+        n_rows = self.n_rows + other.n_rows
+        if n_rows == 0:
+            return self
+        step = other.mean - self.mean
+        share = other.n_rows / n_rows
+        return type(self)(
+            n_rows,
+            self.mean + step * share,
+            self.squared_deviation + other.squared_deviation + step**2 * (self.n_rows * share),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What is done to rows before distances are taken.
+
+    Attributes
+    ----------
+    kind : {"none", "standard", "unit"}
+    shift, scale : float64 (p,)
+        Used by "standard": ``(x - shift) / scale``.
+
+    Examples
+    --------
+    >>> Scaling("unit", np.zeros(2), np.ones(2)).apply(np.array([[3, 4], [0, 0]]))
+    array([[0.6, 0.8],
+           [0. , 0. ]])
+    """
+
+    kind: str
+    shift: Floats
+    scale: Floats
+
+    @classmethod
+    def from_statistics(cls, kind: str, statistics: ColumnStatistics) -> Self:
+        """Return the scaling of `kind`; a constant column keeps scale 1 and becomes 0."""
+        deviation = statistics.standard_deviation
+        # A deviation below the rounding of the mean is a constant column seen through roundoff.
+        noise = 10 * np.finfo(np.float64).eps * np.abs(statistics.mean)
+        return cls(kind, statistics.mean, np.where(deviation > noise, deviation, 1.0))
+
+    def apply(self, X: ArrayLike) -> Floats:
+        """Return the scaled rows, float64 (b, p)."""
+        rows: Floats = np.asarray(X, dtype=np.float64)
+        if self.kind == "standard":
+            rows = (rows - self.shift) / self.scale
+        elif self.kind == "unit":
+            length = np.linalg.norm(rows, axis=1, keepdims=True)
+            rows = rows / np.where(length > 0, length, 1.0)
+        return rows

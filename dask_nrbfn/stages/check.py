@@ -1,0 +1,63 @@
+"""Check: everything that can be wrong with a stored dataset."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.storage.dataset import (
+    ChunkSummary,
+    Dataset,
+    check_finite,
+    fingerprint,
+    summarize_chunk,
+)
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """What `check_dataset` found.
+
+    Attributes
+    ----------
+    n_chunks : int
+    problems : tuple of str
+        One line each; empty for a sound dataset.
+    """
+
+    n_chunks: int
+    problems: tuple[str, ...]
+
+
+def check_dataset(dataset: Dataset) -> DatasetReport:
+    """Read every chunk of a dataset and list what is wrong with it.
+
+    Finds missing and damaged chunks, values that are not finite, and rows or labels that were
+    changed after the dataset was written.
+    """
+    problems: list[str] = []
+    summaries: list[ChunkSummary] = []
+    n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
+    for index in range(n_chunks):
+        try:
+            X, y = dataset.read_chunk(index)
+            summaries.append(summarize_chunk(X, y))
+            check_finite(X, first_row=index * dataset.chunk_rows)
+        except NRBFNError as error:
+            problems.append(error.problem)
+    if len(summaries) == n_chunks:
+        problems += _compare_with_record(dataset, summaries)
+    return DatasetReport(n_chunks, tuple(problems))
+
+
+def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
+    problems = []
+    if fingerprint(dataset.X, summaries) != dataset.fingerprint:
+        problems.append("rows or labels are not the ones that ingest wrote.")
+    counts = {
+        label: sum(summary.label_counts.get(label, 0) for summary in summaries)
+        for label in dataset.classes.tolist()
+    }
+    if not np.array_equal(list(counts.values()), dataset.class_counts):
+        problems.append(f"labels count {counts}, recorded are {dataset.class_counts.tolist()}.")
+    return problems

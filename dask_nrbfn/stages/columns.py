@@ -1,0 +1,50 @@
+"""Stage "columns": statistics of every column, and the first look at every value."""
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.storage.dataset import Dataset, check_finite
+from dask_nrbfn.storage.group import write_array
+from dask_nrbfn.storage.run import Run
+
+
+def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, float]:
+    """Store the mean and squared deviation of every column.
+
+    Every chunk is read, so a missing or damaged one, a NaN or an unknown label is found before
+    anything long begins.
+    """
+    run_parts(run, dataset, engine, stage="columns", task=_column_part)
+    total = ColumnStatistics.zeros(dataset.n_features)
+    for index in range(len(run.spans)):
+        total += ColumnStatistics(
+            run.spans[index][1] - run.spans[index][0],
+            run.read_part("columns", index, "mean"),
+            run.read_part("columns", index, "squared_deviation"),
+        )
+    group = run.group("columns")
+    write_array(group, "mean", total.mean, "feature")
+    write_array(group, "squared_deviation", total.squared_deviation, "feature")
+    run.drop_parts("columns")
+    return {}
+
+
+def read_scaling(run: Run) -> Scaling:
+    """Return the scaling that the run's parameters ask for."""
+    statistics = ColumnStatistics(
+        run.n_rows, run.read("columns/mean"), run.read("columns/squared_deviation")
+    )
+    return Scaling.from_statistics(run.params.scale, statistics)
+
+
+def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    statistics = ColumnStatistics.zeros(dataset.n_features)
+    row = start
+    for X, _ in dataset.blocks(start, stop, block_rows(dataset.n_features)):
+        check_finite(X, first_row=row)
+        statistics += ColumnStatistics.from_block(X)
+        row += len(X)
+    return PartResult(
+        {"rows": stop - start},
+        {"mean": statistics.mean, "squared_deviation": statistics.squared_deviation},
+    )

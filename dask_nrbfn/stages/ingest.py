@@ -1,0 +1,199 @@
+"""Ingest: rows of any source, streamed into a dataset."""
+
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.sources import Source, open_source
+from dask_nrbfn.storage.dataset import (
+    ChunkSummary,
+    Dataset,
+    create_dataset_arrays,
+    default_chunk_rows,
+    finish_dataset,
+    write_chunk,
+)
+from dask_nrbfn.storage.group import Location, replacing_group
+
+logger = logging.getLogger(__name__)
+
+
+def ingest_file(
+    source: str | os.PathLike[str],
+    location: Location,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    label: str | None = None,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+) -> Dataset:
+    """Write a dataset from a file, or from all files of a directory.
+
+    Parameters
+    ----------
+    source : path
+        .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm.
+    location : Location
+    x, y : str, optional
+        Members of an .npz file; for .npy, y is the file of the labels.
+    label : str, optional
+        Label column of CSV and Parquet. Without labels a dataset can be predicted only.
+    chunk_rows : int, optional
+        Rows of a chunk; default: 16 MiB.
+    overwrite : bool
+        Replace what is at `location`, once the new dataset is complete.
+
+    Raises
+    ------
+    DataError, MissingDataError, DamagedDataError, ParameterError
+        If the source cannot be used; names the place.
+    ExistsError
+        If something is at `location`.
+    """
+    return ingest_source(
+        open_source(source, x=x, y=y, label=label),
+        location,
+        chunk_rows=chunk_rows,
+        overwrite=overwrite,
+    )
+
+
+def ingest_source(
+    source: Source,
+    location: Location,
+    *,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+) -> Dataset:
+    """Write a dataset from an open source, chunk after chunk."""
+    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype)
+    rows = min(rows, source.n_rows)
+    with replacing_group(location, overwrite=overwrite) as group:
+        create_dataset_arrays(
+            group,
+            shape=(source.n_rows, source.n_features),
+            x_dtype=source.x_dtype,
+            y_dtype=source.y_dtype,
+            chunk_rows=rows,
+        )
+        summaries = list(_write_blocks(group, source, rows))
+        finish_dataset(group, summaries, feature_names=source.feature_names)
+    logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
+    return Dataset.open(location)
+
+
+def _write_blocks(group: zarr.Group, source: Source, chunk_rows: int) -> Iterator[ChunkSummary]:
+    written = 0
+    for index, (X, y) in enumerate(source.blocks(chunk_rows)):
+        yield write_chunk(group, index, X, y)
+        written += len(X)
+    if written != source.n_rows:
+        raise DataError(
+            f"the source has {written} rows, not the {source.n_rows} it announced.",
+            "Do not change it while it is read.",
+        )
+
+
+def ingest_dask(
+    X: Any,
+    y: Any,
+    location: Location,
+    *,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+) -> Dataset:
+    """Write a dataset from dask collections, in parallel.
+
+    Parameters
+    ----------
+    X : dask array (n, p) or dask dataframe
+    y : dask array (n,), dask series or None
+        Integers or strings.
+    location : Location
+        Must be reachable from the workers if a `distributed.Client` is active.
+    chunk_rows, overwrite
+        As in `ingest_file`.
+
+    Raises
+    ------
+    DataError
+        If lengths or types do not fit.
+    """
+    names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+    rows, labels = _dask_rows(X), None if y is None else _dask_labels(y)
+    if labels is not None and len(labels) != len(rows):
+        raise DataError(
+            f"y has {len(labels)} rows but X has {len(rows)}.",
+            "Write y with one label per row of X.",
+        )
+    size = min(_check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype), len(rows))
+    rows = rows.rechunk((size, -1))
+    with replacing_group(location, overwrite=overwrite) as group:
+        create_dataset_arrays(
+            group,
+            shape=rows.shape,
+            x_dtype=rows.dtype,
+            y_dtype=None if labels is None else labels.dtype,
+            chunk_rows=size,
+        )
+        blocks = rows.to_delayed().ravel()
+        targets = (
+            [None] * len(blocks) if labels is None else labels.rechunk(size).to_delayed().ravel()
+        )
+        write = dask.delayed(write_chunk, pure=False)
+        summaries = dask.compute(
+            *(
+                write(group, i, block, target)
+                for i, (block, target) in enumerate(zip(blocks, targets, strict=True))
+            )
+        )
+        finish_dataset(group, summaries, feature_names=names)
+    return Dataset.open(location)
+
+
+def _dask_rows(X: Any) -> da.Array:
+    rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
+    if np.isnan(sum(rows.shape)):
+        rows = rows.compute_chunk_sizes()
+    if rows.ndim != 2 or rows.dtype.kind not in "biuf" or 0 in rows.shape:
+        raise DataError(
+            f"X is {rows.ndim}-dimensional {rows.dtype} of shape {rows.shape}.",
+            "Give a table of numbers with at least one row and one column.",
+        )
+    if rows.dtype == bool:
+        return rows.astype(np.uint8)
+    return rows if rows.dtype != np.float16 else rows.astype(np.float32)
+
+
+def _dask_labels(y: Any) -> da.Array:
+    labels = y.to_dask_array(lengths=True) if hasattr(y, "to_dask_array") else y
+    if np.isnan(sum(labels.shape)):
+        labels = labels.compute_chunk_sizes()
+    if labels.ndim != 1:
+        raise DataError(f"y has shape {labels.shape}.", "Give one label per row of X.")
+    if labels.dtype.kind in "bi":
+        return labels.astype(np.int64)
+    if labels.dtype.kind in "OUT":
+        return labels.map_blocks(_to_text, dtype=np.dtypes.StringDType())
+    raise DataError(f"y has dtype {labels.dtype}.", "Labels must be integers or strings.")
+
+
+def _to_text(labels: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(labels).astype(np.dtypes.StringDType())
+
+
+def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:
+    if chunk_rows is None:
+        return default_chunk_rows(n_features, dtype)
+    if chunk_rows < 1:
+        raise ParameterError(f"chunk_rows is {chunk_rows}.", "Give an integer of at least 1.")
+    return chunk_rows

@@ -1,0 +1,120 @@
+"""Stage "moments": the heavy pass, n r^2 flops, summed in parts."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Sum and store the moments of all rows."""
+    run_parts(run, dataset, engine, stage="moments", task=_moments_part)
+    (record,) = run_tasks(engine, _combine, [(run.location,)], label="combine")
+    run.drop_parts("moments")
+    return dict(record)
+
+
+def read_moments(run: Run) -> Moments:
+    """Return the moments of a run."""
+    return Moments(
+        run.read("moments/packed_gram"), run.read("moments/cross"), run.read("moments/class_counts")
+    )
+
+
+def moments_bytes(n_basis: int, n_features: int, n_classes: int) -> int:
+    """Return the bytes that a moments task holds at its peak.
+
+    The sums, a panel of their update, a block of activations and cross, and a block of rows: as
+    stored, one block ahead, scaled and centred.
+    """
+    rows = block_rows(n_basis)
+    return 8 * (
+        packed_size(n_basis)
+        + 1024 * n_basis
+        + rows * n_basis
+        + 2 * n_classes * n_basis
+        + 3 * n_basis * n_features
+        + 5 * rows * n_features
+    )
+
+
+def solve_bytes(n_basis: int) -> int:
+    """Return the bytes that the weights task holds: packed and full gram, penalized, factor."""
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2)
+
+
+def check_basis_budget(n_basis: int, dataset: Dataset, params: FitParams, engine: Engine) -> None:
+    """Raise MemoryBudgetError if a basis of this size cannot be summed or solved."""
+    smaller = _largest_basis(dataset, engine)
+    knob = "basis_size" if params.basis_size is not None else "confidence_threshold or basis_size"
+    remedy = f"Lower {knob}: from {n_basis} basis rows to at most {smaller}"
+    moments = moments_bytes(n_basis, dataset.n_features, dataset.n_classes)
+    check_budget("moments", moments, engine, remedy=remedy)
+    check_budget("weights", solve_bytes(n_basis), engine, remedy=remedy)
+
+
+def _largest_basis(dataset: Dataset, engine: Engine) -> int:
+    def fits(n_basis: int) -> bool:
+        moments = moments_bytes(n_basis, dataset.n_features, dataset.n_classes)
+        return max(moments, solve_bytes(n_basis)) + PROCESS_BYTES <= engine.memory_bytes
+
+    low, high = 0, dataset.n_rows + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    scaling = read_scaling(run)
+    basis = scaling.apply(run.read("basis/values"))
+    features = RadialFeatures.from_basis(basis, run.stages["width"]["width"])
+    size = block_rows(len(basis))
+    buffer = np.empty((min(size, stop - start), len(basis)))
+    moments = Moments.zeros(len(basis), dataset.n_classes)
+    for X, codes in dataset.blocks(start, stop, size):
+        assert codes is not None
+        moments.accumulate(features.activations(scaling.apply(X), out=buffer[: len(X)]), codes)
+    return PartResult(
+        {"rows": stop - start},
+        {
+            "packed_gram": moments.packed_gram,
+            "cross": moments.cross,
+            "class_counts": moments.class_counts,
+        },
+    )
+
+
+def _combine(run_location: Location) -> dict[str, Any]:
+    """Add the parts from first to last, in place, and store the sum."""
+    run = Run.open(run_location)
+    total = _read_part(run, 0)
+    for index in range(1, len(run.spans)):
+        total.add_in_place(_read_part(run, index))
+    check_moments(total, run.n_rows)
+    group = run.group("moments")
+    write_array(group, "packed_gram", total.packed_gram, "packed")
+    write_array(group, "cross", total.cross, "class", "basis")
+    write_array(group, "class_counts", total.class_counts, "class")
+    return {"rows": total.n_rows}
+
+
+def _read_part(run: Run, index: int) -> Moments:
+    return Moments(
+        run.read_part("moments", index, "packed_gram"),
+        run.read_part("moments", index, "cross"),
+        run.read_part("moments", index, "class_counts"),
+    )

@@ -1,0 +1,230 @@
+"""Predict and evaluate: a model applied to all rows of a dataset, part by part."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import zarr
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.stages.parts import block_rows, run_tasks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import (
+    Location,
+    attributes_of,
+    create_array,
+    get_array,
+    mark_complete,
+    normalize,
+    open_group,
+    read_rows,
+    replacing_group,
+)
+from dask_nrbfn.storage.model import Model
+
+# Tasks per worker: enough that a slow worker does not hold up the rest.
+_TASKS_PER_WORKER = 4
+
+
+class ScoredBlock(NamedTuple):
+    """``start`` row number, ``scores`` float64 (b, K) and the ``codes`` (b,) of the dataset."""
+
+    start: int
+    scores: NDArray[np.float64]
+    codes: NDArray[np.int64] | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model does on labelled rows.
+
+    Attributes
+    ----------
+    n_rows, n_errors : int
+    """
+
+    n_rows: int
+    n_errors: int
+
+    @property
+    def error_rate(self) -> float:
+        """Share of rows whose predicted label is wrong."""
+        return self.n_errors / self.n_rows
+
+
+def predict_dataset(
+    model: Location,
+    dataset: Dataset,
+    out: Location,
+    engine: Engine,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write labels (n,) and scores (n, K) of all rows.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    dataset : Dataset
+        Needs no labels.
+    out : Location
+        A Zarr group; with the suffix .csv or .parquet a local file of that format.
+    engine : Engine
+    overwrite : bool
+        Replace what is at `out`, once the predictions are complete.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns than the training rows.
+    ExistsError
+        If something is at `out`.
+    """
+    check_same_columns(Model.load(model), dataset)
+    suffix = Path(str(out)).suffix
+    if suffix not in (".csv", ".parquet"):
+        _predict_to_zarr(model, dataset, out, engine, overwrite=overwrite)
+        return
+    if "://" in str(out):
+        raise ParameterError(f"{out} is not a local file.", f"Write {suffix} to a local path.")
+    target = Path(str(normalize(out)))
+    if target.exists() and not overwrite:
+        raise ExistsError(f"{out} exists.", "Give another path, or overwrite it.")
+    scratch = target.with_name(f".{target.name}.{os.getpid()}.zarr")
+    _predict_to_zarr(model, dataset, scratch, engine, overwrite=True)
+    try:
+        _export(scratch, target, suffix)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
+    """Return the errors that a model makes on a labelled dataset.
+
+    Labels that the model was not trained on count as errors.
+
+    Raises
+    ------
+    DataError
+        If the dataset has no labels, or other columns than the training rows.
+    """
+    check_same_columns(Model.load(model), dataset)
+    if dataset.y is None:
+        raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+    arguments = [
+        (normalize(model), dataset.location, start, stop)
+        for start, stop in _task_spans(dataset, engine)
+    ]
+    return Evaluation(dataset.n_rows, sum(run_tasks(engine, _errors, arguments, label="evaluate")))
+
+
+def check_same_columns(model: Model, dataset: Dataset) -> None:
+    """Raise DataError unless the dataset has the columns that the model was trained on."""
+    model.check_columns(dataset.n_features)
+    if model.feature_names and dataset.feature_names not in (None, model.feature_names):
+        pairs = zip(model.feature_names, dataset.feature_names or (), strict=True)
+        expected, found = next((a, b) for a, b in pairs if a != b)
+        raise DataError(
+            f"column {found!r} of {dataset.location} stands where the model has {expected!r}.",
+            "Ingest the columns with the names and in the order of the training rows.",
+        )
+
+
+def _predict_to_zarr(
+    model: Location, dataset: Dataset, out: Location, engine: Engine, *, overwrite: bool
+) -> None:
+    classes = Model.load(model).classes
+    with replacing_group(out, overwrite=overwrite) as group:
+        for name, dtype, columns in (
+            ("labels", classes.dtype, ()),
+            ("scores", "f8", (len(classes),)),
+        ):
+            create_array(
+                group,
+                name,
+                shape=(dataset.n_rows, *columns),
+                dtype=dtype,
+                chunks=(dataset.chunk_rows, *columns),
+                dimensions=("row", "class")[: 1 + len(columns)],
+                compress=True,
+            )
+        arguments = [
+            (normalize(model), dataset.location, group, start, stop)
+            for start, stop in _task_spans(dataset, engine)
+        ]
+        run_tasks(engine, _write_scores, arguments, label="predict")
+        mark_complete(
+            group,
+            kind="predictions",
+            attributes={"classes": classes.tolist(), "fingerprint": dataset.fingerprint},
+        )
+
+
+def _task_spans(dataset: Dataset, engine: Engine) -> list[tuple[int, int]]:
+    """Return row spans of whole chunks, a few for every worker."""
+    n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
+    step = -(-n_chunks // (_TASKS_PER_WORKER * engine.n_workers)) * dataset.chunk_rows
+    return [(a, min(a + step, dataset.n_rows)) for a in range(0, dataset.n_rows, step)]
+
+
+def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
+    for X, codes in dataset.blocks(start, stop, block_rows(len(model.basis))):
+        yield ScoredBlock(start, model.scores(X), codes)
+        start += len(X)
+
+
+def _write_scores(
+    model_location: Location, dataset_location: Location, group: zarr.Group, start: int, stop: int
+) -> None:
+    model, dataset = Model.load(model_location), Dataset.open(dataset_location)
+    for first in range(start, stop, dataset.chunk_rows):
+        last = min(first + dataset.chunk_rows, stop)
+        scores = np.concatenate([b.scores for b in _scored_blocks(model, dataset, first, last)])
+        get_array(group, "scores")[first:last] = scores
+        labels = model.classes[scores.argmax(axis=1)]
+        target = get_array(group, "labels")
+        target[first:last] = labels.astype(target.dtype)
+
+
+def _errors(model_location: Location, dataset_location: Location, start: int, stop: int) -> int:
+    model, dataset = Model.load(model_location), Dataset.open(dataset_location)
+    own = {label: code for code, label in enumerate(model.classes.tolist())}
+    code_in_model = np.array([own.get(label, -1) for label in dataset.classes.tolist()])
+    return sum(
+        int(np.sum(block.scores.argmax(axis=1) != code_in_model[block.codes]))
+        for block in _scored_blocks(model, dataset, start, stop)
+    )
+
+
+def _export(source: Path, target: Path, suffix: str) -> None:
+    """Copy predictions from their Zarr group into a table, chunk by chunk."""
+    group = open_group(source, kind="predictions")
+    classes = attributes_of(group)["classes"]
+    labels, scores = get_array(group, "labels"), get_array(group, "scores")
+    columns = [("label", pa.array(read_rows(labels, 0, 1).tolist()).type)]
+    columns += [(f"score_{label}", pa.float64()) for label in classes]
+    schema = pa.schema(columns)
+    write = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
+    try:
+        with write(unfinished, schema) as writer:
+            for start in range(0, labels.shape[0], labels.chunks[0]):
+                stop = start + labels.chunks[0]
+                values = [
+                    read_rows(labels, start, stop).tolist(),
+                    *read_rows(scores, start, stop).T,
+                ]
+                writer.write_table(pa.table(values, schema=schema))
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)

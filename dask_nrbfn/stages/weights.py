@@ -1,0 +1,68 @@
+"""Stages "weights" and "model": the r x r system, solved on one node."""
+
+import logging
+from typing import Any
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def compute_weights(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Solve and store the weights; return the fitting error and spectral risk."""
+    (record,) = run_tasks(engine, _solve, [(run.location,)], label="weights")
+    logger.info(
+        "weights: fitting error %.4f, spectral risk %.3g",
+        record["fitting_error"],
+        record["spectral_risk"],
+    )
+    return dict(record)
+
+
+def compute_model(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Store the model, which prediction needs nothing else of the run for."""
+    run_tasks(engine, _write_model, [(run.location, dataset.location)], label="model")
+    return {}
+
+
+def _solve(run_location: Location) -> dict[str, float]:
+    run = Run.open(run_location)
+    moments = read_moments(run)
+    gram, cross, n_rows = moments.gram(), moments.cross, moments.n_rows
+    del moments
+    alpha = run.params.alpha
+    weights = solve_weights(gram, cross, alpha=alpha)
+    risk = error_and_risk(weights, gram, cross, n_rows=n_rows, alpha=alpha)
+    write_array(run.group("weights"), "values", weights, "class", "basis")
+    return {
+        "fitting_error": risk.fitting_error,
+        "spectral_risk": risk.spectral_risk,
+        "objective": risk.objective,
+    }
+
+
+def _write_model(run_location: Location, dataset_location: Location) -> None:
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    scaling = read_scaling(run)
+    stages = run.stages
+    model = Model(
+        basis=scaling.apply(run.read("basis/values")),
+        width=stages["width"]["width"],
+        weights=run.read("weights/values"),
+        classes=dataset.classes,
+        scaling=scaling,
+        params=run.params,
+        fitting_error=stages["weights"]["fitting_error"],
+        spectral_risk=stages["weights"]["spectral_risk"],
+        feature_names=dataset.feature_names,
+    )
+    model.write(run.group("model"))

@@ -1,0 +1,1 @@
+"""What lies on disk: datasets, runs and models, each one Zarr group."""

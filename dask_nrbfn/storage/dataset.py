@@ -1,0 +1,314 @@
+"""The dataset: rows and labels as aligned, chunked, checksummed Zarr arrays."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import zarr
+from numpy.typing import DTypeLike, NDArray
+
+from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.storage.group import (
+    Array,
+    Location,
+    attributes_of,
+    create_array,
+    get_array,
+    mark_complete,
+    normalize,
+    open_group,
+    read_rows,
+)
+
+# A chunk is one request and one unit of decoding: large enough for an object store's latency,
+# small enough that a worker holds several.
+_CHUNK_BYTES = 16 * 2**20
+_MAX_CHUNK_ROWS = 65_536
+
+
+class LabelledBlock(NamedTuple):
+    """Consecutive rows.
+
+    ``X`` is (b, p) in the stored dtype, ``codes`` int64 (b,) indexes the dataset's classes and is
+    None in a dataset without labels.
+    """
+
+    X: NDArray[Any]
+    codes: NDArray[np.int64] | None
+
+
+class ChunkSummary(NamedTuple):
+    """What is known of one written chunk: its digest and the rows of each label in it."""
+
+    digest: bytes
+    label_counts: dict[int | str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """An open dataset.
+
+    Attributes
+    ----------
+    location : Location
+    X : zarr.Array (n, p)
+    y : zarr.Array (n,) or None
+        Integers or strings.
+    classes : int64 or str (K,)
+        The distinct labels, sorted; empty without labels.
+    class_counts : int64 (K,)
+    fingerprint : str
+        Digest of shape, type, rows and labels.
+    feature_names : tuple of str or None
+    """
+
+    location: Location
+    X: Array
+    y: Array | None
+    classes: NDArray[Any]
+    class_counts: NDArray[np.int64]
+    fingerprint: str
+    feature_names: tuple[str, ...] | None
+
+    @classmethod
+    def open(cls, location: Location) -> Self:
+        """Open the dataset at `location`.
+
+        Raises
+        ------
+        MissingDataError, DamagedDataError
+            If there is none, or it was not finished.
+        """
+        location = normalize(location)
+        group = open_group(location, kind="dataset")
+        attributes = attributes_of(group)
+        names = attributes["feature_names"]
+        return cls(
+            location,
+            get_array(group, "X"),
+            get_array(group, "y") if attributes["has_labels"] else None,
+            np.asarray(attributes["classes"]),
+            np.asarray(attributes["class_counts"], dtype=np.int64),
+            attributes["fingerprint"],
+            None if names is None else tuple(names),
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows n."""
+        return self.X.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns p."""
+        return self.X.shape[1]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of distinct labels K."""
+        return len(self.classes)
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of one chunk."""
+        return self.X.chunks[0]
+
+    def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
+        """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
+
+        The blocks do not depend on the chunks. Each chunk is decoded once, in a thread that works
+        one block ahead.
+        """
+        read = _SequentialReader(self)
+        starts = range(start, stop, block_rows)
+        with ThreadPoolExecutor(1, thread_name_prefix="read-rows") as pool:
+            ahead = [pool.submit(read, a, min(a + block_rows, stop)) for a in starts[:1]]
+            for following in [*starts[1:], None]:
+                block = ahead.pop().result()
+                if following is not None:
+                    ahead.append(pool.submit(read, following, min(following + block_rows, stop)))
+                yield block
+
+    def codes(self) -> NDArray[np.int64]:
+        """Return the class codes of all rows, int64 (n,)."""
+        return self._encode(read_rows(self._labels()))
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the rows of X with the given ascending numbers, (len(rows), p)."""
+        taken = np.empty((len(rows), self.n_features), dtype=self.X.dtype)
+        for start in range(0, self.n_rows, self.chunk_rows):
+            first, last = np.searchsorted(rows, [start, start + self.chunk_rows])
+            if first < last:
+                chunk = read_rows(self.X, start, start + self.chunk_rows)
+                taken[first:last] = chunk[rows[first:last] - start]
+        return taken
+
+    def read_chunk(self, index: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """Return the rows and raw labels of one chunk."""
+        start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
+        return (
+            read_rows(self.X, start, stop),
+            None if self.y is None else read_rows(self.y, start, stop),
+        )
+
+    def _labels(self) -> Array:
+        if self.y is None:
+            raise DataError(
+                f"{self.location} has no labels.", "Ingest it again with --label or --y."
+            )
+        return self.y
+
+    def _encode(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        classes = self.classes.astype(labels.dtype)
+        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        unknown = np.flatnonzero(classes[codes] != labels)
+        if len(unknown):
+            raise DamagedDataError(
+                f"label {labels[unknown[0]]!r} of {self.location} is not among its classes.",
+                "The labels were changed after the dataset was written; ingest it again.",
+            )
+        return codes.astype(np.int64, copy=False)
+
+
+class _SequentialReader:
+    """Reads ascending spans of rows and keeps the chunk it decoded last."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._index = -1
+        self._chunk: LabelledBlock | None = None
+
+    def __call__(self, start: int, stop: int) -> LabelledBlock:
+        chunk_rows = self._dataset.chunk_rows
+        pieces = []
+        for index in range(start // chunk_rows, -(-stop // chunk_rows)):
+            chunk = self._load(index)
+            window = slice(max(start - index * chunk_rows, 0), stop - index * chunk_rows)
+            pieces.append((chunk.X[window], None if chunk.codes is None else chunk.codes[window]))
+        if len(pieces) == 1:
+            return LabelledBlock(*pieces[0])
+        rows, codes = zip(*pieces, strict=True)
+        return LabelledBlock(
+            np.concatenate(rows), None if codes[0] is None else np.concatenate(codes)
+        )
+
+    def _load(self, index: int) -> LabelledBlock:
+        if index != self._index or self._chunk is None:
+            self._chunk = None
+            X, labels = self._dataset.read_chunk(index)
+            codes = None if labels is None else self._dataset._encode(labels)
+            self._chunk, self._index = LabelledBlock(X, codes), index
+        return self._chunk
+
+
+def default_chunk_rows(n_features: int, dtype: DTypeLike) -> int:
+    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536."""
+    return int(np.clip(_CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize), 1, _MAX_CHUNK_ROWS))
+
+
+def create_dataset_arrays(
+    group: zarr.Group,
+    *,
+    shape: tuple[int, int],
+    x_dtype: DTypeLike,
+    y_dtype: DTypeLike | None,
+    chunk_rows: int,
+) -> None:
+    """Lay out X and, unless `y_dtype` is None, y in an empty group."""
+    n_rows, n_features = shape
+    chunk_rows = min(chunk_rows, n_rows)
+    create_array(
+        group,
+        "X",
+        shape=shape,
+        dtype=x_dtype,
+        chunks=(chunk_rows, n_features),
+        dimensions=("row", "feature"),
+        compress=True,
+    )
+    if y_dtype is not None:
+        create_array(
+            group,
+            "y",
+            shape=(n_rows,),
+            dtype=y_dtype,
+            chunks=(chunk_rows,),
+            dimensions=("row",),
+            compress=True,
+        )
+
+
+def write_chunk(
+    group: zarr.Group, index: int, X: NDArray[Any], y: NDArray[Any] | None
+) -> ChunkSummary:
+    """Write one whole chunk of rows and labels; may run on any worker, for any chunk.
+
+    Raises
+    ------
+    DataError
+        If a value is NaN or infinite; names its row and column.
+    """
+    rows = get_array(group, "X")
+    start = index * rows.chunks[0]
+    check_finite(X, first_row=start)
+    rows[start : start + len(X)] = X
+    if y is not None:
+        get_array(group, "y")[start : start + len(X)] = y
+    return summarize_chunk(X, y)
+
+
+def check_finite(X: NDArray[Any], *, first_row: int) -> None:
+    """Raise DataError naming the first value of a block that is NaN or infinite."""
+    if X.dtype.kind != "f" or np.isfinite(X).all():
+        return
+    row, column = np.argwhere(~np.isfinite(X))[0]
+    raise DataError(
+        f"X has {X[row, column]} in row {first_row + row}, column {column}.",
+        "Remove the row or fill the value in; every value must be finite.",
+    )
+
+
+def summarize_chunk(X: NDArray[Any], y: NDArray[Any] | None) -> ChunkSummary:
+    """Return the digest and label counts of one chunk."""
+    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16)
+    if y is None:
+        return ChunkSummary(digest.digest(), {})
+    labels, counts = np.unique(y, return_counts=True)
+    digest.update("\0".join(y).encode() if y.dtype.kind in "TU" else np.ascontiguousarray(y).data)
+    return ChunkSummary(digest.digest(), dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+
+
+def fingerprint(X: Array, summaries: Sequence[ChunkSummary]) -> str:
+    """Return the digest of a dataset from its chunks' digests in order."""
+    digest = hashlib.blake2b(f"{X.shape} {X.dtype} {X.chunks}".encode(), digest_size=16)
+    for summary in summaries:
+        digest.update(summary.digest)
+    return digest.hexdigest()
+
+
+def finish_dataset(
+    group: zarr.Group,
+    summaries: Sequence[ChunkSummary],
+    *,
+    feature_names: tuple[str, ...] | None = None,
+) -> None:
+    """Record classes and fingerprint once all chunks are written."""
+    counts: dict[Any, int] = {}
+    for summary in summaries:
+        for label, count in summary.label_counts.items():
+            counts[label] = counts.get(label, 0) + count
+    classes = sorted(counts)
+    mark_complete(
+        group,
+        kind="dataset",
+        attributes={
+            "has_labels": "y" in group,
+            "classes": classes,
+            "class_counts": [counts[label] for label in classes],
+            "feature_names": None if feature_names is None else list(feature_names),
+            "fingerprint": fingerprint(get_array(group, "X"), summaries),
+        },
+    )

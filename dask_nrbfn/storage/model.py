@@ -1,0 +1,160 @@
+"""The model: everything that prediction needs, as one Zarr group of plain numbers."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.group import (
+    Location,
+    attributes_of,
+    get_array,
+    mark_complete,
+    open_group,
+    read_rows,
+    replacing_group,
+    write_array,
+)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A trained network.
+
+    Attributes
+    ----------
+    basis : float64 (r, p)
+        Basis rows, scaled.
+    width : float
+        Sigma of the Gaussians.
+    weights : float64 (K, r)
+    classes : int64, bool, float64 or str (K,)
+        Labels, in the order of the scores.
+    scaling : Scaling
+        Applied to rows before distances are taken.
+    params : FitParams
+    fitting_error, spectral_risk : float
+    feature_names : tuple of str or None
+    """
+
+    basis: Floats
+    width: float
+    weights: Floats
+    classes: NDArray[Any]
+    scaling: Scaling
+    params: FitParams
+    fitting_error: float
+    spectral_risk: float
+    feature_names: tuple[str, ...] | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns p that rows must have."""
+        return int(self.basis.shape[1])
+
+    def scores(self, X: NDArray[Any]) -> Floats:
+        """Return the class scores of rows, float64 (b, K); they sum to about 1.
+
+        Raises
+        ------
+        DataError
+            If X has another number of columns than the training rows.
+        """
+        self.check_columns(X.shape[1])
+        return self._features.activations(self.scaling.apply(X)) @ self.weights.T
+
+    def check_columns(self, n_features: int) -> None:
+        """Raise DataError unless rows have as many columns as the training rows had."""
+        if n_features != self.n_features:
+            raise DataError(
+                f"X has {n_features} columns, but the model was trained on {self.n_features}.",
+                "Give rows with the columns of the training rows.",
+            )
+
+    @cached_property
+    def _features(self) -> RadialFeatures:
+        return RadialFeatures.from_basis(self.basis, self.width)
+
+    def save(self, location: Location, *, overwrite: bool = True) -> None:
+        """Write the model as a group at `location`; an old one stays until this is complete."""
+        with replacing_group(location, overwrite=overwrite) as group:
+            self.write(group)
+
+    def write(self, group: zarr.Group) -> None:
+        """Write the model into an empty group."""
+        write_array(group, "basis", self.basis, "basis", "feature")
+        write_array(group, "weights", self.weights, "class", "basis")
+        write_array(group, "classes", self.classes, "class")
+        write_array(group, "shift", self.scaling.shift, "feature")
+        write_array(group, "scale", self.scaling.scale, "feature")
+        mark_complete(
+            group,
+            kind="model",
+            attributes={
+                "width": self.width,
+                "scaling": self.scaling.kind,
+                "params": self.params.to_dict(),
+                "fitting_error": self.fitting_error,
+                "spectral_risk": self.spectral_risk,
+                "feature_names": None if self.feature_names is None else list(self.feature_names),
+            },
+        )
+
+    @classmethod
+    def load(cls, location: Location) -> Self:
+        """Read a model; a run is also accepted and gives its model.
+
+        Raises
+        ------
+        MissingDataError, DamagedDataError
+            If there is none, or it is damaged.
+        """
+        return cls.read(open_model_group(location))
+
+    @classmethod
+    def read(cls, group: zarr.Group) -> Self:
+        """Read the model from its open group."""
+        attributes = attributes_of(group)
+        classes = read_rows(get_array(group, "classes"))
+        names = attributes["feature_names"]
+        model = cls(
+            basis=read_rows(get_array(group, "basis")),
+            width=attributes["width"],
+            weights=read_rows(get_array(group, "weights")),
+            classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
+            scaling=Scaling(
+                attributes["scaling"],
+                read_rows(get_array(group, "shift")),
+                read_rows(get_array(group, "scale")),
+            ),
+            params=FitParams(**attributes["params"]),
+            fitting_error=attributes["fitting_error"],
+            spectral_risk=attributes["spectral_risk"],
+            feature_names=None if names is None else tuple(names),
+        )
+        if model.weights.shape != (len(model.classes), len(model.basis)):
+            raise DamagedDataError(
+                f"the arrays of {group.store_path} do not fit together.", "Write the model again."
+            )
+        return model
+
+
+def open_model_group(location: Location) -> zarr.Group:
+    """Open the group of a model, or the model inside a run."""
+    try:
+        return open_group(location, kind="model")
+    except DamagedDataError:
+        run = open_group(location, kind="run")
+    member = run.get("model")
+    if not isinstance(member, zarr.Group) or member.attrs.get("kind") != "dask_nrbfn.model":
+        raise DamagedDataError(f"the run {location} has no model yet.", "Finish it with fit.")
+    return member

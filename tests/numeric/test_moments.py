@@ -1,0 +1,174 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size, unpack_gram
+from tests.numeric.chunkings import row_chunkings, split
+
+N_CLASSES = 4  # the last one never has rows
+
+
+def draw(n_rows, n_basis, seed=0):
+    """Draw activations, whose rows sum to 1, and class codes."""
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet(np.ones(n_basis), size=n_rows), rng.integers(0, N_CLASSES - 1, n_rows)
+
+
+def moments_of(n_rows, n_basis, seed=0):
+    return Moments.from_block(*draw(n_rows, n_basis, seed), n_classes=N_CLASSES)
+
+
+def assert_same(moments, other, rtol=1e-12, atol=0.0):
+    np.testing.assert_allclose(moments.gram(), other.gram(), rtol=rtol, atol=atol)
+    np.testing.assert_allclose(moments.cross, other.cross, rtol=rtol, atol=atol)
+    np.testing.assert_array_equal(moments.class_counts, other.class_counts)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 30])
+@pytest.mark.parametrize("n_basis", [1, 6])
+def test_moments__naive(n_rows, n_basis):
+    Phi, codes = draw(n_rows, n_basis)
+    gram, cross = np.zeros((n_basis, n_basis)), np.zeros((N_CLASSES, n_basis))
+    for row, code in zip(Phi, codes, strict=True):
+        gram += np.outer(row, row)
+        cross[code] += row
+    moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    np.testing.assert_allclose(moments.gram(), gram, rtol=1e-12)
+    np.testing.assert_allclose(moments.cross, cross, rtol=1e-12)
+    assert moments.class_counts.tolist() == [np.sum(codes == c) for c in range(N_CLASSES)]
+    assert (moments.n_rows, moments.n_basis) == (n_rows, n_basis)
+
+
+# Panels have 1,024 columns, so these are: one row, one panel, its borders, and a ragged third one.
+@pytest.mark.parametrize("n_basis", [1, 5, 1023, 1024, 1025, 2050])
+def test_moments__panel_borders(n_basis):
+    Phi, codes = draw(7, n_basis)
+    moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    gram = moments.gram()
+    assert moments.packed_gram.shape == (packed_size(n_basis),)
+    assert packed_size(n_basis) <= n_basis * (n_basis + 1) / 2 + 1024 * n_basis / 2
+    np.testing.assert_allclose(gram, Phi.T @ Phi, rtol=1e-12)
+    np.testing.assert_array_equal(gram, gram.T)
+    np.testing.assert_array_equal(unpack_gram(moments.packed_gram, n_basis), gram)
+
+
+@given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
+    Phi, codes = draw(sum(lengths), n_basis, seed)
+    whole = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    added = Moments.zeros(n_basis, N_CLASSES)
+    accumulated = Moments.zeros(n_basis, N_CLASSES)
+    for block, block_codes in zip(split(Phi, lengths), split(codes, lengths), strict=True):
+        added = added + Moments.from_block(block, block_codes, n_classes=N_CLASSES)
+        accumulated.accumulate(block, block_codes)
+    assert_same(added, whole)
+    assert_same(accumulated, whole)
+    assert whole.gram().sum() == pytest.approx(sum(lengths), rel=1e-12)
+    assert whole.cross.sum() == pytest.approx(sum(lengths), rel=1e-12)
+
+
+@given(
+    rows=st.tuples(*[st.integers(0, 20)] * 3), n_basis=st.integers(1, 6), seed=st.integers(0, 99)
+)
+@settings(max_examples=60, deadline=None)
+def test_moments__monoid_laws(rows, n_basis, seed):
+    a, b, c = (moments_of(n, n_basis, seed + 100 * i) for i, n in enumerate(rows))
+    zero = Moments.zeros(n_basis, N_CLASSES)
+    assert_same(a + zero, a, rtol=0)
+    assert_same(zero + a, a, rtol=0)
+    assert_same(a + b, b + a, rtol=0)
+    assert_same((a + b) + c, a + (b + c))
+    # What is taken away again leaves the rounding of the larger sum.
+    assert_same((a + b) - b, a, atol=1e-12 * (1 + sum(rows)))
+
+
+def test_moments__repeated_rows_multiply():
+    Phi, codes = draw(5, 3)
+    once = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    thrice = Moments.from_block(np.tile(Phi, (3, 1)), np.tile(codes, 3), n_classes=N_CLASSES)
+    assert_same(thrice, once + once + once)
+
+
+def test_moments__class_without_rows():
+    moments = moments_of(50, 4)
+    assert moments.class_counts[-1] == 0
+    np.testing.assert_array_equal(moments.cross[-1], 0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+def test_moments__narrow_codes_count_past_their_range(dtype):
+    Phi, codes = np.ones((300, 1)), np.ones(300, dtype=dtype)
+    moments = Moments.from_block(Phi, codes, n_classes=2)
+    assert moments.class_counts.tolist() == [0, 300]
+    assert moments.cross.tolist() == [[0.0], [300.0]]
+
+
+def test_moments__activations_that_underflow():
+    Phi = np.array([[1.0, 1e-300], [1e-300, 1.0]])
+    gram = Moments.from_block(Phi, np.array([0, 1]), n_classes=2).gram()
+    np.testing.assert_array_equal(gram, [[1.0, 2e-300], [2e-300, 1.0]])
+
+
+def test_moments__operands_stay_as_they_were():
+    Phi, codes = draw(9, 4)
+    Phi_before, codes_before = Phi.copy(), codes.copy()
+    a = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    b, twin = moments_of(6, 4, seed=1), Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    total, difference = a + b, a - b
+    total.accumulate(Phi, codes)
+    difference.accumulate(Phi, codes)
+    a.gram()[:] = np.nan
+    assert_same(a, twin, rtol=0)
+    assert_same(b, moments_of(6, 4, seed=1), rtol=0)
+    np.testing.assert_array_equal(Phi, Phi_before)
+    np.testing.assert_array_equal(codes, codes_before)
+
+
+def test_add_in_place__same_bits_as_a_sum():
+    a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
+    total = a + b
+    a.add_in_place(b)
+    assert_same(a, total, rtol=0)
+    assert_same(b, moments_of(6, 4, seed=1), rtol=0)
+
+
+@pytest.mark.parametrize("n_basis", [1, 5, 1024, 1025, 2050])
+@pytest.mark.parametrize("n_rows", [0, 1, 9])
+def test_check_moments__whole(n_rows, n_basis):
+    check_moments(moments_of(n_rows, n_basis), n_rows)
+
+
+@pytest.mark.parametrize("n_rows", [0, 8, 10])
+def test_check_moments__missing_or_repeated_rows(n_rows):
+    with pytest.raises(DamagedDataError, match=rf"moments of {n_rows} rows sum to 9, 9 and 9\."):
+        check_moments(moments_of(9, 5), n_rows)
+
+
+@pytest.mark.parametrize(
+    ("field", "damage"),
+    [
+        ("packed_gram", 0.0),
+        ("packed_gram", np.nan),
+        ("cross", 0.0),
+        ("cross", np.nan),
+        ("class_counts", 0),
+    ],
+)
+def test_check_moments__one_damaged_value(field, damage):
+    moments = moments_of(9, 5)
+    values = getattr(moments, field).copy()
+    values.flat[1] = damage
+    with pytest.raises(DamagedDataError, match="damaged"):
+        check_moments(replace(moments, **{field: values}), 9)
+
+
+def test_check_moments__damage_beyond_the_first_panel():
+    moments = moments_of(9, 1030)
+    moments.packed_gram[-1] += 1e-3
+    with pytest.raises(DamagedDataError, match="damaged"):
+        check_moments(moments, 9)

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.ridge import solve_weights
+
+
+def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
+    """Draw Phi and F, whose products are gram and cross."""
+    rng = np.random.default_rng(seed)
+    Phi = rng.dirichlet(np.ones(n_basis), size=n_rows)
+    return Phi, np.eye(n_classes)[rng.integers(0, n_classes, n_rows)]
+
+
+def solve(Phi, F, alpha):
+    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha)
+
+
+def naive(Phi, F, alpha):
+    gram = Phi.T @ Phi
+    return np.linalg.solve(gram + alpha * np.trace(gram) * np.eye(len(gram)), Phi.T @ F).T
+
+
+@given(
+    n_basis=st.integers(1, 12),
+    alpha=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_weights__naive(n_basis, alpha, seed):
+    Phi, F = draw(n_basis=n_basis, seed=seed)
+    weights = solve(Phi, F, alpha)
+    expected = naive(Phi, F, alpha)
+    assert weights.shape == (3, n_basis)
+    assert weights.flags.c_contiguous
+    np.testing.assert_allclose(weights, expected, rtol=1e-8, atol=1e-10 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-13, 1e-9, 1e-2])
+def test_weights__solve_the_penalized_system(alpha):
+    Phi, F = draw()
+    gram, cross = Phi.T @ Phi, F.T @ Phi
+    weights = solve_weights(gram, cross, alpha=alpha)
+    back = weights @ gram + alpha * np.trace(gram) * weights
+    np.testing.assert_allclose(back, cross, rtol=1e-12)
+
+
+def test_weights__penalty_is_relative_to_the_trace():
+    # Phi times c: gram and its trace times c^2, cross times c, so the weights are divided by c.
+    Phi, F = draw()
+    np.testing.assert_allclose(solve(1000 * Phi, F, 0.01), solve(Phi, F, 0.01) / 1000, rtol=1e-10)
+
+
+def test_weights__known_solution():
+    # The trace of the unit matrix is r = 4, so the diagonal is 1 + 4 alpha.
+    cross = np.arange(8.0).reshape(2, 4)
+    np.testing.assert_allclose(solve_weights(np.eye(4), cross, alpha=0.5), cross / 3, rtol=1e-15)
+
+
+def test_weights__follow_the_order_of_the_basis():
+    (Phi, F), order = draw(), [5, 0, 3, 1, 4, 2]
+    np.testing.assert_allclose(
+        solve(Phi[:, order], F, 1e-6), solve(Phi, F, 1e-6)[:, order], rtol=1e-7
+    )
+
+
+def test_weights__minimize_the_penalized_error():
+    Phi, F = draw()
+    penalty = 0.01 * np.trace(Phi.T @ Phi)
+    weights = solve(Phi, F, 0.01)
+
+    def objective(weights):
+        return np.sum((F - Phi @ weights.T) ** 2) + penalty * np.sum(weights**2)
+
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        step = 1e-3 * rng.normal(size=weights.shape)
+        assert objective(weights + step) > objective(weights)
+
+
+def test_weights__of_a_class_without_rows_are_zero():
+    Phi, F = draw()
+    F = np.column_stack([F, np.zeros(len(F))])
+    np.testing.assert_array_equal(solve(Phi, F, 1e-6)[-1], 0.0)
+
+
+def test_weights__repeated_basis_rows_share_equally():
+    Phi, F = draw()
+    weights = solve(np.column_stack([Phi, Phi[:, 0]]), F, 1e-4)
+    np.testing.assert_allclose(weights[:, 0], weights[:, -1], rtol=1e-7)
+
+
+def test_weights__one_row_of_data_needs_the_penalty():
+    Phi, F = draw(n_rows=1)
+    np.testing.assert_allclose(Phi @ solve(Phi, F, 1e-10).T, F, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "gram", [np.ones((2, 2)), np.zeros((2, 2)), -np.eye(2)], ids=["rank 1", "zero", "negative"]
+)
+def test_weights__singular_system_is_refused(gram):
+    message = r"ridge system of 2 basis rows is singular at alpha=0\. Give a larger alpha"
+    with pytest.raises(IllConditionedError, match=message):
+        solve_weights(gram, np.ones((1, 2)), alpha=0.0)
+
+
+def test_weights__message_names_the_penalty():
+    with pytest.raises(IllConditionedError, match=r"singular at alpha=1e-20\."):
+        solve_weights(np.ones((3, 3)), np.ones((1, 3)), alpha=1e-20)
+
+
+def test_weights__inputs_stay_as_they_were():
+    Phi, F = draw()
+    gram, cross = Phi.T @ Phi, F.T @ Phi
+    gram_before, cross_before = gram.copy(), cross.copy()
+    solve_weights(gram, cross, alpha=0.1)
+    np.testing.assert_array_equal(gram, gram_before)
+    np.testing.assert_array_equal(cross, cross_before)

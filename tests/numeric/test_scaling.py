@@ -1,0 +1,172 @@
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from tests.numeric.chunkings import row_chunkings, split
+
+
+def draw(n_rows, n_features=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(n_rows, n_features))
+
+
+def statistics_of(X, lengths=None):
+    blocks = [X] if lengths is None else split(X, lengths)
+    return reduce(add, map(ColumnStatistics.from_block, blocks))
+
+
+def standard(X):
+    return Scaling.from_statistics("standard", statistics_of(X))
+
+
+@given(lengths=row_chunkings(), offset=st.sampled_from([0.0, -50.0, 1e4]), seed=st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_statistics__any_split(lengths, offset, seed):
+    X = draw(sum(lengths), seed=seed) + offset
+    statistics = statistics_of(X, lengths)
+    assert statistics.n_rows == len(X)
+    np.testing.assert_allclose(statistics.mean, X.mean(axis=0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(statistics.standard_deviation, X.std(axis=0), rtol=1e-9, atol=1e-11)
+
+
+@given(lengths=row_chunkings(), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_statistics__far_offset(lengths, seed):
+    X = draw(sum(lengths), seed=seed) + 1e9
+    exact = (X - 1e9).astype(np.longdouble)
+    statistics = statistics_of(X, lengths)
+    # A float64 near 1e9 is spaced 1.2e-7 apart.
+    np.testing.assert_allclose(statistics.mean - 1e9, exact.mean(axis=0), atol=2e-6)
+    np.testing.assert_allclose(statistics.standard_deviation, exact.std(axis=0), atol=2e-6)
+
+
+def test_statistics__sums_of_squares_would_cancel():
+    X = draw(100) + 1e9
+    plain = (X**2).mean(axis=0) - X.mean(axis=0) ** 2
+    assert np.abs(plain - X.var(axis=0)).min() > 1
+
+
+@given(rows=st.tuples(*[st.integers(1, 20)] * 3), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_statistics__monoid_laws(rows, seed):
+    a, b, c = (statistics_of(draw(n, seed=seed + 100 * i)) for i, n in enumerate(rows))
+    zero = ColumnStatistics.zeros(3)
+
+    def same(left, right, rtol=1e-10):
+        assert left.n_rows == right.n_rows
+        np.testing.assert_allclose(left.mean, right.mean, rtol=rtol, atol=rtol)
+        np.testing.assert_allclose(
+            left.squared_deviation, right.squared_deviation, rtol=rtol, atol=rtol
+        )
+
+    same(a + zero, a)
+    same(zero + a, a)
+    same(a + b, b + a)
+    same((a + b) + c, a + (b + c))
+    assert (zero + zero).n_rows == 0
+    np.testing.assert_array_equal(zero.standard_deviation, 0.0)
+
+
+def test_statistics__one_row():
+    statistics = statistics_of(np.array([[3.0, -1.0]]))
+    np.testing.assert_array_equal(statistics.mean, [3.0, -1.0])
+    np.testing.assert_array_equal(statistics.standard_deviation, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32])
+def test_statistics__narrow_types_do_not_overflow(dtype):
+    X = np.random.default_rng(0).integers(0, 128, (500, 2)) * 2 - (dtype != np.uint8) * 100
+    statistics = statistics_of(X.astype(dtype))
+    np.testing.assert_allclose(statistics.mean, X.mean(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(statistics.standard_deviation, X.std(axis=0), rtol=1e-12)
+
+
+def test_statistics__inputs_stay_as_they_were():
+    X = draw(20)
+    before = X.copy()
+    a, b = statistics_of(X[:5]), statistics_of(X[5:])
+    a_mean, a_squares = a.mean.copy(), a.squared_deviation.copy()
+    a + b
+    Scaling.from_statistics("standard", a).apply(X)
+    np.testing.assert_array_equal(X, before)
+    np.testing.assert_array_equal(a.mean, a_mean)
+    np.testing.assert_array_equal(a.squared_deviation, a_squares)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_standard__mean_0_and_deviation_1(offset):
+    X = draw(200) * [1.0, 30.0, 0.2] + offset
+    scaled = standard(X).apply(X)
+    np.testing.assert_allclose(scaled.mean(axis=0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(scaled.std(axis=0), 1.0, rtol=1e-6)
+
+
+def test_standard__units_are_free():
+    X = draw(50)
+    np.testing.assert_allclose(
+        standard(X * [5.0, 0.1, 3.0] + [1.0, 2.0, 3.0]).apply(
+            X * [5.0, 0.1, 3.0] + [1.0, 2.0, 3.0]
+        ),
+        standard(X).apply(X),
+        rtol=1e-9,
+        atol=1e-11,
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7.3, 1e9 + 0.1])
+@pytest.mark.parametrize("n_rows", [1, 3, 1000, 20_000])
+def test_standard__constant_column_becomes_0(value, n_rows):
+    # A sum of many equal numbers is not their exact multiple, which must not look like a spread.
+    X = np.column_stack([np.full(n_rows, value), np.arange(n_rows)])
+    scaling = standard(X)
+    assert scaling.scale[0] == 1.0
+    np.testing.assert_allclose(scaling.apply(X[:5])[:, 0], 0.0, atol=1e-12 * max(1, abs(value)))
+
+
+@pytest.mark.parametrize("value", [0.1, 1e9 + 0.1])
+def test_standard__constant_column_in_blocks(value):
+    X = np.column_stack([np.full(20_000, value), np.arange(20_000)])
+    statistics = statistics_of(X, [1, 999, 4000, 5000, 10_000])
+    assert Scaling.from_statistics("standard", statistics).scale[0] == 1.0
+
+
+def test_standard__small_spread_is_not_constant():
+    X = np.column_stack([1.0 + 1e-9 * draw(50, 1)[:, 0], np.arange(50)])
+    np.testing.assert_allclose(standard(X).apply(X).std(axis=0), 1.0, rtol=1e-5)
+
+
+def test_unit__rows_have_length_1():
+    X = draw(30) * np.logspace(-6, 6, 30)[:, None]
+    scaled = Scaling("unit", np.zeros(3), np.ones(3)).apply(X)
+    np.testing.assert_allclose(np.sqrt(np.sum(scaled**2, axis=1)), 1.0, rtol=1e-14)
+    np.testing.assert_allclose(scaled * np.linalg.norm(X, axis=1)[:, None], X, rtol=1e-13)
+
+
+def test_unit__row_of_zeros_stays():
+    scaled = Scaling("unit", np.zeros(2), np.ones(2)).apply(np.array([[0.0, 0.0], [0.0, -5.0]]))
+    np.testing.assert_array_equal(scaled, [[0.0, 0.0], [0.0, -1.0]])
+
+
+def test_unit__narrow_types_do_not_overflow():
+    X = np.array([[200, 100], [255, 255]], dtype=np.uint8)
+    scaled = Scaling("unit", np.zeros(2), np.ones(2)).apply(X)
+    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1.0, rtol=1e-14)
+
+
+def test_none__only_the_type_changes():
+    X = np.array([[1, 2], [3, 255]], dtype=np.uint8)
+    scaled = Scaling("none", np.zeros(2), np.ones(2)).apply(X)
+    assert scaled.dtype == np.float64
+    np.testing.assert_array_equal(scaled, X)
+
+
+@pytest.mark.parametrize("kind", ["none", "standard", "unit"])
+def test_scaling__any_blocks(kind):
+    X = draw(40)
+    scaling = Scaling.from_statistics(kind, statistics_of(X))
+    parts = [scaling.apply(block) for block in split(X, [1, 2, 30, 7])]
+    np.testing.assert_array_equal(np.concatenate(parts), scaling.apply(X))

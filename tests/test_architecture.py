@@ -1,0 +1,215 @@
+"""The rooms of the package import one way; what a room may know of the outside is fixed too."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "dask_nrbfn"
+
+# What each room may import, beside itself. The package root is free, so nobody may import it.
+_BASE = {"params", "errors"}
+_BELOW_STAGES = _BASE | {"numeric", "storage", "neighbors", "sources", "engine"}
+ALLOWED = {
+    "errors": set(),
+    "params": {"errors"},
+    "numeric": _BASE,
+    "sources": {"errors"},
+    "storage": _BASE | {"numeric", "sources"},
+    "neighbors": _BASE | {"numeric"},
+    "engine": _BASE,
+    "stages": _BELOW_STAGES,
+    "estimators": _BELOW_STAGES | {"stages"},
+    "cli": _BELOW_STAGES | {"stages"},
+}
+WITHOUT_DASK = {"errors", "params", "numeric", "sources", "storage", "neighbors"}
+NUMERIC_LIBRARIES = {"numpy", "scipy"}
+PYNNDESCENT_FILE = "neighbors/approximate.py"
+CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
+
+
+def violations(package):
+    """Return one line for each rule that a file under `package` breaks."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        found += [f"{name}: {problem}" for problem in file_violations(path, package)]
+    return found
+
+
+def file_violations(path, package):
+    relative = path.relative_to(package)
+    for part in relative.with_suffix("").parts:
+        if part in CATCH_ALL_NAMES:
+            yield f"{part} says nothing about what is in it"
+    source = path.read_text()
+    if "pynndescent" in source.lower() and relative.as_posix() != PYNNDESCENT_FILE:
+        yield f"pynndescent is known to {PYNNDESCENT_FILE} alone"
+    room = relative.with_suffix("").parts[0]
+    if room == "__init__":
+        return
+    if room not in ALLOWED:
+        yield f"{room} is none of the rooms"
+        return
+    for line, module in imported_modules(ast.parse(source), relative, package):
+        if module.split(".")[0] == package.name:
+            target = room_of(module, package)
+            if target not in {room} | ALLOWED[room]:
+                yield f"line {line}: {room} must not import {target}"
+        elif problem := foreign_problem(room, module.split(".")[0]):
+            yield f"line {line}: {problem}"
+
+
+def foreign_problem(room, library):
+    if room in WITHOUT_DASK and library in {"dask", "distributed"}:
+        return f"{room} must not import {library}"
+    if room == "numeric" and library not in NUMERIC_LIBRARIES | sys.stdlib_module_names:
+        return f"{room} must not import {library}"
+    return None
+
+
+def imported_modules(tree, relative, package):
+    """Yield line and dotted name of every import at any depth, functions and type checks too."""
+    here = [package.name, *relative.parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            start = here[: len(here) - node.level + 1] if node.level else []
+            module = ".".join(start + ([node.module] if node.module else []))
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            function = getattr(node.func, "attr", getattr(node.func, "id", None))
+            if function in {"import_module", "__import__"}:
+                yield node.lineno, str(node.args[0].value)
+
+
+def room_of(module, package):
+    """Return the room that a dotted name lies in; a name of the package root is the root's."""
+    parts = module.split(".")
+    is_room = len(parts) > 1 and (
+        parts[1] in ALLOWED
+        or (package / parts[1]).is_dir()
+        or (package / f"{parts[1]}.py").is_file()
+    )
+    return parts[1] if is_room else "the package root"
+
+
+def test_architecture__package():
+    assert violations(PACKAGE) == []
+
+
+def test_architecture__package_is_read():
+    read = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    assert {"errors.py", "params.py", "numeric/radial.py", "numeric/ridge.py"} <= read
+    tree = ast.parse((PACKAGE / "numeric" / "ridge.py").read_text())
+    modules = {module for _, module in imported_modules(tree, Path("numeric/ridge.py"), PACKAGE)}
+    assert "dask_nrbfn.errors.IllConditionedError" in modules
+
+
+@pytest.fixture
+def fake_package(tmp_path):
+    package = tmp_path / "dask_nrbfn"
+
+    def write(name, source):
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+        return package
+
+    return write
+
+
+BACKWARD = {
+    "from": ("numeric/a.py", "from dask_nrbfn.stages.fit import run", "import stages"),
+    "import": ("storage/a.py", "import dask_nrbfn.engine.tasks", "import engine"),
+    "import as": ("engine/a.py", "import dask_nrbfn.numeric.radial as r", "import numeric"),
+    "second of two": ("params.py", "import os, dask_nrbfn.numeric", "import numeric"),
+    "from the root": ("neighbors/a.py", "from dask_nrbfn import storage", "import storage"),
+    "relative": ("numeric/a.py", "from ..storage import dataset", "import storage"),
+    "relative root": ("numeric/a.py", "from .. import storage", "import storage"),
+    "relative in init": ("numeric/__init__.py", "from ..storage import x", "import storage"),
+    "deep relative": ("numeric/b/c.py", "from ...storage import x", "import storage"),
+    "in a function": ("sources/a.py", "def f():\n    import dask_nrbfn.params", "import params"),
+    "in a method": (
+        "engine/a.py",
+        "class A:\n    def f(self):\n        from dask_nrbfn.stages import x",
+        "import stages",
+    ),
+    "for types only": (
+        "errors.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dask_nrbfn import params",
+        "import params",
+    ),
+    "in a try": ("numeric/a.py", "try:\n    import dask_nrbfn.cli\nfinally:\n    0", "import cli"),
+    "by name": (
+        "numeric/a.py",
+        "import importlib\nimportlib.import_module('dask_nrbfn.cli')",
+        "import cli",
+    ),
+    "public names": ("stages/a.py", "from dask_nrbfn import fit", "import the package root"),
+    "whole package": ("cli.py", "import dask_nrbfn", "import the package root"),
+    "star": ("stages/a.py", "from dask_nrbfn import *", "import the package root"),
+    "beside": ("cli.py", "import dask_nrbfn.estimators", "import estimators"),
+    "beside, back": ("estimators/a.py", "from dask_nrbfn.cli import main", "import cli"),
+}
+OUTSIDE = {
+    "dask": ("storage/a.py", "import dask.array as da", "storage must not import dask"),
+    "distributed": ("neighbors/a.py", "from distributed import Client", "import distributed"),
+    "dask in sources": (
+        "sources/a.py",
+        "def f():\n    import dask",
+        "sources must not import dask",
+    ),
+    "dask in params": ("params.py", "import dask", "params must not import dask"),
+    "dask in errors": ("errors.py", "import dask", "errors must not import dask"),
+    "numeric": ("numeric/a.py", "import zarr", "numeric must not import zarr"),
+    "numeric, in a function": ("numeric/a.py", "def f():\n    from sklearn import x", "sklearn"),
+    "pynndescent": ("neighbors/exact.py", "import pynndescent", "neighbors/approximate.py alone"),
+    "pynndescent in words": ("__init__.py", "# PyNNDescent", "neighbors/approximate.py alone"),
+    "catch-all module": ("storage/utils.py", "", "utils says nothing"),
+    "catch-all room": ("helpers/a.py", "", "helpers says nothing"),
+    "unknown room": ("extras/a.py", "", "extras is none of the rooms"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [pytest.param(*case, id=key) for key, case in {**BACKWARD, **OUTSIDE}.items()],
+)
+def test_architecture__finds(fake_package, name, source, message):
+    found = violations(fake_package(name, source))
+    assert any(line.startswith(f"{name}: ") and message in line for line in found), found
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_architecture__finds_every_forbidden_arrow(fake_package, room):
+    name = room if room in {"cli", "errors", "params"} else f"{room}/a"
+    for target in ALLOWED:
+        found = violations(fake_package(f"{name}.py", f"import dask_nrbfn.{target}"))
+        assert bool(found) == (target != room and target not in ALLOWED[room]), (room, target)
+
+
+def test_architecture__arrows_have_no_cycle():
+    below = {room: set(targets) for room, targets in ALLOWED.items()}
+    while free := {room for room, targets in below.items() if not targets}:
+        below = {room: targets - free for room, targets in below.items() if room not in free}
+    assert not below
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("__init__.py", "from dask_nrbfn.cli import main"),
+        ("numeric/a.py", "import math\nimport scipy.linalg\nfrom numpy.typing import NDArray"),
+        ("numeric/a.py", "from . import b\nfrom .b import c\nfrom ..errors import DataError"),
+        ("storage/a.py", "from dask_nrbfn import sources\nimport zarr"),
+        ("engine/a.py", "import dask\nfrom distributed import Client"),
+        ("neighbors/approximate.py", "from pynndescent import NNDescent"),
+    ],
+)
+def test_architecture__lets_pass(fake_package, name, source):
+    assert violations(fake_package(name, source)) == []
