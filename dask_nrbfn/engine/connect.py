@@ -10,10 +10,10 @@ import dask
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dask_nrbfn.engine.settings import cluster_settings
-from dask_nrbfn.engine.tasks import DaskEngine, Engine
+from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 from dask_nrbfn.errors import ClusterError, ParameterError
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class EngineOptions:
         File that a running scheduler wrote.
     workers : int or None
         Worker processes of the local cluster that is started without the two above; default 1.
+        0 starts none and runs the tasks in this process.
     threads : int or None
         BLAS, OpenMP and numba threads of each; default: the cores divided by the workers.
     memory : str or None
@@ -61,9 +62,11 @@ class EngineOptions:
                 f"{' and '.join(given)} given with a running scheduler.",
                 "They shape the local cluster; a running scheduler has its workers already.",
             )
-        for name in ("workers", "threads"):
-            if local[name] is not None and local[name] < 1:
-                raise ParameterError(f"{name} is {local[name]}.", "Give an integer of at least 1.")
+        for name, least in (("workers", 0), ("threads", 1)):
+            if local[name] is not None and local[name] < least:
+                raise ParameterError(
+                    f"{name} is {local[name]}.", f"Give an integer of at least {least}."
+                )
         if self.memory is not None:
             _parse_memory(self.memory)
 
@@ -89,6 +92,11 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     elif options.scheduler or options.scheduler_file:
         with _open_client(options) as remote:
             yield _engine(remote, bar=options.bar)
+    elif options.workers == 0:
+        with threadpool_limits(options.threads):
+            yield InlineEngine(
+                bar=options.bar, threads=blas_threads(), memory_bytes=_memory_bytes(options)
+            )
     else:
         with local_cluster(options) as cluster, Client(cluster) as local:
             yield _engine(local, bar=options.bar)
@@ -101,13 +109,12 @@ def local_cluster(
     """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS."""
     workers = options.workers or 1
     threads = options.threads or max(1, len(os.sched_getaffinity(0)) // workers)
-    memory = MEMORY_LIMIT // workers if options.memory is None else _parse_memory(options.memory)
     with (
         dask.config.set(cluster_settings(threads)),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
-            memory_limit=memory,
+            memory_limit=_memory_bytes(options),
             processes=True,
             host=host,
             scheduler_port=port,
@@ -164,6 +171,12 @@ def blas_threads() -> int:
     import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
 
     return max((pool["num_threads"] for pool in threadpool_info()), default=1)
+
+
+def _memory_bytes(options: EngineOptions) -> int:
+    if options.memory is not None:
+        return _parse_memory(options.memory)
+    return int(MEMORY_LIMIT // max(1, options.workers or 1))
 
 
 def _parse_memory(text: str) -> int:

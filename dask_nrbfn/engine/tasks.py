@@ -5,11 +5,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from dask.utils import format_bytes
 from distributed import Client, KilledWorker, as_completed
+from distributed.system import MEMORY_LIMIT
 
 from dask_nrbfn.engine.progress import progress
 from dask_nrbfn.errors import WorkerLostError
@@ -61,8 +62,8 @@ class InlineEngine:
 
     bar: bool = False
     n_workers: int = 1
-    threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
-    memory_bytes: int = field(default_factory=lambda: machine_memory())
+    threads: int = len(os.sched_getaffinity(0))
+    memory_bytes: int = MEMORY_LIMIT
     peak_bytes: int = 0
     in_memory: bool = True
 
@@ -107,7 +108,7 @@ class DaskEngine:
         results: list[Any] = [None] * len(futures)
         try:
             with progress(label, len(futures), bar=self.bar) as advance:
-                for future in as_completed(futures):
+                for future in as_completed(futures, loop=self.client.loop):
                     measured = future.result()
                     self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
                     results[numbers[future.key]] = measured.value
@@ -143,10 +144,3 @@ def peak_resident_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def machine_memory() -> int:
-    """Return the memory that this machine, or the container it runs in, has."""
-    from distributed.system import MEMORY_LIMIT
-
-    return int(MEMORY_LIMIT)

@@ -46,6 +46,22 @@ class ColumnStatistics:
         deviation: Floats = np.sqrt(self.squared_deviation / max(self.n_rows, 1))
         return deviation
 
+    def exact_centre(self) -> Floats:
+        """Return a point near the mean that loses no digits of whole numbers, float64 (p,).
+
+        The mean is rounded to a power of two below each column's deviation: subtracting it keeps
+        whole and dyadic numbers exact, so that equal distances stay equal.
+
+        Examples
+        --------
+        >>> ColumnStatistics.from_block(np.array([[1e6], [1e6 + 3], [1e6 + 7]])).exact_centre()
+        array([1000004.])
+        """
+        deviation = self.standard_deviation
+        spread = np.where(deviation > 0, deviation, 1.0)
+        grid = 2.0 ** np.floor(np.log2(spread))
+        return np.where(deviation > 0, np.rint(self.mean / grid) * grid, self.mean)
+
     def __add__(self, other: Self) -> Self:
         n_rows = self.n_rows + other.n_rows
         if n_rows == 0:

@@ -29,12 +29,16 @@ def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, flo
     return {}
 
 
-def read_scaling(run: Run) -> Scaling:
-    """Return the scaling that the run's parameters ask for."""
-    statistics = ColumnStatistics(
+def read_statistics(run: Run) -> ColumnStatistics:
+    """Return the column statistics of all rows."""
+    return ColumnStatistics(
         run.n_rows, run.read("columns/mean"), run.read("columns/squared_deviation")
     )
-    return Scaling.from_statistics(run.params.scale, statistics)
+
+
+def read_scaling(run: Run) -> Scaling:
+    """Return the scaling that the run's parameters ask for."""
+    return Scaling.from_statistics(run.params.scale, read_statistics(run))
 
 
 def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

@@ -17,7 +17,7 @@ from dask_nrbfn.neighbors import (
     search_bytes,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.columns import read_scaling, read_statistics
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -105,12 +105,7 @@ def _store_neighbors(
 def _search_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
     """Return all rows, scaled and centred, in the precision that the search needs."""
     scaling = read_scaling(run)
-    centre = np.zeros(dataset.n_features)
-    if run.params.scale == "none":
-        centre = run.read("columns/mean")
-    if dataset.X.dtype.kind in "iu":
-        # Whole numbers stay whole, and exact in float32.
-        centre = np.rint(centre)
+    centre = read_statistics(run).exact_centre() if run.params.scale == "none" else 0.0
     rows = np.empty((dataset.n_rows, dataset.n_features), dtype=_search_dtype(dataset, method))
     start = 0
     for X, _ in dataset.blocks(0, dataset.n_rows, block_rows(dataset.n_features)):

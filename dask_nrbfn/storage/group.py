@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import zarr
@@ -84,9 +84,43 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     DamagedDataError
         If it is no such group, was not finished, or has a newer format.
     """
+    group = _open(location, kind=kind, mode="r+" if writable else "r")
+    attributes = attributes_of(group)
+    found = attributes.get("kind")
+    if found != f"dask_nrbfn.{kind}":
+        raise DamagedDataError(
+            f"{location} is {'no' if found is None else f'a {found}, not a'} dask_nrbfn.{kind}.",
+            f"Give the path of a {kind}; an unfinished one must be written again.",
+        )
+    if attributes["format_version"] != _FORMAT_VERSION:
+        raise DamagedDataError(
+            f"{location} has format version {attributes['format_version']}, "
+            f"this package reads {_FORMAT_VERSION}.",
+            "Use the version of dask_nrbfn that wrote it, or write it again.",
+        )
+    return group if writable else _strict(group)
+
+
+def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
+    """Return which of `kinds` is stored at `location`.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+        If nothing is there, or none of them.
+    """
+    wanted = " or ".join(kinds)
+    found = attributes_of(_open(location, kind=wanted, mode="r")).get("kind")
+    for kind in kinds:
+        if found == f"dask_nrbfn.{kind}":
+            return kind
+    raise DamagedDataError(f"{location} is no {wanted}.", f"Give the path of a {wanted}.")
+
+
+def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
     try:
-        group = zarr.open_group(_zarr_location(location), mode="r+" if writable else "r")
-    except (FileNotFoundError, GroupNotFoundError) as error:
+        return zarr.open_group(_zarr_location(location), mode=mode)
+    except (FileNotFoundError, NotADirectoryError, GroupNotFoundError) as error:
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
         ) from error
@@ -94,19 +128,6 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
         raise DamagedDataError(
             f"the metadata of {location} cannot be read ({error}).", f"Write the {kind} again."
         ) from error
-    found = group.attrs.get("kind")
-    if found != f"dask_nrbfn.{kind}":
-        raise DamagedDataError(
-            f"{location} is {'no' if found is None else f'a {found}, not a'} dask_nrbfn.{kind}.",
-            f"Give the path of a {kind}; an unfinished one must be written again.",
-        )
-    if group.attrs["format_version"] != _FORMAT_VERSION:
-        raise DamagedDataError(
-            f"{location} has format version {group.attrs['format_version']}, "
-            f"this package reads {_FORMAT_VERSION}.",
-            "Use the version of dask_nrbfn that wrote it, or write it again.",
-        )
-    return group if writable else _strict(group)
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     get_array,
+    kind_of,
     mark_complete,
     open_group,
     read_rows,
@@ -150,11 +151,9 @@ class Model:
 
 def open_model_group(location: Location) -> zarr.Group:
     """Open the group of a model, or the model inside a run."""
-    try:
+    if kind_of(location, ("run", "model")) == "model":
         return open_group(location, kind="model")
-    except DamagedDataError:
-        run = open_group(location, kind="run")
-    member = run.get("model")
-    if not isinstance(member, zarr.Group) or member.attrs.get("kind") != "dask_nrbfn.model":
+    member = open_group(location, kind="run").get("model")
+    if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
         raise DamagedDataError(f"the run {location} has no model yet.", "Finish it with fit.")
     return member

@@ -7,6 +7,7 @@ written by tasks, each under its own name, and count only once they are marked c
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import zarr
@@ -97,6 +98,8 @@ class Run:
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
                 "n_rows": dataset.n_rows,
+                "n_features": dataset.n_features,
+                "n_classes": dataset.n_classes,
                 "n_parts": min(max(n_parts, 1), params.n_parts or _DEFAULT_MAX_PARTS),
                 "environment": dict(environment),
                 "stages": {},
@@ -153,13 +156,21 @@ class Run:
         """Rows of every part but the last."""
         return -(-self.n_rows // self.n_parts)
 
+    @cached_property
+    def _stored(self) -> zarr.Group:
+        return open_group(self.location, kind="run")
+
+    @cached_property
+    def _writable(self) -> zarr.Group:
+        return open_group(self.location, kind="run", writable=True)
+
     def group(self, stage: str) -> zarr.Group:
         """Return the writable group of a stage."""
-        return open_group(self.location, kind="run", writable=True).require_group(stage)
+        return self._writable.require_group(stage)
 
     def array(self, name: str) -> Array:
         """Return a stored array for reading, such as "neighbors/indices"."""
-        return get_array(open_group(self.location, kind="run"), name)
+        return get_array(self._stored, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return rows of a stored array."""
@@ -183,11 +194,10 @@ class Run:
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Lay out an array with one row, or one value, per row of X; a part writes one chunk."""
-        group = open_group(self.location, kind="run", writable=True)
-        if name not in group:
+        if name not in self._writable:
             columns = () if width is None else (width,)
             create_array(
-                group,
+                self._writable,
                 name,
                 shape=(self.n_rows, *columns),
                 dtype=dtype,
@@ -197,12 +207,11 @@ class Run:
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
         """Write the rows of one part into an array laid out by `require_row_array`."""
-        group = open_group(self.location, kind="run", writable=True)
-        get_array(group, name)[start : start + len(values)] = values
+        get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[int, dict[str, Any]]:
         """Return the records of the parts of a stage that are complete, by number."""
-        parts = open_group(self.location, kind="run").get(f"{stage}/parts")
+        parts = self._stored.get(f"{stage}/parts")
         if not isinstance(parts, zarr.Group):
             return {}
         return {

@@ -1,0 +1,275 @@
+"""The command line: ``dask-nrbfn``, ``python -m dask_nrbfn`` and ``dask nrbfn``."""
+
+import errno
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+from dask.utils import format_bytes
+
+from dask_nrbfn.engine import EngineOptions, connect
+from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.params import NEIGHBOR_METHODS, SCALES, FitParams
+from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.stages.describe import describe, describe_dataset, describe_model, describe_run
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+
+# What the user can mend, as the README promises; 1 is anything else.
+EXIT_MENDABLE = 2
+
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+class _Commands(click.Group):
+    """Says what went wrong and how to mend it in two lines, and exits with 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except NRBFNError as error:
+            _exit_mendable(ctx, error.problem, error.remedy)
+        except OSError as error:
+            if error.errno not in _FULL_DISK:
+                raise
+            _exit_mendable(
+                ctx,
+                f"no space is left on the device ({error}).",
+                "Free some, or write elsewhere; what was finished is kept.",
+            )
+
+
+def _exit_mendable(ctx: click.Context, problem: str, remedy: str) -> None:
+    click.echo(f"error: {problem}", err=True)
+    click.echo(f"  fix: {remedy}", err=True)
+    ctx.exit(EXIT_MENDABLE)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
+@click.version_option(package_name="dask-nrbfn")
+@click.pass_context
+def commands(ctx: click.Context, quiet: bool) -> None:
+    """Train and use normalized RBF networks on tables larger than memory.
+
+    Exit codes: 0 done, 2 something you can mend (it says how), 1 anything else.
+    """
+    ctx.obj = not quiet
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
+            click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
+            click.option(
+                "--workers",
+                type=int,
+                help="Local worker processes without a scheduler  [default: 1; 0: none, run here]",
+            ),
+            click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
+            click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@commands.command()
+@click.argument("source")
+@click.argument("dataset")
+@click.option("--x", metavar="NAME", help="Member of an .npz file with the rows.  [default: X]")
+@click.option(
+    "--y",
+    metavar="NAME",
+    help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
+)
+@click.option("--label", metavar="COLUMN", help="Label column of CSV and Parquet.")
+@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
+@_json_option
+def ingest(source: str, dataset: str, as_json: bool, **options: Any) -> None:
+    """Write DATASET from a file or a directory of files.
+
+    SOURCE is .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm, or a directory of
+    files of one of these. It is streamed and never held in memory as a whole.
+    """
+    _show(describe_dataset(ingest_file(source, dataset, **options)), as_json)
+
+
+@commands.command()
+@click.argument("dataset")
+@_json_option
+@click.pass_context
+def check(ctx: click.Context, dataset: str, as_json: bool) -> None:
+    """Read all of DATASET and list missing or damaged chunks and values that are not finite.
+
+    Exits with 2 if there is any.
+    """
+    opened = Dataset.open(dataset)
+    report = check_dataset(opened)
+    _show(
+        {
+            "n_rows": opened.n_rows,
+            "n_features": opened.n_features,
+            "n_classes": opened.n_classes,
+            "n_chunks": report.n_chunks,
+            "problems": list(report.problems),
+        },
+        as_json,
+    )
+    if report.problems:
+        ctx.exit(EXIT_MENDABLE)
+
+
+@commands.command()
+@click.argument("dataset")
+@click.argument("run")
+@click.option("--alpha", default=FitParams.alpha, show_default=True, help="Relative penalty.")
+@click.option(
+    "--threshold",
+    "confidence_threshold",
+    default=FitParams.confidence_threshold,
+    show_default=True,
+    help="Rows with a confidence below it form the basis.",
+)
+@click.option("--n-neighbors", default=FitParams.n_neighbors, show_default=True)
+@click.option("--basis-size", type=int, help="So many of the least confident rows instead.")
+@click.option(
+    "--neighbors",
+    type=click.Choice(NEIGHBOR_METHODS),
+    default=FitParams.neighbors,
+    show_default=True,
+)
+@click.option("--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True)
+@click.option("--parts", "n_parts", type=int, help="Parts of each pass over the rows.")
+@click.option("--seed", default=FitParams.seed, show_default=True)
+@_engine_options
+@_json_option
+@click.pass_obj
+def fit(
+    bar: bool,
+    dataset: str,
+    run: str,
+    as_json: bool,
+    scheduler: str | None,
+    scheduler_file: str | None,
+    workers: int | None,
+    threads: int | None,
+    memory: str | None,
+    **params: Any,
+) -> None:
+    """Train on DATASET and keep every step in RUN.
+
+    Started again on the same RUN it finishes what is missing.
+    """
+    options = EngineOptions(
+        scheduler=scheduler,
+        scheduler_file=scheduler_file,
+        workers=workers,
+        threads=threads,
+        memory=memory,
+        bar=bar,
+    )
+    opened, checked = Dataset.open(dataset), FitParams(**params)
+    with connect(options) as engine:
+        finished = fit_dataset(opened, run, checked, engine)
+    _show(describe_run(finished), as_json)
+
+
+@commands.command()
+@click.argument("run")
+@click.argument("dataset")
+@click.argument("out")
+@click.option("--overwrite", is_flag=True, help="Replace OUT once the new one is complete.")
+@_engine_options
+@_json_option
+@click.pass_obj
+def predict(
+    bar: bool, run: str, dataset: str, out: str, overwrite: bool, as_json: bool, **engine: Any
+) -> None:
+    """Write the label and the scores of every row of DATASET to OUT.
+
+    RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
+    .parquet file.
+    """
+    opened, model = Dataset.open(dataset), Model.load(run)
+    with connect(EngineOptions(**engine, bar=bar)) as connected:
+        predict_dataset(run, opened, out, connected, overwrite=overwrite)
+    _show(
+        {"n_rows": opened.n_rows, "n_features": opened.n_features, "n_classes": len(model.classes)},
+        as_json,
+    )
+
+
+@commands.command()
+@click.argument("run")
+@click.argument("dataset")
+@_engine_options
+@_json_option
+@click.pass_obj
+def evaluate(bar: bool, run: str, dataset: str, as_json: bool, **engine: Any) -> None:
+    """Print the error rate of RUN, or of a saved model, on a labelled DATASET."""
+    opened, model = Dataset.open(dataset), Model.load(run)
+    with connect(EngineOptions(**engine, bar=bar)) as connected:
+        evaluation = evaluate_dataset(run, opened, connected)
+    figures = {
+        **describe_model(model),
+        "n_rows": evaluation.n_rows,
+        "n_errors": evaluation.n_errors,
+        "error_rate": evaluation.error_rate,
+    }
+    _show(figures, as_json)
+
+
+@commands.command()
+@click.argument("path")
+@_json_option
+def inspect(path: str, as_json: bool) -> None:
+    """Print what is known of a dataset, run, model or predictions at PATH."""
+    _show(describe(path), as_json)
+
+
+def _show(figures: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        if name == "stages":
+            for stage, record in value.items():
+                click.echo(f"{'stage ' + stage:<18} {record['seconds']:.1f} s")
+        elif name == "problems":
+            for problem in value or ["none"]:
+                click.echo(f"{'problem':<18} {problem}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                click.echo(f"{key:<18} {item}")
+        elif value is not None:
+            click.echo(f"{name:<18} {_readable(name, value)}")
+
+
+def _readable(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return str(format_bytes(value))
+    if name == "error_rate":
+        return f"{100 * value:.2f} %"
+    if isinstance(value, list):
+        shown = ", ".join(map(str, value[:20]))
+        return shown if len(value) <= 20 else f"{shown}, ... ({len(value)})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    commands(prog_name="dask-nrbfn")

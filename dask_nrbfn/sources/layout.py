@@ -1,0 +1,34 @@
+"""What every source knows before its first block."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_nrbfn.errors import DataError
+
+
+@dataclass(kw_only=True)
+class Layout:
+    """Size and types of one table, the attributes of `Source`."""
+
+    n_rows: int
+    n_features: int
+    x_dtype: np.dtype
+    y_dtype: np.dtype | None
+    feature_names: tuple[str, ...] | None = None
+
+
+def check_not_empty(origin: str, *, n_rows: int, n_features: int) -> None:
+    """Refuse a table without rows or without features.
+
+    Raises
+    ------
+    DataError
+        If either number is 0.
+    """
+    if n_features == 0:
+        raise DataError(
+            f"{origin} is empty: it has no feature columns.", "Give at least one feature per row."
+        )
+    if n_rows == 0:
+        raise DataError(f"{origin} is empty: it has no rows.", "Give at least one row.")

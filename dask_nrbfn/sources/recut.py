@@ -1,0 +1,50 @@
+"""Blocks of one size from batches of any size."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from dask_nrbfn.sources.source import Block
+
+
+def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
+    """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
+
+    Parameters
+    ----------
+    batches : iterable of Block
+        Blocks of any number of rows, 0 included.
+    block_rows : int
+        Rows per block, at least 1.
+
+    Yields
+    ------
+    Block
+        ``X`` (block_rows, p) and ``y`` (block_rows,); a view where one batch holds all its rows.
+    """
+    held: list[Block] = []
+    n_held = 0
+    for batch in batches:
+        start = 0
+        while n_held + len(batch.X) - start >= block_rows:
+            stop = start + block_rows - n_held
+            yield _joined([*held, _rows(batch, start, stop)])
+            held, n_held, start = [], 0, stop
+        if start < len(batch.X):
+            held.append(_rows(batch, start, len(batch.X)))
+            n_held += len(batch.X) - start
+    if held:
+        yield _joined(held)
+
+
+def _rows(block: Block, start: int, stop: int) -> Block:
+    return Block(block.X[start:stop], None if block.y is None else block.y[start:stop])
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    labels = [block.y for block in blocks if block.y is not None]
+    return Block(
+        np.concatenate([block.X for block in blocks]), np.concatenate(labels) if labels else None
+    )

@@ -1,0 +1,38 @@
+"""The contract between a foreign format and the dataset written from it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class Block(NamedTuple):
+    """Consecutive rows: ``X`` (b, p) and labels ``y`` (b,), or None where the source has none."""
+
+    X: np.ndarray
+    y: np.ndarray | None
+
+
+class Source(Protocol):
+    """Rows of one table, in a fixed order.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+    x_dtype : dtype
+        Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64.
+    y_dtype : dtype or None
+        ``int64`` or ``numpy.dtypes.StringDType()``; None when there are no labels.
+    feature_names : tuple of str or None
+        Column names, where the format has them.
+    """
+
+    n_rows: int
+    n_features: int
+    x_dtype: np.dtype
+    y_dtype: np.dtype | None
+    feature_names: tuple[str, ...] | None
+
+    def blocks(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, at most `block_rows` at a time."""
+        ...

@@ -1,0 +1,124 @@
+"""Rows from svmlight (libsvm) text, made dense block by block."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from sklearn.datasets import load_svmlight_file
+
+from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.sources.dtypes import INT64, to_labels
+from dask_nrbfn.sources.layout import Layout, check_not_empty
+from dask_nrbfn.sources.recut import recut
+from dask_nrbfn.sources.source import Block
+
+# Parsed as whole lines: the byte spans of load_svmlight_file(offset, length) yield a row twice when
+# a comment crosses the end of a span (seen with scikit-learn 1.9).
+BATCH_BYTES = 2 << 20
+
+
+@dataclass(kw_only=True)
+class SvmlightSource(Layout):
+    """Rows of svmlight files, in the order of `paths`."""
+
+    paths: tuple[str, ...]
+    first_index: int
+
+    def blocks(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, dense, `block_rows` at a time.
+
+        Raises
+        ------
+        DamagedDataError
+            If a line is not svmlight text.
+        """
+        return recut(self._batches(block_rows), block_rows)
+
+    def _batches(self, block_rows: int) -> Iterator[Block]:
+        first, stop = self.first_index, self.first_index + self.n_features
+        for path in self.paths:
+            for X, y in _parsed(path, n_columns=stop):
+                labels = to_labels(y, path)
+                for row in range(0, len(y), block_rows):
+                    rows = slice(row, row + block_rows)
+                    yield Block(X[rows, first:].toarray(), labels[rows])
+
+
+def open_svmlight(paths: tuple[str, ...], *, origin: str) -> SvmlightSource:
+    """Source of the rows of svmlight files; reads them once to learn their size.
+
+    Parameters
+    ----------
+    paths : tuple of str
+    origin : str
+        What the user named: the only path, or the directory.
+
+    Returns
+    -------
+    SvmlightSource
+        Indices count from 1, as in scikit-learn, unless a 0 appears in one of the files.
+
+    Raises
+    ------
+    DataError
+        If there are no rows or no features, or a label is not a whole number.
+    DamagedDataError
+        If a line is not svmlight text.
+    """
+    n_rows, lowest, highest = 0, np.iinfo(np.int64).max, -1
+    for path in paths:
+        path_rows = 0
+        for X, y in _parsed(path):
+            to_labels(y, path, first_row=path_rows)
+            path_rows += len(y)
+            if X.indices.size:
+                lowest = min(lowest, int(X.indices.min()))
+                highest = max(highest, int(X.indices.max()))
+        n_rows += path_rows
+    first_index = 0 if lowest == 0 else 1
+    n_features = highest + 1 - first_index if highest >= 0 else 0
+    if n_rows:
+        check_not_empty(origin, n_rows=n_rows, n_features=n_features)
+    else:
+        check_not_empty(origin, n_rows=0, n_features=1)
+    return SvmlightSource(
+        n_rows=n_rows,
+        n_features=n_features,
+        x_dtype=np.dtype(np.float64),
+        y_dtype=INT64,
+        paths=paths,
+        first_index=first_index,
+    )
+
+
+def _parsed(
+    path: str, *, n_columns: int | None = None
+) -> Iterator[tuple[sparse.csr_matrix, np.ndarray]]:
+    line = 0
+    with open(path, "rb") as file:
+        while lines := file.readlines(BATCH_BYTES):
+            try:
+                yield _parse(lines, n_columns)
+            except (ValueError, OverflowError) as error:
+                bad = next(i for i, text in enumerate(lines) if not _parses(text))
+                raise DamagedDataError(
+                    f"{path} is not svmlight text in line {line + bad + 1}: {error}.",
+                    "Write each line as: label index:value index:value.",
+                ) from error
+            line += len(lines)
+
+
+def _parse(
+    lines: list[bytes], n_columns: int | None = None
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    return load_svmlight_file(io.BytesIO(b"".join(lines)), n_features=n_columns, zero_based=True)
+
+
+def _parses(line: bytes) -> bool:
+    try:
+        _parse([line])
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,83 @@
+"""What can be said of a dataset, run, model or predictions without reading its rows."""
+
+from typing import Any
+
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, attributes_of, get_array, kind_of, open_group
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+
+def describe(location: Location) -> dict[str, Any]:
+    """Return the sizes and figures of whatever this package stored at `location`.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+        If there is nothing, or something else.
+    """
+    describers = {
+        "dataset": lambda: describe_dataset(Dataset.open(location)),
+        "run": lambda: describe_run(Run.open(location)),
+        "model": lambda: describe_model(Model.load(location)),
+        "predictions": lambda: _describe_predictions(location),
+    }
+    kind = kind_of(location, tuple(describers))
+    return {"kind": kind, **describers[kind]()}
+
+
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return the sizes of a dataset."""
+    return {
+        "n_rows": dataset.n_rows,
+        "n_features": dataset.n_features,
+        "n_classes": dataset.n_classes,
+        "dtype": str(dataset.X.dtype),
+        "chunk_rows": dataset.chunk_rows,
+        "classes": dataset.classes.tolist(),
+        "class_counts": dataset.class_counts.tolist(),
+        "fingerprint": dataset.fingerprint,
+    }
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """Return parameters, figures and seconds of a run; None for what it has not reached."""
+    attributes, stages = run.attributes, run.stages
+    weights = stages.get("weights", {})
+    return {
+        "n_rows": run.n_rows,
+        "n_features": attributes["n_features"],
+        "n_classes": attributes["n_classes"],
+        "n_basis": stages.get("basis", {}).get("n_basis"),
+        "width": stages.get("width", {}).get("width"),
+        "alpha": run.params.alpha,
+        "fitting_error": weights.get("fitting_error"),
+        "spectral_risk": weights.get("spectral_risk"),
+        "error_rate": None,
+        "complete": "model" in stages,
+        "n_parts": len(run.spans),
+        "params": run.params.to_dict(),
+        "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
+        "stages": stages,
+    }
+
+
+def describe_model(model: Model) -> dict[str, Any]:
+    """Return the sizes and figures of a model."""
+    return {
+        "n_features": model.n_features,
+        "n_classes": len(model.classes),
+        "n_basis": len(model.basis),
+        "width": model.width,
+        "alpha": model.params.alpha,
+        "fitting_error": model.fitting_error,
+        "spectral_risk": model.spectral_risk,
+        "classes": model.classes.tolist(),
+        "params": model.params.to_dict(),
+    }
+
+
+def _describe_predictions(location: Location) -> dict[str, Any]:
+    group = open_group(location, kind="predictions")
+    n_rows, n_classes = get_array(group, "scores").shape
+    return {"n_rows": n_rows, "n_classes": n_classes, "classes": attributes_of(group)["classes"]}

@@ -1,0 +1,325 @@
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    MemoryBudgetError,
+    MissingDataError,
+    ParameterError,
+    RunMismatchError,
+)
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.fit import STAGES, fit_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.reference import reference_fit
+from tests.tables import spirals, write_table
+
+# A penalty at which the weights do not amplify the order of the sums.
+SMOOTH = FitParams(alpha=1e-4, n_neighbors=10)
+
+
+def gram_bits(run):
+    return run.read("moments/packed_gram").tobytes()
+
+
+def fit_in_memory(X, y, params=SMOOTH, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    return fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_fit__equals_the_reference(offset):
+    X, y = spirals(300)
+    run = fit_in_memory(X + offset, y)
+    expected = reference_fit(X, y, n_neighbors=10, alpha=1e-4)
+    model = Model.load(run.location)
+    np.testing.assert_array_equal(run.read("basis/rows"), expected.basis_rows)
+    np.testing.assert_allclose(run.read("confidence/values"), expected.confidence, rtol=1e-6)
+    np.testing.assert_allclose(model.width, expected.width, rtol=1e-8)
+    np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.fitting_error, expected.fitting_error, rtol=1e-6)
+    np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
+
+
+@settings(max_examples=12, deadline=None)
+@given(chunk_rows=st.integers(1, 130), n_parts=st.integers(1, 12))
+def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
+    X, y = spirals(120)
+    params = FitParams(alpha=1e-4, n_neighbors=5, n_parts=n_parts)
+    one_chunk = fit_in_memory(X, y, params)
+    assert gram_bits(fit_in_memory(X, y, params, chunk_rows=chunk_rows)) == gram_bits(one_chunk)
+    whole = fit_in_memory(X, y, FitParams(alpha=1e-4, n_neighbors=5, n_parts=1))
+    np.testing.assert_allclose(
+        one_chunk.read("moments/packed_gram"), whole.read("moments/packed_gram"), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
+def test_fit__any_dtype_gives_the_same_network(dtype):
+    X, y = spirals(150)
+    whole = np.clip(np.rint(20 * X + 60), 0, 127)
+    runs = [fit_in_memory(whole.astype(kind), y) for kind in (dtype, "f8")]
+    assert runs[0].read("basis/rows").tolist() == runs[1].read("basis/rows").tolist()
+    np.testing.assert_allclose(*(Model.load(run.location).weights for run in runs), rtol=1e-6)
+
+
+def test_fit__string_labels_give_the_network_of_their_codes():
+    X, y = spirals(150)
+    names = np.array(["außen", "b", ""])[y]
+    order = np.argsort(np.array(["außen", "b", ""]))
+    coded, named = fit_in_memory(X, y), fit_in_memory(X, names)
+    model = Model.load(named.location)
+    assert model.classes.tolist() == ["", "außen", "b"]
+    np.testing.assert_array_equal(model.weights, Model.load(coded.location).weights[order])
+
+
+@pytest.mark.parametrize("scale", ["standard", "unit"])
+def test_fit__scaling_equals_scaling_beforehand(scale):
+    X, y = spirals(200)
+    X = X * [1, 10, 100, 0] + [0, 5, -3, 7]
+    params = FitParams(alpha=1e-4, n_neighbors=10, scale=scale)
+    inside = Model.load(fit_in_memory(X, y, params, chunk_rows=33).location)
+    before = Model.load(fit_in_memory(inside.scaling.apply(X), y).location)
+    np.testing.assert_allclose(inside.scores(X), before.scores(inside.scaling.apply(X)), rtol=1e-6)
+
+
+def test_fit__basis_size_takes_the_least_confident():
+    X, y = spirals(300)
+    run = fit_in_memory(X, y, FitParams(basis_size=40, alpha=1e-4))
+    rows, confidence = run.read("basis/rows"), run.read("confidence/values")
+    assert len(rows) == 40
+    assert set(y[rows]) == {0, 1, 2}
+    assert confidence[rows].max() <= np.sort(confidence)[42]
+
+
+def test_fit__duplicates_and_a_constant_column():
+    X, y = spirals(60)
+    X = np.column_stack([np.repeat(X, 5, axis=0), np.ones(300)])
+    run = fit_in_memory(X, np.repeat(y, 5), FitParams(n_neighbors=4, confidence_threshold=1.0))
+    assert np.all(run.read("confidence/values") == 1.0)
+    assert run.basis_size() == 3
+    neighbors = run.read("neighbors/indices")
+    assert not np.any(neighbors == np.arange(300)[:, None])
+    assert np.all(run.read("neighbors/distances") == 0.0)
+
+
+def test_fit__engines_agree(tmp_path, two_workers):
+    X, y = spirals(2000)
+    dataset = write_table(tmp_path / "data.zarr", X, y, chunk_rows=300)
+    params = FitParams(alpha=1e-4, n_parts=5)
+    on_two = fit_dataset(dataset, tmp_path / "two.zarr", params, two_workers)
+    with connect(EngineOptions(workers=1, threads=2)) as engine:
+        on_one = fit_dataset(dataset, tmp_path / "one.zarr", params, engine)
+    with threadpool_limits(1):
+        inline = fit_dataset(dataset, tmp_path / "inline.zarr", params, InlineEngine())
+    assert gram_bits(on_two) == gram_bits(inline)
+    np.testing.assert_allclose(
+        on_one.read("moments/packed_gram"), inline.read("moments/packed_gram"), rtol=1e-12
+    )
+    assert on_one.read("basis/rows").tolist() == inline.read("basis/rows").tolist()
+
+
+def test_fit__sorted_by_class_with_a_rare_one():
+    X, y = spirals(500)
+    y[:3] = 9
+    order = np.argsort(y)
+    run = fit_in_memory(X[order], y[order], FitParams(alpha=1e-4, n_parts=7))
+    assert 9 in y[order][run.read("basis/rows")]
+    assert run.read("moments/class_counts")[-1] == 3
+
+
+def test_fit__second_start_does_nothing(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    first = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
+    before = first.stages
+    assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
+    assert list(before) == list(STAGES)
+
+
+class Stopped(Exception):
+    pass
+
+
+class StoppingEngine(InlineEngine):
+    """Runs so many tasks and then raises, as a job that is killed between two tasks."""
+
+    def __init__(self, n_tasks):
+        super().__init__()
+        self.left = n_tasks
+
+    def run(self, task, arguments, *, label):
+        for index, values in enumerate(arguments):
+            if self.left == 0:
+                raise Stopped
+            self.left -= 1
+            result = super().run(task, [values], label=label)
+            arguments[index] = result[0]
+        return list(arguments)
+
+
+def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
+    X, y = spirals(200)
+    dataset = write_table(tmp_path / "data", X, y, chunk_rows=17)
+    params = FitParams(alpha=1e-4, n_parts=3)
+    expected = fit_dataset(dataset, tmp_path / "whole", params, InlineEngine())
+    n_stops = 0
+    for n_tasks in range(100):
+        place = tmp_path / f"run{n_tasks}"
+        try:
+            fit_dataset(dataset, place, params, StoppingEngine(n_tasks))
+        except Stopped:
+            n_stops += 1
+            run = fit_dataset(dataset, place, params, InlineEngine())
+            assert gram_bits(run) == gram_bits(expected)
+            assert (
+                Model.load(place).weights.tobytes()
+                == Model.load(expected.location).weights.tobytes()
+            )
+        else:
+            break
+    # Three parts in each of five passes, and combine, basis, weights and model.
+    assert n_stops == 5 * 3 + 4
+
+
+def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
+    X, y = spirals(200)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = FitParams(alpha=1e-4, n_parts=4)
+    # Four parts each of columns, neighbors, confidence and width, the basis, two of moments.
+    with pytest.raises(Stopped):
+        fit_dataset(dataset, tmp_path / "run", params, StoppingEngine(4 * 4 + 1 + 2))
+    run = Run.open(tmp_path / "run")
+    kept = run.finished_parts("moments")
+    assert sorted(kept) == [0, 1]
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    assert "moments: 2 of 4 parts found" in caplog.text
+
+
+def test_fit__records_what_it_did(tmp_path):
+    X, y = spirals(100)
+    run = fit_in_memory(X, y)
+    attributes = run.attributes
+    assert attributes["environment"]["versions"].keys() >= {"numpy", "zarr", "dask"}
+    assert attributes["params"] == SMOOTH.to_dict()
+    started = [record["started"] for record in run.stages.values()]
+    assert all(a <= b for a, b in pairwise(started))
+    assert all(record["seconds"] >= 0 for record in run.stages.values())
+    json.dumps(attributes)
+
+
+def mismatch(tmp_path, dataset, params):
+    with pytest.raises(RunMismatchError) as caught:
+        fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    return str(caught.value)
+
+
+def test_fit__other_parameters_or_dataset_are_refused(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    other = write_table(tmp_path / "other", X + 1, y)
+    fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
+    message = mismatch(tmp_path, dataset, FitParams(alpha=1e-9, seed=3))
+    assert "alpha=1e-13 (now 1e-09)" in message
+    assert "seed=0 (now 3)" in message
+    assert "n_neighbors" not in message
+    assert "another dataset" in mismatch(tmp_path, other, FitParams())
+    assert "n_parts=None (now 7)" in mismatch(tmp_path, dataset, FitParams(n_parts=7))
+
+
+def refused(error, dataset, params=None, engine=None):
+    """Return the message of a fit that must fail without leaving a run."""
+    place = MemoryStore()
+    with pytest.raises(error) as caught:
+        fit_dataset(dataset, place, params or FitParams(), engine or InlineEngine())
+    return str(caught.value)
+
+
+def test_fit__bad_tables_are_refused_before_any_task():
+    X, y = spirals(30)
+    idle = StoppingEngine(0)
+    one_class = write_table(MemoryStore(), X, np.zeros(30, int))
+    assert "1 class" in refused(DataError, one_class, engine=idle)
+    unlabelled = write_table(MemoryStore(), X)
+    assert "no labels" in refused(DataError, unlabelled, engine=idle)
+    small = write_table(MemoryStore(), X[:20], y[:20])
+    assert refused(ParameterError, small, engine=idle) == (
+        "n_neighbors=20 needs at least 21 rows, X has n_samples = 20. "
+        "Give n_neighbors of at most 19."
+    )
+    table = write_table(MemoryStore(), X, y)
+    for size in (2, 31):
+        message = refused(ParameterError, table, FitParams(basis_size=size), idle)
+        assert message.startswith(f"basis_size is {size}.")
+        assert "3 to 30" in message
+
+
+def test_fit__budget_is_checked_before_any_task():
+    X, y = spirals(3000)
+    table = write_table(MemoryStore(), X, y)
+    tight = StoppingEngine(0)
+    tight.memory_bytes = 500 * 2**20
+    message = refused(MemoryBudgetError, table, FitParams(basis_size=2900), tight)
+    assert "basis_size: from 2900 basis rows to at most" in message
+    assert "workers have 500.00 MiB" in message
+    allowed = int(message.split("at most ")[1].split(",")[0])
+    with pytest.raises(Stopped):
+        fit_dataset(table, MemoryStore(), FitParams(basis_size=allowed), tight)
+
+
+def test_fit__identical_rows_are_refused():
+    table = write_table(MemoryStore(), np.ones((50, 3)), np.arange(50) % 2)
+    assert "all rows of X are equal" in refused(DataError, table)
+
+
+def test_fit__missing_chunk_is_found_before_the_search(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
+    (tmp_path / "data" / "X" / "c" / "2" / "0").unlink()
+    message = refused(MissingDataError, dataset, engine=StoppingEngine(1))
+    assert "X/c/2/0" in message
+
+
+def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
+    chunk = tmp_path / "data" / "X" / "c" / "2" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    assert "cannot be read" in refused(DamagedDataError, dataset, engine=StoppingEngine(1))
+
+
+def test_fit__nan_written_behind_our_back_is_found(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    import zarr
+
+    zarr.open_group(tmp_path / "data")["X"][40, 2] = np.nan
+    assert "X has nan in row 40, column 2" in refused(DataError, dataset)
+
+
+def test_fit__run_at_the_dataset_is_refused(tmp_path):
+    X, y = spirals(50)
+    dataset = write_table(tmp_path / "data", X, y)
+    with pytest.raises(DamagedDataError, match=r"not a dask_nrbfn\.run"):
+        fit_dataset(dataset, tmp_path / "data", FitParams(), InlineEngine())
+    assert Dataset.open(tmp_path / "data").n_rows == 50
+
+
+def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
+    X, y = spirals(50)
+    table = write_table(MemoryStore(), X, y)
+    assert "memory of this process" in refused(ParameterError, table, engine=two_workers)

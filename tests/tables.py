@@ -1,0 +1,35 @@
+"""Tables that tests train on."""
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+
+from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.stages.ingest import ingest_source
+from dask_nrbfn.storage.dataset import Dataset
+from tests.reference import first_half
+
+LOADERS = {"iris": load_iris, "wdbc": load_breast_cancer, "wine": load_wine}
+
+
+def halves(name):
+    """Return X_train, y_train, X_test, y_test: the first half of each class trains."""
+    X, y = LOADERS[name](return_X_y=True)
+    train, test = first_half(X, y)
+    return X[train], y[train], X[test], y[test]
+
+
+def spirals(n_rows, n_features=4, n_classes=3, seed=0):
+    """Return noisy arms that interleave, X float64 (n, p) and y int64 (n,)."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, n_rows)
+    radius = rng.uniform(0.5, 3.0, n_rows)
+    angle = 1.5 * radius + 2 * np.pi * y / n_classes
+    X = rng.normal(scale=0.2, size=(n_rows, n_features))
+    X[:, 0] += radius * np.cos(angle)
+    X[:, 1] += radius * np.sin(angle)
+    return X, y
+
+
+def write_table(location, X, y=None, **options) -> Dataset:
+    """Write a dataset from arrays."""
+    return ingest_source(ArraySource(X, y), location, **options)
