@@ -51,7 +51,7 @@ def _exit_mendable(ctx: click.Context, problem: str, remedy: str) -> None:
     ctx.exit(EXIT_MENDABLE)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("nrbfn", cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
 @click.version_option(package_name="dask-nrbfn")
 @click.pass_context

@@ -9,6 +9,9 @@ from dask_nrbfn.engine.connect import local_cluster
 def two_workers() -> DaskEngine:
     """Give an engine on two worker processes with one BLAS thread each."""
     options = EngineOptions(workers=2, threads=1, memory="2GiB")
-    with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as client:
-        with connect(client=client) as engine:
-            yield engine
+    with (
+        local_cluster(options) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        connect(client=client) as engine,
+    ):
+        yield engine

@@ -25,8 +25,11 @@ from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
 FLOAT64 = np.dtype(np.float64)
-# Text of one CSV batch; X of one Parquet batch.
+# X of one Parquet batch.
 BATCH_BYTES = 4 << 20
+# Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
+# took 213 MiB of memory with batches of 4 MiB and 96 MiB with 1 MiB; smaller was no slower.
+TEXT_BYTES = 256 << 10
 # A CSV batch must hold whole lines, and the first two only hint at the longest.
 LINES_PER_BATCH = 16
 # Bounds the search for a line end in a file that has none.
@@ -267,7 +270,7 @@ def _csv_head(path: str) -> list[bytes]:
 
 def _csv_reader(path: str, convert: csv.ConvertOptions) -> csv.CSVStreamingReader:
     head = _csv_head(path)
-    block_bytes = max(BATCH_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
+    block_bytes = max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
     return csv.open_csv(
         path,
         # pyarrow gives the line of a bad cell only when it reads with one thread.
@@ -279,18 +282,18 @@ def _csv_reader(path: str, convert: csv.ConvertOptions) -> csv.CSVStreamingReade
 
 
 def _csv_columns(path: str) -> tuple[str, ...]:
-    with _csv_errors(path, ()), _csv_reader(path, csv.ConvertOptions()) as reader:
+    with _csv_errors(path), _csv_reader(path, csv.ConvertOptions()) as reader:
         return tuple(reader.schema.names)
 
 
 def _csv_batches(path: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
     convert = csv.ConvertOptions(column_types=types, include_columns=list(types))
-    with _csv_errors(path, _csv_columns(path)), _csv_reader(path, convert) as reader:
+    with _csv_errors(path), _csv_reader(path, convert) as reader:
         yield from reader
 
 
 @contextmanager
-def _csv_errors(path: str, columns: tuple[str, ...]) -> Iterator[None]:
+def _csv_errors(path: str) -> Iterator[None]:
     try:
         yield
     except NRBFNError:
@@ -299,9 +302,9 @@ def _csv_errors(path: str, columns: tuple[str, ...]) -> Iterator[None]:
         message = str(error)
         if cell := BAD_CELL.search(message):
             column, line, text = cell.groups()
+            name = _csv_columns(path)[int(column)]
             raise DataError(
-                f"Column {columns[int(column)]!r} of {path} has {text!r} in line {line}, "
-                "which is not a number.",
+                f"Column {name!r} of {path} has {text!r} in line {line}, which is not a number.",
                 "Write numbers in all columns but the one named with --label.",
             ) from error
         if "Empty CSV file" in message:

@@ -96,7 +96,8 @@ def check_fit(dataset: Dataset, params: FitParams, engine: Engine) -> None:
         raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
     if n_classes < 2:
         raise DataError(
-            f"y has 1 class only: {dataset.classes[0]!r}.", "Give rows of at least two classes."
+            f"y has 1 class only: {dataset.classes.tolist()[0]!r}.",
+            "Give rows of at least two classes.",
         )
     if params.n_neighbors >= n_rows:
         raise ParameterError(

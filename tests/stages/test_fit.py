@@ -148,7 +148,7 @@ def test_fit__second_start_does_nothing(tmp_path):
     assert list(before) == list(STAGES)
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -162,7 +162,7 @@ class StoppingEngine(InlineEngine):
     def run(self, task, arguments, *, label):
         for index, values in enumerate(arguments):
             if self.left == 0:
-                raise Stopped
+                raise StoppedError
             self.left -= 1
             result = super().run(task, [values], label=label)
             arguments[index] = result[0]
@@ -179,7 +179,7 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
         place = tmp_path / f"run{n_tasks}"
         try:
             fit_dataset(dataset, place, params, StoppingEngine(n_tasks))
-        except Stopped:
+        except StoppedError:
             n_stops += 1
             run = fit_dataset(dataset, place, params, InlineEngine())
             assert gram_bits(run) == gram_bits(expected)
@@ -198,7 +198,7 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     dataset = write_table(tmp_path / "data", X, y)
     params = FitParams(alpha=1e-4, n_parts=4)
     # Four parts each of columns, neighbors, confidence and width, the basis, two of moments.
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", params, StoppingEngine(4 * 4 + 1 + 2))
     run = Run.open(tmp_path / "run")
     kept = run.finished_parts("moments")
@@ -275,7 +275,7 @@ def test_fit__budget_is_checked_before_any_task():
     assert "basis_size: from 2900 basis rows to at most" in message
     assert "workers have 500.00 MiB" in message
     allowed = int(message.split("at most ")[1].split(",")[0])
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         fit_dataset(table, MemoryStore(), FitParams(basis_size=allowed), tight)
 
 

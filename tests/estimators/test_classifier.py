@@ -1,0 +1,214 @@
+import pickle
+from dataclasses import replace
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from distributed import Client
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_wine
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNError, Run
+from dask_nrbfn.errors import ParameterError
+from tests.tables import spirals, write_table
+
+# The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
+NETWORK = NRBFNClassifier(n_neighbors=5)
+
+
+@parametrize_with_checks([NETWORK])
+def test_classifier__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def table():
+    return spirals(300)
+
+
+def test_classifier__attributes(table):
+    X, y = table
+    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    r = len(network.basis_indices_)
+    np.testing.assert_array_equal(network.basis_, X[network.basis_indices_])
+    assert network.weights_.shape == (3, r)
+    assert network.confidence_.shape == (300,)
+    assert np.all((network.confidence_ >= 0) & (network.confidence_ <= 1))
+    assert network.width_ > 0
+    assert 1 <= network.fitting_error_ < 1.5
+    assert network.spectral_risk_ > 1
+    assert network.n_features_in_ == 4
+    np.testing.assert_allclose(network.decision_function(X).sum(axis=1), 1, atol=1e-3)
+    np.testing.assert_allclose(network.predict_proba(X).sum(axis=1), 1)
+    np.testing.assert_array_equal(
+        network.classes_[network.decision_function(X).argmax(axis=1)], network.predict(X)
+    )
+
+
+def test_classifier__labels_come_back_in_their_type(table):
+    X, y = table
+    for labels in (y == 0, y - 5, y.astype(np.float64), np.array(["a", "bb", "c"])[y]):
+        network = NRBFNClassifier(alpha=1e-9).fit(X, labels)
+        assert network.predict(X).dtype == labels.dtype
+        assert network.score(X, labels) > 0.9
+
+
+def test_classifier__in_pipelines_and_searches():
+    X, y = load_wine(return_X_y=True)
+    pipeline = make_pipeline(StandardScaler(), NRBFNClassifier(alpha=1e-6))
+    inside = NRBFNClassifier(alpha=1e-6, scale="standard")
+    scores = cross_val_score(pipeline, X, y), cross_val_score(inside, X, y)
+    np.testing.assert_allclose(*scores)
+    search = GridSearchCV(inside, {"alpha": [1e-3, 1e-9]}).fit(X, y)
+    assert search.best_score_ > 0.95
+
+
+def test_classifier__save_and_load(tmp_path, table):
+    X, y = table
+    names = np.array(["ä", "b", "c"])[y]
+    network = NRBFNClassifier(scale="standard", random_state=3, alpha=1e-6).fit(X, names)
+    network.save(tmp_path / "model")
+    loaded = NRBFNClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.decision_function(X), network.decision_function(X))
+    np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
+    assert loaded.get_params() == network.get_params()
+    clone(loaded).fit(X, names)
+
+
+def test_classifier__failed_save_keeps_the_old_model(tmp_path, table):
+    X, y = table
+    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    network.save(tmp_path / "model")
+    network._model = replace(network._model, width=object())
+    with pytest.raises(TypeError, match="JSON"):
+        network.save(tmp_path / "model")
+    assert NRBFNClassifier.load(tmp_path / "model").classes_.tolist() == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_classifier__pickles(table):
+    X, y = table
+    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    again = pickle.loads(pickle.dumps(network))
+    np.testing.assert_array_equal(again.predict(X), network.predict(X))
+
+
+@pytest.fixture
+def expected(table):
+    X, y = table
+    return NRBFNClassifier(alpha=1e-6, n_parts=3).fit(X, y)
+
+
+def same_network(network, expected):
+    np.testing.assert_array_equal(network.basis_indices_, expected.basis_indices_)
+    np.testing.assert_allclose(network.weights_, expected.weights_, rtol=1e-9)
+    assert network.classes_.tolist() == expected.classes_.tolist()
+
+
+def test_classifier__fits_zarr_arrays(table, expected):
+    X, y = (zarr.array(values, chunks=(70, *values.shape[1:])) for values in table)
+    same_network(clone(expected).fit(X, y), expected)
+    np.testing.assert_array_equal(expected.predict(X), expected.predict(table[0]))
+
+
+def test_classifier__fits_dask_arrays(table, expected):
+    X, y = da.from_array(table[0], chunks=(70, 3)), da.from_array(table[1], chunks=41)
+    same_network(clone(expected).fit(X, y), expected)
+    same_network(clone(expected).fit(X, table[1]), expected)
+
+
+def test_classifier__fits_dask_dataframes(table, expected):
+    import dask.dataframe as dd
+    import pandas as pd
+
+    frame = pd.DataFrame(table[0], columns=list("abcd")).assign(label=table[1])
+    lazy = dd.from_pandas(frame, npartitions=4)
+    network = clone(expected).fit(lazy[list("abcd")], lazy["label"])
+    same_network(network, expected)
+    assert network.feature_names_in_.tolist() == list("abcd")
+    labels = network.predict(lazy[list("abcd")])
+    np.testing.assert_array_equal(labels.compute(), network.predict(frame[list("abcd")]))
+
+
+def test_classifier__fits_datasets(tmp_path, table, expected):
+    same_network(clone(expected).fit(write_table(tmp_path / "data", *table)), expected)
+    same_network(clone(expected).fit(write_table(MemoryStore(), *table)), expected)
+    with pytest.raises(ParameterError, match="A Dataset has its labels"):
+        clone(expected).fit(Dataset.open(tmp_path / "data"), table[1])
+
+
+def test_classifier__fits_on_the_active_client(tmp_path, table, expected, two_workers):
+    X, y = da.from_array(table[0], chunks=(70, 4)), da.from_array(table[1], chunks=70)
+    network = clone(expected).set_params(store=tmp_path)
+    with Client(two_workers.client.scheduler_info()["address"]):
+        same_network(network.fit(X, y), expected)
+        lazy = network.predict(X)
+        assert sum(len(pickle.dumps(task)) for task in dict(lazy.dask).values()) < 100_000
+        np.testing.assert_array_equal(lazy.compute(), expected.predict(table[0]))
+    assert Run.open(tmp_path / "run").attributes["environment"]["n_workers"] == 2
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_classifier__predictions_on_dask_arrays_are_lazy(n_classes):
+    X, y = spirals(300, n_classes=n_classes)
+    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    reads = []
+
+    def block(block_info=None):
+        reads.append(1)
+        return X[slice(*block_info[None]["array-location"][0])]
+
+    lazy_X = da.map_blocks(block, chunks=((100, 150, 50), (4,)), dtype=float, meta=X[:0])
+    for method in ("predict", "predict_proba", "decision_function"):
+        lazy = getattr(network, method)(lazy_X)
+        assert isinstance(lazy, da.Array)
+        assert not reads
+        eager = getattr(network, method)(X)
+        assert (lazy.shape, lazy.dtype) == (eager.shape, eager.dtype)
+        np.testing.assert_allclose(lazy.compute(scheduler="threads"), eager, rtol=1e-12)
+        reads.clear()
+
+
+def test_classifier__wrong_columns_at_predict(table, expected):
+    for X in (np.ones((3, 7)), da.ones((3, 7)), zarr.ones(shape=(3, 7))):
+        with pytest.raises(ValueError, match="7"):
+            expected.predict(X)
+
+
+def test_classifier__lengths_and_labels_of_lazy_arrays(table):
+    X, y = da.from_array(table[0]), da.from_array(table[1])
+    with pytest.raises(NRBFNError, match="y has 299 rows but X has 300"):
+        NRBFNClassifier().fit(X, y[:-1])
+    with pytest.raises(NRBFNError, match="Labels must be integers or strings"):
+        NRBFNClassifier().fit(X, y + 0.5)
+    with pytest.raises(NRBFNError, match="nan in row 3"), dask.config.set(scheduler="sync"):
+        NRBFNClassifier().fit(da.where(da.arange(300)[:, None] == 3, np.nan, X), y)
+
+
+def test_classifier__bad_parameters_at_fit(table):
+    bad = {
+        "n_neighbors": 0,
+        "confidence_threshold": 1.5,
+        "alpha": -1.0,
+        "basis_size": 0,
+        "neighbors": "fuzzy",
+        "scale": "minmax",
+        "n_parts": 0,
+    }
+    for name, value in bad.items():
+        with pytest.raises(ParameterError, match=f"{name} is {value!r}"):
+            NRBFNClassifier(**{name: value}).fit(*table)
+
+
+def test_classifier__digits():
+    X, y = load_digits(return_X_y=True)
+    held_back = np.arange(len(y)) % 4 == 0
+    network = NRBFNClassifier().fit(X[~held_back], y[~held_back])
+    assert network.score(X[held_back], y[held_back]) > 0.98

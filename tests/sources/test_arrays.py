@@ -1,0 +1,281 @@
+import resource
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
+from dask_nrbfn.sources import ArraySource, open_source
+from dask_nrbfn.sources.dtypes import INT64, STRING
+
+N = 23
+BLOCK_ROWS = [1, 5, N, 100]
+
+
+def collect(source, block_rows):
+    blocks = list(source.blocks(block_rows))
+    assert [len(b.X) for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
+    assert all(b.X.dtype == source.x_dtype and b.X.dtype.isnative for b in blocks)
+    assert all(b.X.shape[1:] == (source.n_features,) for b in blocks)
+    X = np.concatenate([b.X for b in blocks])
+    assert len(X) == source.n_rows
+    if source.y_dtype is None:
+        assert all(b.y is None for b in blocks)
+        return X, None
+    assert all(b.y.dtype == source.y_dtype and len(b.y) == len(b.X) for b in blocks)
+    return X, np.concatenate([b.y for b in blocks])
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N, 4)), rng.integers(0, 3, N)
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz__rows_equal_the_arrays(tmp_path, rows, save, block_rows):
+    X, y = rows
+    save(tmp_path / "d.npz", X=X, y=y)
+    source = open_source(tmp_path / "d.npz")
+    assert (source.n_rows, source.n_features) == (N, 4)
+    assert (source.x_dtype, source.y_dtype, source.feature_names) == (np.float64, INT64, None)
+    got_X, got_y = collect(source, block_rows)
+    np.testing.assert_array_equal(got_X, X)
+    np.testing.assert_array_equal(got_y, y)
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy__rows_equal_the_arrays(tmp_path, rows, block_rows, order):
+    X, y = rows
+    np.save(tmp_path / "X.npy", np.asarray(X, order=order))
+    np.save(tmp_path / "y.npy", y)
+    got_X, got_y = collect(open_source(tmp_path / "X.npy", y=str(tmp_path / "y.npy")), block_rows)
+    np.testing.assert_array_equal(got_X, X)
+    np.testing.assert_array_equal(got_y, y)
+    assert collect(open_source(tmp_path / "X.npy"), block_rows)[1] is None
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+def test_array_source__rows_equal_the_arrays(rows, block_rows):
+    X, y = rows
+    got_X, got_y = collect(ArraySource(X, y), block_rows)
+    np.testing.assert_array_equal(got_X, X)
+    np.testing.assert_array_equal(got_y, y)
+    assert collect(ArraySource(X), block_rows)[1] is None
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays__images_are_flattened_row_by_row(tmp_path, order):
+    images = np.asarray(np.arange(7 * 3 * 2, dtype=np.uint8).reshape(7, 3, 2), order=order)
+    np.save(tmp_path / "X.npy", images)
+    expected = images.reshape(7, 6)
+    np.testing.assert_array_equal(collect(open_source(tmp_path / "X.npy"), 3)[0], expected)
+    np.testing.assert_array_equal(collect(ArraySource(images), 3)[0], expected)
+    if order == "C":
+        np.savez(tmp_path / "d.npz", X=images)
+        np.testing.assert_array_equal(collect(open_source(tmp_path / "d.npz"), 3)[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"), [("?", "u1"), (">f4", "f4"), ("f2", "f4"), (">i8", "i8"), ("u1", "u1")]
+)
+def test_arrays__feature_types(tmp_path, given, stored):
+    X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given)
+    np.savez_compressed(tmp_path / "d.npz", X=X)
+    np.save(tmp_path / "X.npy", X)
+    for source in (
+        open_source(tmp_path / "d.npz"),
+        open_source(tmp_path / "X.npy"),
+        ArraySource(X),
+    ):
+        assert source.x_dtype == stored
+        np.testing.assert_array_equal(collect(source, 2)[0], X.astype(stored))
+
+
+@pytest.mark.parametrize(
+    "y", [np.array(["cat", "dög", ""]), np.array([b"cat", "dög".encode(), b""])]
+)
+def test_arrays__text_labels(tmp_path, y):
+    X = np.zeros((3, 1))
+    np.savez_compressed(tmp_path / "d.npz", X=X, y=y)
+    for source in (open_source(tmp_path / "d.npz"), ArraySource(X, y)):
+        assert source.y_dtype == STRING
+        assert collect(source, 2)[1].tolist() == ["cat", "dög", ""]
+
+
+def test_npz__named_members(tmp_path, rows):
+    X, y = rows
+    np.savez(tmp_path / "d.npz", train=X, target=y, y=np.zeros(3))
+    source = open_source(tmp_path / "d.npz", x="train.npy", y="target")
+    np.testing.assert_array_equal(collect(source, 4)[1], y)
+
+
+def test_npz__without_y_has_no_labels(tmp_path, rows):
+    np.savez(tmp_path / "d.npz", X=rows[0], other=rows[1])
+    assert collect(open_source(tmp_path / "d.npz"), 4)[1] is None
+
+
+@pytest.mark.parametrize("options", [{}, {"x": "train", "y": "labels"}])
+def test_npz__absent_member_names_those_that_exist(tmp_path, options):
+    np.savez(tmp_path / "d.npz", train=np.zeros((2, 1)), target=np.zeros(2))
+    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* --x .* --y"):
+        open_source(tmp_path / "d.npz", **options)
+
+
+def test_npz__fortran_order_is_refused(tmp_path):
+    np.savez(tmp_path / "d.npz", X=np.asfortranarray(np.ones((3, 2))))
+    with pytest.raises(DataError, match=r"X in .*d.npz is stored column by column.*ascontiguous"):
+        open_source(tmp_path / "d.npz")
+
+
+def test_npz__header_of_version_2(tmp_path, rows):
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive, archive.open("X.npy", "w") as file:
+        np.lib.format.write_array(file, rows[0], version=(2, 0))
+    np.testing.assert_array_equal(collect(open_source(tmp_path / "d.npz"), 4)[0], rows[0])
+
+
+def sources_of(tmp_path, X, y=None):
+    """Openers of the same arrays in all three forms."""
+    np.savez(tmp_path / "d.npz", X=X, **({} if y is None else {"y": y}))
+    np.save(tmp_path / "X.npy", X)
+    options = {}
+    if y is not None:
+        np.save(tmp_path / "y.npy", y)
+        options = {"y": str(tmp_path / "y.npy")}
+    return [
+        lambda: open_source(tmp_path / "d.npz"),
+        lambda: open_source(tmp_path / "X.npy", **options),
+        lambda: ArraySource(X, y),
+    ]
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.zeros(3), None, r"has shape \(3,\).*one row of features per sample"),
+        (np.zeros((0, 3)), None, "is empty: it has no rows"),
+        (np.zeros((3, 0)), None, "is empty: it has no feature columns"),
+        (np.zeros((3, 1), dtype=object), None, "holds Python objects, which only pickle"),
+        (np.zeros((3, 1), dtype=complex), None, "has dtype complex128"),
+        (np.zeros((3, 1)), np.zeros((3, 1)), r"has shape \(3, 1\)\. Write one label per row"),
+        (np.zeros((3, 1)), np.zeros(3, dtype=object), "holds Python objects"),
+        (np.zeros((3, 1)), np.zeros(3, dtype="M8[s]"), "has dtype datetime64"),
+    ],
+)
+def test_arrays__what_cannot_be_used(tmp_path, form, X, y, message):
+    with pytest.raises(DataError, match=message):
+        sources_of(tmp_path, X, y)[form]()
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+def test_arrays__unequal_lengths(tmp_path, form):
+    with pytest.raises(DataError) as caught:
+        sources_of(tmp_path, np.zeros((1000, 1)), np.zeros(900))[form]()
+    x_name, y_name = ("X", "y") if form != 1 else (tmp_path / "X.npy", tmp_path / "y.npy")
+    assert str(caught.value) == (
+        f"{y_name} has 900 rows but {x_name} has 1000. "
+        f"Write {y_name} with one label per row of {x_name}."
+    )
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+def test_arrays__fractional_label_is_found_in_its_block(tmp_path, form):
+    y = np.array([0.0, 1.0, 2.0, 2.5])
+    blocks = sources_of(tmp_path, np.zeros((4, 1)), y)[form]().blocks(2)
+    assert next(blocks).y.dtype == INT64
+    with pytest.raises(DataError, match=r"has the label 2\.5 in row 3"):
+        next(blocks)
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.npy"])
+def test_arrays__garbage(tmp_path, name):
+    (tmp_path / name).write_bytes(b"neither of these" * 50)
+    with pytest.raises(DamagedDataError, match=rf"{name} is damaged or not a numpy file"):
+        open_source(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.npy"])
+def test_arrays__cut_short(tmp_path, rows, name):
+    (np.savez_compressed if name == "d.npz" else np.save)(tmp_path / name, rows[0])
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DamagedDataError, match=r"damaged"):
+        open_source(path)
+
+
+def test_npz__changed_byte_fails_the_checksum(tmp_path):
+    np.savez(tmp_path / "d.npz", X=np.zeros((100, 4)))
+    stored = bytearray((tmp_path / "d.npz").read_bytes())
+    stored[1000] ^= 1
+    (tmp_path / "d.npz").write_bytes(stored)
+    with pytest.raises(DamagedDataError, match=r"Bad CRC-32"):
+        list(open_source(tmp_path / "d.npz").blocks(7))
+
+
+def test_npz__member_shorter_than_its_header(tmp_path):
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive, archive.open("X.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f8", "fortran_order": False, "shape": (10, 2)}
+        )
+        file.write(np.zeros((9, 2)).tobytes())
+    with pytest.raises(DamagedDataError, match=r"X ends before its last row"):
+        list(open_source(tmp_path / "d.npz").blocks(3))
+
+
+def test_npy__absent_label_file(tmp_path, rows):
+    np.save(tmp_path / "X.npy", rows[0])
+    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give --y the path"):
+        open_source(tmp_path / "X.npy", y="labels.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("d.npz", "label"), ("d.npy", "label"), ("d.npy", "x")]
+)
+def test_arrays__option_of_another_format(tmp_path, rows, name, option):
+    (np.savez if name == "d.npz" else np.save)(tmp_path / name, rows[0])
+    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*{name}"):
+        open_source(tmp_path / name, **{option: "abc"})
+
+
+STREAM = """
+import resource, sys
+from dask_nrbfn.sources import open_source
+source = open_source(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = sum(len(block.X) for block in source.blocks(10_000))
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF"), reason="needs resource.getrusage")
+@pytest.mark.parametrize("deflated", [True, False])
+def test_arrays__memory_stays_far_below_the_file(tmp_path, deflated):
+    n, p = 500_000, 100
+    header = {"descr": "<f8", "fortran_order": False, "shape": (n, p)}
+    zeros = bytes(n * p * 8 // 100)
+    if deflated:
+        path = tmp_path / "d.npz"
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+            archive.open("X.npy", "w", force_zip64=True) as file,
+        ):
+            np.lib.format.write_array_header_1_0(file, header)
+            for _ in range(100):
+                file.write(zeros)
+    else:
+        path = tmp_path / "d.npy"
+        with open(path, "wb") as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + n * p * 8)
+    result = subprocess.run(
+        [sys.executable, "-c", STREAM, str(path)], capture_output=True, text=True, check=True
+    )
+    rows, grown_kib = map(int, result.stdout.split())
+    assert rows == n
+    # The array is 400 MB, a block 8 MB.
+    assert grown_kib * 1024 < 40e6

@@ -1,0 +1,43 @@
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_nrbfn.sources import Block
+from dask_nrbfn.sources.recut import recut
+
+
+@given(
+    sizes=st.lists(st.integers(0, 7), max_size=8),
+    block_rows=st.integers(1, 12),
+    labelled=st.booleans(),
+)
+def test_recut__rows_and_order_survive_any_batching(sizes, block_rows, labelled):
+    n = sum(sizes)
+    X, y = np.arange(2 * n).reshape(n, 2), np.arange(n)
+    stops = np.cumsum([0, *sizes])
+    batches = [Block(X[a:b], y[a:b] if labelled else None) for a, b in pairwise(stops)]
+
+    blocks = list(recut(batches, block_rows))
+
+    n_full, rest = divmod(n, block_rows)
+    assert [len(block.X) for block in blocks] == [block_rows] * n_full + [rest] * (rest > 0)
+    if n:
+        np.testing.assert_array_equal(np.concatenate([block.X for block in blocks]), X)
+    if labelled and n:
+        np.testing.assert_array_equal(np.concatenate([block.y for block in blocks]), y)
+    if not labelled:
+        assert all(block.y is None for block in blocks)
+
+
+def test_recut__takes_no_more_batches_than_a_block_needs():
+    taken = []
+
+    def batches():
+        for i in range(10):
+            taken.append(i)
+            yield Block(np.full((2, 1), i), None)
+
+    next(recut(batches(), 4))
+    assert taken == [0, 1]

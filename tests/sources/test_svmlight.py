@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
+
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.sources import open_source, svmlight
+from dask_nrbfn.sources.dtypes import INT64
+
+N = 40
+
+
+def collect(source, block_rows):
+    blocks = list(source.blocks(block_rows))
+    assert [len(b.X) for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
+    assert all(b.X.dtype == np.float64 and b.y.dtype == INT64 for b in blocks)
+    return np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])
+
+
+@pytest.fixture
+def rows():
+    X = sparse.random(N, 6, density=0.4, random_state=0, format="lil")
+    X[0, 0] = X[3, 5] = 1.0
+    # dump_svmlight_file writes 16 digits.
+    return X.toarray().round(6), np.arange(N) % 5 - 2
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, N, 100])
+@pytest.mark.parametrize("zero_based", [True, False])
+@pytest.mark.parametrize("suffix", ["svm", "svmlight", "libsvm"])
+def test_svmlight__rows_equal_scikit_learn(tmp_path, rows, suffix, zero_based, block_rows):
+    path = tmp_path / f"d.{suffix}"
+    dump_svmlight_file(*rows, str(path), zero_based=zero_based, comment="two\nlines")
+    source = open_source(path)
+    assert (source.n_rows, source.n_features) == (N, 6)
+    X, y = collect(source, block_rows)
+    expected_X, expected_y = load_svmlight_file(str(path))
+    np.testing.assert_array_equal(X, expected_X.toarray())
+    np.testing.assert_array_equal(X, rows[0])
+    np.testing.assert_array_equal(y, expected_y)
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 5, 30, 31, 32, 1000])
+def test_svmlight__comments_and_empty_lines_between_batches(tmp_path, monkeypatch, batch_bytes):
+    monkeypatch.setattr(svmlight, "BATCH_BYTES", batch_bytes)
+    path = tmp_path / "d.svm"
+    path.write_text("# a\n1 1:1 2:5 # end\n\n# b\n\n-2 3:4\n3\n" + "# long comment\n" * 5 + "4 2:1")
+    X, y = collect(open_source(path), 2)
+    np.testing.assert_array_equal(y, [1, -2, 3, 4])
+    np.testing.assert_array_equal(X, [[1, 5, 0], [0, 0, 4], [0, 0, 0], [0, 1, 0]])
+
+
+def test_svmlight__one_zero_index_decides_for_all_files(tmp_path):
+    (tmp_path / "a.svm").write_text("1 1:10\n2 2:20\n")
+    (tmp_path / "b.svm").write_text("3 0:30\n")
+    (tmp_path / ".hidden").write_text("no")
+    X, y = collect(open_source(tmp_path), 2)
+    np.testing.assert_array_equal(y, [1, 2, 3])
+    np.testing.assert_array_equal(X, [[0, 10, 0], [0, 0, 20], [30, 0, 0]])
+
+
+def test_svmlight__wide_rows_are_dense_only_a_block_at_a_time(tmp_path):
+    # 3000 rows of a million features would be 24 GB dense; a block of 2 is 16 MB.
+    path = tmp_path / "d.svm"
+    path.write_text("".join(f"{i} {i % 5 + 1}:1 1000000:2\n" for i in range(3000)))
+    source = open_source(path)
+    assert source.n_features == 1_000_000
+    block = next(source.blocks(2))
+    assert block.X.shape == (2, 1_000_000)
+    assert block.X[1, 1] == 1
+    assert block.X[1, -1] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 1:1\n0.5 2:1\n", r"d\.svm has the label 0\.5 in row 1"),
+        ("# nothing\n", "d.svm is empty: it has no rows"),
+        ("1\n2\n", "d.svm is empty: it has no feature columns"),
+        ("", "d.svm is empty: it has no bytes"),
+    ],
+)
+def test_svmlight__what_cannot_be_used(tmp_path, text, message):
+    (tmp_path / "d.svm").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / "d.svm")
+
+
+@pytest.mark.parametrize(
+    "line", [b"abc", b"1 x:1", b"1 1:x", b"1 -1:1", b"1,2 1:1", b"\x00\xff\xfe", b"1 2:1 1:1"]
+)
+def test_svmlight__bad_line_is_named(tmp_path, line):
+    (tmp_path / "d.svm").write_bytes(b"1 1:1\n# comment\n" + line + b"\n2 1:1\n")
+    with pytest.raises(DamagedDataError, match=r"d\.svm is not svmlight text in line 3: "):
+        open_source(tmp_path / "d.svm")
+
+
+@pytest.mark.parametrize("option", ["x", "y", "label"])
+def test_svmlight__takes_no_options(tmp_path, option):
+    (tmp_path / "d.svm").write_text("1 1:1\n")
+    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*svmlight"):
+        open_source(tmp_path / "d.svm", **{option: "abc"})

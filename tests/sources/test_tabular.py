@@ -1,0 +1,453 @@
+import decimal
+import gzip
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.sources import open_source, tabular
+from dask_nrbfn.sources.dtypes import INT64, STRING
+
+N = 37
+BLOCK_ROWS = [1, 5, N, 100]
+
+
+def collect(source, block_rows=5):
+    blocks = list(source.blocks(block_rows))
+    assert [len(b.X) for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
+    assert all(b.X.dtype == source.x_dtype for b in blocks)
+    X = np.concatenate([b.X for b in blocks])
+    assert X.shape == (source.n_rows, source.n_features)
+    if source.y_dtype is None:
+        assert all(b.y is None for b in blocks)
+        return X, None
+    assert all(b.y.dtype == source.y_dtype for b in blocks)
+    return X, np.concatenate([b.y for b in blocks])
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {"a": rng.normal(size=N), "kind": [f"k{i % 3}" for i in range(N)], "b": np.arange(N) * 1.0}
+    )
+
+
+def write(table, path):
+    if path.suffix == ".parquet":
+        table.to_parquet(path, index=False, row_group_size=8)
+    else:
+        table.to_csv(path, index=False)
+
+
+def csv_of(tmp_path, text, name="d.csv"):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "D.CSV", "d.parquet"])
+def test_table__rows_equal_the_frame(tmp_path, table, name, block_rows):
+    write(table, tmp_path / name)
+    source = open_source(tmp_path / name, label="kind")
+    assert (source.n_rows, source.n_features, source.feature_names) == (N, 2, ("a", "b"))
+    assert (source.x_dtype, source.y_dtype) == (np.float64, STRING)
+    X, y = collect(source, block_rows)
+    np.testing.assert_array_equal(X, table[["a", "b"]])
+    assert y.tolist() == table["kind"].tolist()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_table__without_label_all_columns_are_features(tmp_path, table, suffix):
+    write(table[["a", "b"]], tmp_path / f"d{suffix}")
+    source = open_source(tmp_path / f"d{suffix}")
+    X, y = collect(source)
+    assert (source.feature_names, y) == (("a", "b"), None)
+    np.testing.assert_array_equal(X, table[["a", "b"]])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_table__directory_is_read_by_name_whatever_the_order_of_columns(tmp_path, table, suffix):
+    write(table[:10], tmp_path / f"part-1{suffix}")
+    write(table[10:11][["b", "kind", "a"]], tmp_path / f"part-2{suffix}")
+    write(table[11:], tmp_path / f"part-3{suffix}")
+    (tmp_path / ".part-0.crc").write_text("x")
+    (tmp_path / "_SUCCESS").touch()
+    X, y = collect(open_source(tmp_path, label="kind"), 4)
+    np.testing.assert_array_equal(X, table[["a", "b"]])
+    assert y.tolist() == table["kind"].tolist()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), block_rows=st.integers(1, 12))
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__any_division_into_files_gives_the_same_rows(
+    tmp_path_factory, suffix, sizes, block_rows
+):
+    n = sum(sizes)
+    table = pd.DataFrame({"a": np.arange(n) / 7, "y": np.arange(n)})
+    directory = tmp_path_factory.mktemp("parts")
+    stops = np.cumsum([0, *sizes])
+    for i, (start, stop) in enumerate(pairwise(stops)):
+        write(table[start:stop], directory / f"{i}{suffix}")
+    X, y = collect(open_source(directory, label="y"), block_rows)
+    np.testing.assert_array_equal(X[:, 0], table["a"])
+    np.testing.assert_array_equal(y, table["y"])
+
+
+@pytest.mark.parametrize("batch_bytes", [40, 64, 100])
+def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
+    monkeypatch.setattr(tabular, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    for suffix in (".csv", ".parquet"):
+        write(table, tmp_path / f"d{suffix}")
+        X, y = collect(open_source(tmp_path / f"d{suffix}", label="kind"))
+        np.testing.assert_array_equal(X, table[["a", "b"]])
+        assert y.tolist() == table["kind"].tolist()
+
+
+def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 1000)
+    p = 3000
+    header = ",".join(f"c{j}" for j in range(p))
+    path = csv_of(tmp_path, f"{header}\n{','.join(['0.123456789012345'] * p)}\n")
+    X, _ = collect(open_source(path))
+    assert X.shape == (1, p)
+    assert (X == 0.123456789012345).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (["3", "-1", "0"], INT64),
+        (["9223372036854775807", "-9223372036854775808"], INT64),
+        (["9223372036854775808", "1"], STRING),
+        (["03", "1"], STRING),
+        (["-0", "1"], STRING),
+        (["+1", "1"], STRING),
+        (["1.0", "2"], STRING),
+        (["1", "x"], STRING),
+        (["NA", "null"], STRING),
+        (["true", "false"], STRING),
+        (["é", '"with, comma"'], STRING),
+    ],
+)
+def test_csv__label_type(tmp_path, labels, dtype):
+    path = csv_of(tmp_path, "a,y\n" + "".join(f"1,{label}\n" for label in labels))
+    source = open_source(path, label="y")
+    assert source.y_dtype == dtype
+    _, y = collect(source)
+    bare = [label.strip('"') for label in labels]
+    assert y.tolist() == ([int(label) for label in bare] if dtype == INT64 else bare)
+
+
+def test_csv__one_file_of_strings_makes_all_labels_strings(tmp_path):
+    csv_of(tmp_path, "a,y\n1,1\n", "1.csv")
+    csv_of(tmp_path, "a,y\n1,x\n", "2.csv")
+    assert collect(open_source(tmp_path, label="y"))[1].tolist() == ["1", "x"]
+
+
+def test_csv__empty_cells_and_blank_lines(tmp_path):
+    path = csv_of(tmp_path, "\ufeffa,b,y\r\n1,,0\r\n\r\n, 2,1\r\nNaN,inf,2\r\n")
+    X, y = collect(open_source(path, label="y"))
+    np.testing.assert_array_equal(X, [[1, np.nan], [np.nan, 2], [np.nan, np.inf]])
+    assert y.tolist() == [0, 1, 2]
+
+
+def test_csv__empty_line_of_one_column_is_a_row(tmp_path):
+    X, _ = collect(open_source(csv_of(tmp_path, "a\n1\n\n3\n")))
+    np.testing.assert_array_equal(X, [[1], [np.nan], [3]])
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_csv__text_in_a_number_column(tmp_path, end):
+    path = csv_of(tmp_path, "a,y,b\n1,0,1\n2,0,abc" + end)
+    with pytest.raises(DataError) as caught:
+        list(open_source(path, label="y").blocks(2))
+    assert caught.value.problem == (
+        f"Column 'b' of {path} has 'abc' in line 3, which is not a number."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n1,2,3\n", r"line of another length.*Row #3: Expected 2 columns, got 3: 1,2,3"),
+        ("a,b\n1,2\n1\n", r"line of another length.*Row #3: Expected 2 columns, got 1: 1"),
+        ("a,b\n", "is empty: it has no rows"),
+        ("a,b", "is empty: it has no rows"),
+        ("a,a\n1,2\n", "several columns named 'a'"),
+        (",a\n0,2\n", r"Column 1 of .* has no name"),
+    ],
+)
+def test_csv__what_cannot_be_used(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        open_source(csv_of(tmp_path, text))
+
+
+def test_csv__empty_label(tmp_path):
+    path = csv_of(tmp_path, "a,y\n1,x\n2,\n")
+    with pytest.raises(DataError, match=r"Column 'y' of .* has no value in row 1 \(the first is"):
+        open_source(path, label="y")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__label_alone_is_no_table(tmp_path, table, suffix):
+    write(table[["kind"]], tmp_path / f"d{suffix}")
+    with pytest.raises(DataError, match=r"is empty: it has no feature columns"):
+        open_source(tmp_path / f"d{suffix}", label="kind")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__unknown_label_lists_columns(tmp_path, suffix):
+    path = tmp_path / f"d{suffix}"
+    write(pd.DataFrame({f"c{j}": [1.0] for j in range(12)}), path)
+    with pytest.raises(DataError, match=r"no column 'y'; it has 'c0', .*'c9' and 2 more.*--label"):
+        open_source(path, label="y")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__files_of_different_columns(tmp_path, table, suffix):
+    write(table[["a", "b"]], tmp_path / f"1{suffix}")
+    write(table[["a"]], tmp_path / f"2{suffix}")
+    with pytest.raises(DataError, match=rf"2\{suffix} has no column 'b', which .*1\{suffix} has"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("option", ["x", "y"])
+def test_table__option_of_another_format(tmp_path, table, suffix, option):
+    write(table[["a", "b"]], tmp_path / f"d{suffix}")
+    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*d\{suffix}"):
+        open_source(tmp_path / f"d{suffix}", **{option: "abc"})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        np.random.default_rng(0).bytes(3000),
+        "a,y\n1,2\n".encode("utf-16"),
+        "ä,y\n1,2\n".encode("latin-1"),
+        b"a,y\n1,\xff\n",
+    ],
+)
+def test_csv__garbage(tmp_path, content):
+    with pytest.raises(DamagedDataError, match=r"d.csv cannot be read as CSV.*UTF-8"):
+        open_source(csv_of(tmp_path, content), label="y")
+
+
+@pytest.mark.parametrize("spoil", ["cut", "flip", "plain"])
+def test_csv__damaged_gzip(tmp_path, spoil):
+    rng = np.random.default_rng(0)
+    text = "a,y\n" + "".join(f"{value},1\n" for value in rng.normal(size=20_000))
+    packed = bytearray(gzip.compress(text.encode()))
+    if spoil == "flip":
+        packed[len(packed) // 2] ^= 255
+    content = {"cut": packed[:-300], "flip": packed, "plain": text.encode()}[spoil]
+    path = csv_of(tmp_path, bytes(content), "d.csv.gz")
+    # A flipped byte may also show first as a line of another length.
+    with pytest.raises((DamagedDataError, DataError), match=r"d.csv.gz"):
+        list(open_source(path, label="y").blocks(100))
+
+
+def parquet_of(tmp_path, columns, name="d.parquet", **options):
+    parquet.write_table(pa.table(columns), tmp_path / name, **options)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("types", "stored"),
+    [
+        (["?", "?"], "u1"),
+        (["i1", "u4"], "i8"),
+        (["?", "i4"], "i8"),
+        (["u8", "i8"], "i8"),
+        (["f4", "f4"], "f4"),
+        (["f2", "f4"], "f4"),
+        (["f4", "i4"], "f8"),
+        (["f4", "f8"], "f8"),
+        (["f4", "?"], "f8"),
+    ],
+)
+def test_parquet__common_type(tmp_path, types, stored):
+    columns = {f"c{j}": np.array([0, 1, 1]).astype(dtype) for j, dtype in enumerate(types)}
+    source = open_source(parquet_of(tmp_path, columns))
+    assert source.x_dtype == stored
+    np.testing.assert_array_equal(collect(source)[0], [[0, 0], [1, 1], [1, 1]])
+
+
+def test_parquet__common_type_is_over_all_files(tmp_path):
+    parquet_of(tmp_path, {"a": np.array([1, 2])}, "1.parquet")
+    parquet_of(tmp_path, {"a": np.array([0.5])}, "2.parquet")
+    np.testing.assert_array_equal(collect(open_source(tmp_path))[0], [[1], [2], [0.5]])
+
+
+def test_parquet__decimal_and_null_floats(tmp_path):
+    path = parquet_of(
+        tmp_path,
+        {"a.b": [decimal.Decimal("1.25"), None], "f": pa.array([None, 2.0], pa.float32())},
+    )
+    X, _ = collect(open_source(path))
+    np.testing.assert_array_equal(X, [[1.25, np.nan], [np.nan, 2]])
+
+
+def test_parquet__null_integer(tmp_path):
+    path = parquet_of(tmp_path, {"i": [*range(8), None], "f": [1.0] * 9})
+    with pytest.raises(DataError, match=r"Column 'i' of .* has no value in row 8"):
+        list(open_source(path).blocks(5))
+
+
+def test_parquet__integer_beyond_int64(tmp_path):
+    path = parquet_of(tmp_path, {"u": pa.array([2**63], pa.uint64())})
+    with pytest.raises(DataError, match=r"Column 'u' of .* too large for int64"):
+        list(open_source(path).blocks(5))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(["x"]),
+        pa.array(["x"]).dictionary_encode(),
+        pa.array([0], pa.timestamp("s")),
+        pa.array([[1.0]]),
+        pa.array([{"inner": 1.0}]),
+        pa.nulls(1),
+    ],
+)
+def test_parquet__feature_that_is_no_number(tmp_path, values):
+    path = parquet_of(tmp_path, {"a": [1.0], "bad": values})
+    with pytest.raises(DataError, match=r"Column 'bad' of .* has type .*not a number"):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        (pa.array([1, 0, 1], pa.uint8()), [1, 0, 1]),
+        (pa.array([True, False, True]), [1, 0, 1]),
+        (pa.array([1.0, -2.0, 3.0], pa.float32()), [1, -2, 3]),
+        (pa.array([1, 2, 1]).dictionary_encode(), [1, 2, 1]),
+        (pa.array(["a", "é", ""]), ["a", "é", ""]),
+        (pa.array(["a", "b", "a"], pa.large_string()), ["a", "b", "a"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+    ],
+)
+def test_parquet__labels(tmp_path, values, labels):
+    source = open_source(parquet_of(tmp_path, {"a": [1.0] * 3, "y": values}), label="y")
+    assert source.y_dtype == (STRING if isinstance(labels[0], str) else INT64)
+    assert collect(source, 2)[1].tolist() == labels
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([1.0, 2.5]), r"Column 'y' of .* has the label 2\.5 in row 1"),
+        (pa.array([1.0, None]), "Column 'y' of .* has no value in row 1"),
+        (pa.array(["a", None]), "Column 'y' of .* has no value in row 1"),
+        (pa.array(["a", None]).dictionary_encode(), "Column 'y' of .* has no value in row 1"),
+        (pa.array([1, 2**63], pa.uint64()), "has the label 9223372036854775808 in row 1"),
+    ],
+)
+def test_parquet__bad_label_is_found_in_its_block(tmp_path, values, message):
+    blocks = open_source(parquet_of(tmp_path, {"a": [1.0] * 2, "y": values}), label="y").blocks(1)
+    assert len(next(blocks).y) == 1
+    with pytest.raises(DataError, match=message):
+        next(blocks)
+
+
+def test_parquet__label_of_another_type(tmp_path):
+    path = parquet_of(tmp_path, {"a": [1.0], "y": pa.array([0], pa.timestamp("s"))})
+    with pytest.raises(DataError, match=r"Label column 'y' of .* has type timestamp"):
+        open_source(path, label="y")
+
+
+def test_parquet__labels_of_two_types(tmp_path):
+    parquet_of(tmp_path, {"a": [1.0], "y": [1]}, "1.parquet")
+    parquet_of(tmp_path, {"a": [1.0], "y": ["x"]}, "2.parquet")
+    with pytest.raises(DataError, match=r"Column 'y' is numbers in some .* strings in others"):
+        open_source(tmp_path, label="y")
+
+
+@pytest.mark.parametrize("index", [None, "id"])
+def test_parquet__pandas_index_is_no_feature_but_may_be_the_label(tmp_path, index):
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([7, 9], name=index))
+    frame.to_parquet(tmp_path / "d.parquet")
+    assert open_source(tmp_path / "d.parquet").feature_names == ("a",)
+    if index:
+        source = open_source(tmp_path / "d.parquet", label=index)
+        assert source.feature_names == ("a",)
+        assert collect(source)[1].tolist() == [7, 9]
+
+
+def test_parquet__without_rows(tmp_path):
+    path = parquet_of(tmp_path, {"a": pa.array([], pa.float64())})
+    with pytest.raises(DataError, match=r"is empty: it has no rows"):
+        open_source(path)
+
+
+def test_parquet__garbage(tmp_path, table):
+    path = tmp_path / "d.parquet"
+    path.write_bytes(b"neither of these" * 50)
+    with pytest.raises(DamagedDataError, match=r"d.parquet cannot be read as Parquet"):
+        open_source(path)
+    write(table, path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DamagedDataError, match=r"d.parquet cannot be read as Parquet"):
+        open_source(path)
+
+
+def test_parquet__damaged_page(tmp_path):
+    values = np.random.default_rng(0).normal(size=5000)
+    path = parquet_of(tmp_path, {"a": values}, compression="zstd", use_dictionary=False)
+    stored = bytearray(path.read_bytes())
+    stored[4:2000] = bytes(1996)
+    path.write_bytes(stored)
+    with pytest.raises(DamagedDataError, match=r"d.parquet cannot be read as Parquet"):
+        list(open_source(path).blocks(1000))
+
+
+STREAM = """
+import resource, sys
+from dask_nrbfn.sources import open_source
+list(open_source(sys.argv[1]).blocks(1000))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+rows = sum(len(block.X) for block in open_source(sys.argv[2]).blocks(10_000))
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
+    n, p = 400_000, 50
+    small, large = tmp_path / f"small{suffix}", tmp_path / f"large{suffix}"
+    if suffix == ".parquet":
+        columns = {f"c{j}": np.arange(n) + 0.5 for j in range(p)}
+        parquet.write_table(pa.table(columns), large, row_group_size=n, use_dictionary=False)
+        parquet.write_table(pa.table(columns)[:1000], small)
+    else:
+        header, line = ",".join(f"c{j}" for j in range(p)), ",".join(["0.125"] * p)
+        for path, n_lines in ((small, 1000), (large, n)):
+            with gzip.open(path, "wt", 1) if suffix == ".csv.gz" else open(path, "w") as file:
+                file.write(f"{header}\n")
+                for _ in range(n_lines // 1000):
+                    file.write(f"{line}\n" * 1000)
+    result = subprocess.run(
+        [sys.executable, "-c", STREAM, str(small), str(large)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows, grown_kib = map(int, result.stdout.split())
+    assert rows == n
+    # The features are 160 MB and the text 120 MB; a block is 4 MB, pyarrow holds 8 MiB of text.
+    assert grown_kib * 1024 < 80e6

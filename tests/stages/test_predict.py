@@ -1,0 +1,135 @@
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from tests.tables import spirals, write_table
+
+NAMES = np.array(["a", "b", "ç"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("predict")
+    X, y = spirals(400)
+    dataset = write_table(place / "train", X, NAMES[y], chunk_rows=90)
+    fit_dataset(dataset, place / "run", FitParams(alpha=1e-6), InlineEngine())
+    return place
+
+
+@pytest.fixture(scope="module")
+def new_rows():
+    return spirals(250, seed=1)
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 37, 250, 1000])
+def test_predict__any_chunks(tmp_path, place, new_rows, chunk_rows):
+    X, _ = new_rows
+    expected = Model.load(place / "run").scores(X)
+    dataset = write_table(tmp_path / "new", X[:60], chunk_rows=chunk_rows)
+    predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
+    out = zarr.open_group(tmp_path / "out")
+    np.testing.assert_allclose(out["scores"][:], expected[:60], rtol=1e-9)
+    assert out["labels"][:].tolist() == NAMES[expected[:60].argmax(axis=1)].tolist()
+
+
+def test_predict__on_a_cluster(tmp_path, place, new_rows, two_workers):
+    X, y = new_rows
+    dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=20)
+    predict_dataset(place / "run", dataset, tmp_path / "here", InlineEngine())
+    predict_dataset(place / "run", dataset, tmp_path / "there", two_workers)
+    here, there = (zarr.open_group(tmp_path / name) for name in ("here", "there"))
+    np.testing.assert_allclose(here["scores"][:], there["scores"][:], rtol=1e-12)
+    inline = evaluate_dataset(place / "run", dataset, InlineEngine())
+    assert inline == evaluate_dataset(place / "run", dataset, two_workers)
+    wrong = np.array(here["labels"][:].tolist()) != NAMES[y]
+    assert inline.n_errors == wrong.sum()
+    assert inline.error_rate == wrong.mean()
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".csv", pd.read_csv), (".parquet", pd.read_parquet)])
+def test_predict__tables(tmp_path, place, new_rows, suffix, read):
+    X, _ = new_rows
+    out = tmp_path / f"out{suffix}"
+    predict_dataset(
+        place / "run", write_table(MemoryStore(), X, chunk_rows=70), out, InlineEngine()
+    )
+    frame = read(out)
+    scores = Model.load(place / "run").scores(X)
+    assert frame.columns.tolist() == ["label", "score_a", "score_b", "score_ç"]
+    assert frame["label"].tolist() == NAMES[scores.argmax(axis=1)].tolist()
+    np.testing.assert_allclose(frame.iloc[:, 1:], scores, rtol=1e-9, atol=1e-12)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    with pytest.raises(ExistsError, match="exists"):
+        predict_dataset(place / "run", write_table(MemoryStore(), X), out, InlineEngine())
+
+
+def test_predict__keeps_the_old_output_when_it_fails(tmp_path, place, new_rows):
+    X, _ = new_rows
+    dataset = write_table(tmp_path / "new", X, chunk_rows=50)
+    predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
+    before = zarr.open_group(tmp_path / "out")["scores"][:]
+    chunk = tmp_path / "new" / "X" / "c" / "3" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-5])
+    for out in ("out", "out.csv"):
+        with pytest.raises(DamagedDataError):
+            predict_dataset(place / "run", dataset, tmp_path / out, InlineEngine(), overwrite=True)
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "out")["scores"][:], before)
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "out"}
+
+
+def test_predict__wrong_columns(place):
+    dataset = write_table(MemoryStore(), np.ones((5, 3)))
+    with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 4"):
+        predict_dataset(place / "run", dataset, MemoryStore(), InlineEngine())
+
+
+def test_predict__renamed_columns(tmp_path):
+    X, y = spirals(60)
+    for name, columns in (("a", "pqrs"), ("b", "pqsr")):
+        frame = pd.DataFrame(X, columns=list(columns)).assign(label=y)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        ingest_file(tmp_path / f"{name}.csv", tmp_path / name, label="label")
+    run = fit_dataset(
+        Dataset.open(tmp_path / "a"), tmp_path / "run", FitParams(alpha=1e-6), InlineEngine()
+    )
+    with pytest.raises(DataError, match=r"column 's' of .* stands where the model has 'r'"):
+        evaluate_dataset(run.location, Dataset.open(tmp_path / "b"), InlineEngine())
+
+
+def test_predict__unfinished_run(tmp_path, place):
+    X, y = spirals(60)
+    dataset = write_table(tmp_path / "data", X, y)
+    from dask_nrbfn.storage.run import Run
+
+    Run.start(tmp_path / "run", dataset, FitParams(), {})
+    with pytest.raises(DamagedDataError, match="has no model yet"):
+        predict_dataset(tmp_path / "run", dataset, tmp_path / "out", InlineEngine())
+
+
+def test_predict__remote_tables_are_refused(place, new_rows):
+    dataset = write_table(MemoryStore(), new_rows[0])
+    with pytest.raises(ParameterError, match="is not a local file"):
+        predict_dataset(place / "run", dataset, "memory://out.csv", InlineEngine())
+
+
+def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):
+    X, y = new_rows
+    known = evaluate_dataset(place / "run", write_table(MemoryStore(), X, NAMES[y]), InlineEngine())
+    strange = np.where(np.arange(250) < 10, "zebra", NAMES[y])
+    evaluation = evaluate_dataset(
+        place / "run", write_table(MemoryStore(), X, strange), InlineEngine()
+    )
+    assert known.n_errors < 50
+    assert 10 <= evaluation.n_errors <= known.n_errors + 10
+    with pytest.raises(DataError, match="has no labels"):
+        evaluate_dataset(place / "run", write_table(MemoryStore(), X), InlineEngine())

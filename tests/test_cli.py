@@ -1,0 +1,351 @@
+"""The command line as a user meets it: real processes, exit codes and messages."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from dask_nrbfn.cli import commands
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.tables import spirals, write_table
+
+PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
+
+
+def run(*arguments):
+    """Run a command in this process; return its exit code, standard output and error."""
+    result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def succeed(*arguments):
+    code, out, err = run(*arguments)
+    assert code == 0, err
+    return out
+
+
+def refuse(*arguments):
+    """Return the two lines of a command that the user can mend."""
+    code, _, err = run(*arguments)
+    assert code == 2, err
+    problem, fix = err.strip().split("\n")
+    assert problem.startswith("error: ")
+    assert fix.startswith("  fix: ")
+    return problem.removeprefix("error: "), fix.removeprefix("  fix: ")
+
+
+@pytest.fixture
+def csv(tmp_path):
+    X, y = spirals(300)
+    table = np.column_stack([X, y])
+    path = tmp_path / "rows.csv"
+    np.savetxt(
+        path, table, fmt=["%.6f"] * 4 + ["%d"], delimiter=",", header="a,b,c,d,kind", comments=""
+    )
+    return path
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_table(tmp_path / "data", *spirals(300), chunk_rows=80)
+    return tmp_path / "data"
+
+
+def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
+    data, fitted, out = tmp_path / "data", tmp_path / "run", tmp_path / "out.csv"
+    succeed("ingest", csv, data, "--label", "kind", "--chunk-rows", 70)
+    assert "problem            none" in succeed("check", data)
+    assert "fitting_error" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
+    assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
+    succeed("predict", fitted, data, out, "--workers", 0)
+    assert out.read_text().startswith('"label","score_0","score_1","score_2"')
+    for path in (data, fitted, fitted / "model"):
+        assert "n_features         4" in succeed("inspect", path)
+
+
+def test_cli__json(tmp_path, dataset):
+    fitted = json.loads(succeed("fit", dataset, tmp_path / "run", "--workers", 0, "--json"))
+    keys = "n_rows n_features n_classes n_basis width alpha fitting_error spectral_risk error_rate"
+    assert set(keys.split()) | {"stages"} <= fitted.keys()
+    assert (fitted["n_rows"], fitted["n_features"], fitted["n_classes"]) == (300, 4, 3)
+    assert all(record["seconds"] >= 0 for record in fitted["stages"].values())
+    tested = json.loads(succeed("evaluate", tmp_path / "run", dataset, "--workers", 0, "--json"))
+    assert set(keys.split()) <= tested.keys()
+    assert tested["error_rate"] == tested["n_errors"] / 300
+    inspected = json.loads(succeed("inspect", tmp_path / "run", "--json"))
+    assert inspected == {"kind": "run", **fitted}
+    assert json.loads(succeed("check", dataset, "--json"))["problems"] == []
+    out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
+    assert json.loads(out)["n_rows"] == 300
+    assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
+
+
+def test_cli__every_command_has_help():
+    for name in ("ingest", "check", "fit", "predict", "evaluate", "inspect"):
+        out = succeed(name, "--help")
+        assert "--json" in out
+        assert "Usage" in out
+
+
+def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
+    for program in (PROGRAM, ["dask-nrbfn"], ["dask", "nrbfn"]):
+        environment = {
+            **os.environ,
+            "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"],
+        }
+        sound = subprocess.run(
+            [*program, "inspect", dataset], capture_output=True, text=True, env=environment
+        )
+        assert sound.returncode == 0, sound.stderr
+        assert "n_rows             300" in sound.stdout
+        missing = subprocess.run(
+            [*program, "inspect", tmp_path / "nothing"],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert missing.returncode == 2
+        assert "Traceback" not in missing.stderr
+        assert missing.stderr.startswith("error: there is no")
+
+
+def test_cli__on_a_local_cluster_as_inline(tmp_path, dataset):
+    arguments = ["--parts", 3, "--alpha", 1e-6, "--threads", 1]
+    command = [
+        *PROGRAM,
+        "fit",
+        dataset,
+        tmp_path / "there",
+        *arguments,
+        "--workers",
+        2,
+        "--memory",
+        "1GiB",
+    ]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "moments: 300 rows" in done.stderr
+    succeed("fit", dataset, tmp_path / "here", *arguments, "--workers", 0)
+    here, there = Run.open(tmp_path / "here"), Run.open(tmp_path / "there")
+    name = "moments/packed_gram"
+    assert here.read(name).tobytes() == there.read(name).tobytes()
+    assert there.attributes["environment"]["n_workers"] == 2
+
+
+def test_cli__on_a_running_scheduler(tmp_path, dataset, two_workers):
+    address = two_workers.client.scheduler_info()["address"]
+    two_workers.client.write_scheduler_file(str(tmp_path / "scheduler.json"))
+    for index, option in enumerate(
+        (["--scheduler", address], ["--scheduler-file", tmp_path / "scheduler.json"])
+    ):
+        fitted = succeed(
+            "fit", dataset, tmp_path / f"run{index}", "--alpha", 1e-6, *option, "--json"
+        )
+        assert json.loads(fitted)["complete"]
+
+
+def test_cli__bad_sources(tmp_path, csv):
+    out = tmp_path / "data"
+    problem, _ = refuse("ingest", tmp_path / "nothing.csv", out)
+    assert "nothing.csv" in problem
+    (tmp_path / "empty.csv").touch()
+    assert "empty" in refuse("ingest", tmp_path / "empty.csv", out, "--label", "kind")[0]
+    problem, fix = refuse("ingest", csv, out, "--label", "species")
+    assert "species" in problem
+    assert "kind" in problem + fix
+    text = csv.read_text().split("\n")
+    for value, expected in (
+        ("tall", "tall"),
+        ("nan", "nan in row 4, column 1"),
+        ("", "nan in row 4"),
+    ):
+        fields = text[5].split(",")
+        bad = [*text[:5], ",".join([fields[0], value, *fields[2:]]), *text[6:]]
+        (tmp_path / "bad.csv").write_text("\n".join(bad))
+        problem, _ = refuse("ingest", tmp_path / "bad.csv", out, "--label", "kind")
+        assert expected in problem
+    np.savez(tmp_path / "bad.npz", X=np.ones((1000, 2)), y=np.ones(900, int))
+    assert refuse("ingest", tmp_path / "bad.npz", out) == (
+        "y has 900 rows but X has 1000.",
+        "Write y with one label per row of X.",
+    )
+    assert not out.exists()
+
+
+def test_cli__one_class_and_too_many_neighbours(tmp_path):
+    X, _ = spirals(30)
+    write_table(tmp_path / "one", X, np.zeros(30, int))
+    assert (
+        refuse("fit", tmp_path / "one", tmp_path / "run", "--workers", 0)[0]
+        == "y has 1 class only: 0."
+    )
+    write_table(tmp_path / "few", *spirals(30))
+    problem, fix = refuse(
+        "fit", tmp_path / "few", tmp_path / "run", "--n-neighbors", 30, "--workers", 0
+    )
+    assert problem == "n_neighbors=30 needs at least 31 rows, X has n_samples = 30."
+    assert fix == "Give n_neighbors of at most 29."
+    assert not (tmp_path / "run").exists()
+
+
+def test_cli__damage_is_listed_by_check_and_refused_by_fit(tmp_path, dataset):
+    chunk = dataset / "X" / "c" / "1" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[100] ^= 8
+    chunk.write_bytes(content)
+    (dataset / "y" / "c" / "3").unlink()
+    code, out, _ = run("check", dataset, "--json")
+    damaged, missing = json.loads(out)["problems"]
+    assert code == 2
+    assert "rows 80 to 160" in damaged
+    assert "y/c/3" in missing
+    assert "is missing" in missing
+    problem, _ = refuse("fit", dataset, tmp_path / "run", "--workers", 0)
+    assert problem in (damaged, missing)
+
+
+def test_cli__check_finds_nan_and_foreign_rows(dataset):
+    rows = zarr.open_group(dataset)["X"]
+    rows[3, 1] = np.inf
+    problems = json.loads(run("check", dataset, "--json")[1])["problems"]
+    assert any("X has inf in row 3, column 1" in problem for problem in problems)
+    rows[3, 1] = 0.5
+    problems = json.loads(run("check", dataset, "--json")[1])["problems"]
+    assert problems == ["rows or labels are not the ones that ingest wrote."]
+
+
+def test_cli__runs_are_not_mixed_up(tmp_path, dataset):
+    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
+    problem, _ = refuse("fit", dataset, tmp_path / "run", "--alpha", 1e-9, "--workers", 0)
+    assert "alpha=1e-13 (now 1e-09)" in problem
+    write_table(tmp_path / "other", *spirals(300, seed=5))
+    problem, _ = refuse("fit", tmp_path / "other", tmp_path / "run", "--workers", 0)
+    assert "another dataset" in problem
+    write_table(tmp_path / "wide", np.ones((5, 9)))
+    problem, _ = refuse(
+        "predict", tmp_path / "run", tmp_path / "wide", tmp_path / "out", "--workers", 0
+    )
+    assert problem == "X has 9 columns, but the model was trained on 4."
+
+
+def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
+    assert "exists" in refuse("ingest", csv, dataset, "--label", "kind")[0]
+    succeed("ingest", csv, dataset, "--label", "kind", "--overwrite")
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.txt").write_text("mine")
+    problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
+    assert "no Zarr group" in problem
+    assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
+
+
+def test_cli__bad_engine_options(tmp_path, dataset):
+    fit = ["fit", dataset, tmp_path / "run"]
+    assert "workers is -1" in refuse(*fit, "--workers", -1)[0]
+    assert "memory is 'lots'" in refuse(*fit, "--memory", "lots")[0]
+    assert "both given" in refuse(*fit, "--scheduler", "a:1", "--scheduler-file", "f")[0]
+    assert (
+        "workers given with a running scheduler"
+        in refuse(*fit, "--scheduler", "a:1", "--workers", 2)[0]
+    )
+    assert "there is no scheduler file" in refuse(*fit, "--scheduler-file", tmp_path / "none")[0]
+    assert "alpha is 2.0" in refuse(*fit, "--alpha", 2, "--workers", 0)[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_cli__full_disk(tmp_path, dataset):
+    """A file system of 4 MiB, in a mount namespace of its own."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=4m none {small} && exec {sys.executable} -m dask_nrbfn fit "
+        f"{dataset} {small}/run --basis-size 290 --parts 30 --workers 0"
+    )
+    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    assert done.returncode == 2, done.stderr
+    assert "error: no space is left on the device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def large(tmp_path):
+    """Rows whose moments take several seconds in eight parts."""
+    write_table(tmp_path / "large", *spirals(60_000, n_features=8), chunk_rows=10_000)
+    return tmp_path / "large"
+
+
+def fit_arguments(dataset, place):
+    options = "--basis-size 2000 --parts 8 --alpha 1e-9 --threads 1 --workers 1"
+    return [*PROGRAM, "fit", str(dataset), str(place), *options.split()]
+
+
+def wait_for_parts(place, *, process, n_parts, limit_s=200):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        done = [p for p in place.glob("moments/parts/*/zarr.json") if "record" in p.read_text()]
+        if len(done) >= n_parts:
+            return
+        assert process.poll() is None, "the job ended early"
+        time.sleep(0.02)
+    raise AssertionError("no parts were finished in time")
+
+
+def worker_pids(pid):
+    """Return the processes of the workers that a job started."""
+    import psutil
+
+    return [
+        child.pid
+        for child in psutil.Process(pid).children(recursive=True)
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, large):
+    subprocess.run(fit_arguments(large, tmp_path / "whole"), check=True)
+    whole = Run.open(tmp_path / "whole")
+
+    killed = tmp_path / "killed"
+    job = subprocess.Popen(fit_arguments(large, killed))
+    wait_for_parts(killed, process=job, n_parts=2)
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    kept = Run.open(killed).finished_parts("moments")
+    assert 2 <= len(kept) < 8
+    again = subprocess.run(fit_arguments(large, killed), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert f"moments: {len(kept)} of 8 parts found" in again.stderr
+    same_bits(Run.open(killed), whole)
+
+    wounded = tmp_path / "wounded"
+    job = subprocess.Popen(fit_arguments(large, wounded), stderr=subprocess.PIPE, text=True)
+    wait_for_parts(wounded, process=job, n_parts=2)
+    before = {p: p.stat().st_mtime_ns for p in wounded.glob("moments/parts/*/zarr.json")}
+    victims = worker_pids(job.pid)
+    assert victims
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    _, errors = job.communicate()
+    assert job.returncode == 0, errors
+    assert len(before) >= 2
+    same_bits(Run.open(wounded), whole)
+
+
+def same_bits(run, expected):
+    for name in ("moments/packed_gram", "moments/cross", "weights/values"):
+        assert run.read(name).tobytes() == expected.read(name).tobytes()
+    assert Model.load(run.location).width == Model.load(expected.location).width
