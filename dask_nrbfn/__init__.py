@@ -13,8 +13,8 @@ from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.ingest import ingest_dask, ingest_file
-from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -25,6 +25,7 @@ __all__ = [
     "DaskEngine",
     "Dataset",
     "EngineOptions",
+    "Evaluation",
     "FitParams",
     "InlineEngine",
     "Model",
@@ -35,7 +36,9 @@ __all__ = [
     "connect",
     "evaluate_dataset",
     "fit_dataset",
+    "ingest_arrays",
     "ingest_dask",
     "ingest_file",
+    "ingest_source",
     "predict_dataset",
 ]

@@ -20,6 +20,10 @@ class NRBFNError(Exception):
         self.problem = problem
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[str, str]]:
+        # Errors travel from workers; what would rebuild them by default fails for MemoryError.
+        return type(self), (self.problem, self.remedy)
+
     def __str__(self) -> str:
         return f"{self.problem} {self.remedy}"
 

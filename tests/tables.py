@@ -3,8 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
-from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.stages.ingest import ingest_source
+from dask_nrbfn.stages.ingest import ingest_arrays
 from dask_nrbfn.storage.dataset import Dataset
 from tests.reference import first_half
 
@@ -32,4 +31,4 @@ def spirals(n_rows, n_features=4, n_classes=3, seed=0):
 
 def write_table(location, X, y=None, **options) -> Dataset:
     """Write a dataset from arrays."""
-    return ingest_source(ArraySource(X, y), location, **options)
+    return ingest_arrays(X, y, location, **options)

@@ -1,5 +1,7 @@
 """Bytes that tasks need, checked before they start."""
 
+import math
+
 from dask.utils import format_bytes
 
 from dask_nrbfn.engine.tasks import Engine
@@ -16,5 +18,10 @@ def check_budget(stage: str, needed_bytes: int, engine: Engine, *, remedy: str) 
         raise MemoryBudgetError(
             f"a {stage} task needs {format_bytes(total)}, "
             f"workers have {format_bytes(engine.memory_bytes)} for a task.",
-            f"{remedy}, or raise the workers' memory to {format_bytes(total)}.",
+            f"{remedy}, or raise the workers' memory to {_rounded_up(total)}.",
         )
+
+
+def _rounded_up(n_bytes: int) -> str:
+    """Return a size that `--memory` takes and that is enough."""
+    return f"{math.ceil(n_bytes / 2**30 * 100) / 100:g} GiB"

@@ -1,5 +1,6 @@
 """From options, or any Client, to an engine."""
 
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dask_nrbfn.engine.settings import cluster_settings
+from dask_nrbfn.engine.settings import cluster_settings, worker_environment
 from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 from dask_nrbfn.errors import ClusterError, ParameterError
 
@@ -63,9 +64,10 @@ class EngineOptions:
                 "They shape the local cluster; a running scheduler has its workers already.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
-            if local[name] is not None and local[name] < least:
+            value = local[name]
+            if value is not None and not (isinstance(value, int) and value >= least):
                 raise ParameterError(
-                    f"{name} is {local[name]}.", f"Give an integer of at least {least}."
+                    f"{name} is {value!r}.", f"Give an integer of at least {least}."
                 )
         if self.memory is not None:
             _parse_memory(self.memory)
@@ -110,6 +112,7 @@ def local_cluster(
     workers = options.workers or 1
     threads = options.threads or max(1, len(os.sched_getaffinity(0)) // workers)
     with (
+        _environment(worker_environment(threads)),
         dask.config.set(cluster_settings(threads)),
         LocalCluster(
             n_workers=workers,
@@ -124,18 +127,59 @@ def local_cluster(
         yield cluster
 
 
-def _open_client(options: EngineOptions) -> Client:
-    place = options.scheduler or options.scheduler_file
-    if options.scheduler_file and not os.path.exists(options.scheduler_file):
-        raise ClusterError(
-            f"there is no scheduler file {place}.", "Start the scheduler with --scheduler-file."
-        )
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables of this process, and put back what was there.
+
+    Workers inherit them. A nanny would rather keep what it finds, such as the OMP_NUM_THREADS=1 of
+    a batch system, and leaves what it sets behind.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
-        return Client(address=options.scheduler, scheduler_file=options.scheduler_file)
-    except (OSError, ValueError) as error:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _open_client(options: EngineOptions) -> Client:
+    address = place = options.scheduler
+    if options.scheduler_file is not None:
+        address = _read_scheduler_file(options.scheduler_file)
+        place = f"{address}, the address in {options.scheduler_file}"
+    try:
+        return Client(address)
+    except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
         ) from error
+
+
+def _read_scheduler_file(path: str) -> str:
+    """Return the address in a scheduler file.
+
+    A Client that is given a file waits for it for ever, and hangs on one that it cannot read.
+    """
+    try:
+        with open(path) as file:
+            address = json.load(file)["address"]
+    except FileNotFoundError as error:
+        raise ClusterError(
+            f"there is no scheduler file {path}.", "Start the scheduler with --scheduler-file."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(
+            f"{path} is no scheduler file ({type(error).__name__}: {error}).",
+            "Give the file that the scheduler wrote.",
+        ) from error
+    if not isinstance(address, str):
+        raise ClusterError(
+            f"the address in {path} is {address!r}.", "Give the file that the scheduler wrote."
+        )
+    return address
 
 
 def _engine(client: Client, *, bar: bool) -> DaskEngine:

@@ -9,10 +9,15 @@ def worker_environment(threads: int) -> dict[str, str]:
     dask runs one task at a time in such a worker; the threads belong to BLAS, OpenMP and numba.
     They must be set before the process starts, because libraries read them when they are loaded,
     and dask's own default is 1. Numba's workqueue layer aborts the process when two threads use it
-    at once, so a thread-safe one is asked for.
+    at once, so a thread-safe one is asked for. The trim threshold is dask's own: memory that was
+    freed goes back to the system.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    return {**dict.fromkeys(names, str(threads)), "NUMBA_THREADING_LAYER": "threadsafe"}
+    return {
+        **dict.fromkeys(names, str(threads)),
+        "NUMBA_THREADING_LAYER": "threadsafe",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+    }
 
 
 def cluster_settings(threads: int) -> dict[str, Any]:

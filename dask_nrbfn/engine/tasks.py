@@ -121,7 +121,8 @@ class DaskEngine:
                 "or lower basis_size. Started again, the run goes on where it stopped.",
             ) from error
         finally:
-            self.client.cancel([future for future in futures if not future.done()])
+            if pending := [future for future in futures if not future.done()]:
+                self.client.cancel(pending)
         return results
 
 

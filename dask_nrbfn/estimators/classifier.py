@@ -25,9 +25,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.ingest import ingest_dask, ingest_source
+from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, exists, normalize
@@ -201,7 +200,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
-        dataset = ingest_source(ArraySource(rows, codes), MemoryStore())
+        dataset = ingest_arrays(rows, codes, MemoryStore())
         self._take_run(fit_dataset(dataset, MemoryStore(), params, InlineEngine()), classes)
 
     def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:

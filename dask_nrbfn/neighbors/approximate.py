@@ -1,6 +1,7 @@
 """Approximate neighbours by NNDescent; the one module that knows pynndescent."""
 
 import threading
+import warnings
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ def approximate_neighbors(
     # Importing compiles for ten seconds, which the exact search must not pay.
     from pynndescent import NNDescent
 
-    with _BUILDING:
+    with _BUILDING, warnings.catch_warnings():
+        # Incomplete lists are repaired below.
+        warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
         graph = NNDescent(
             rows, n_neighbors=n_neighbors + 1, random_state=seed, n_jobs=threads
         ).neighbor_graph

@@ -9,10 +9,10 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.sources import Source, open_source
+from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -65,6 +65,36 @@ def ingest_file(
         chunk_rows=chunk_rows,
         overwrite=overwrite,
     )
+
+
+def ingest_arrays(
+    X: ArrayLike,
+    y: ArrayLike | None,
+    location: Location,
+    *,
+    chunk_rows: int | None = None,
+    overwrite: bool = False,
+) -> Dataset:
+    """Write a dataset from arrays in memory.
+
+    Parameters
+    ----------
+    X : array-like (n, p)
+    y : array-like (n,) or None
+        Integers or strings.
+    location : Location
+    chunk_rows, overwrite
+        As in `ingest_file`.
+
+    Raises
+    ------
+    DataError
+        If shapes or types do not fit, or a value is not finite.
+    ExistsError
+        If something is at `location`.
+    """
+    source = ArraySource(np.asarray(X), None if y is None else np.asarray(y))
+    return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
 def ingest_source(

@@ -1,6 +1,7 @@
 """The dataset: rows and labels as aligned, chunked, checksummed Zarr arrays."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Dataset:
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
         names = attributes["feature_names"]
-        return cls(
+        dataset = cls(
             location,
             get_array(group, "X"),
             get_array(group, "y") if attributes["has_labels"] else None,
@@ -95,6 +96,19 @@ class Dataset:
             attributes["fingerprint"],
             None if names is None else tuple(names),
         )
+        dataset._check_lengths()
+        return dataset
+
+    def _check_lengths(self) -> None:
+        labelled = (self.y is None) or (
+            self.y.shape == (self.n_rows,)
+            and self.y.chunks == (self.chunk_rows,)
+            and self.class_counts.sum() == self.n_rows
+        )
+        if not labelled:
+            raise DamagedDataError(
+                f"X and y of {self.location} do not fit together.", "Ingest it again."
+            )
 
     @property
     def n_rows(self) -> int:
@@ -124,6 +138,8 @@ class Dataset:
         """
         read = _SequentialReader(self)
         starts = range(start, stop, block_rows)
+        if not starts:
+            return
         with ThreadPoolExecutor(1, thread_name_prefix="read-rows") as pool:
             ahead = [pool.submit(read, a, min(a + block_rows, stop)) for a in starts[:1]]
             for following in [*starts[1:], None]:
@@ -167,7 +183,7 @@ class Dataset:
         unknown = np.flatnonzero(classes[codes] != labels)
         if len(unknown):
             raise DamagedDataError(
-                f"label {labels[unknown[0]]!r} of {self.location} is not among its classes.",
+                f"label {labels[unknown].tolist()[0]!r} of {self.location} is none of its classes.",
                 "The labels were changed after the dataset was written; ingest it again.",
             )
         return codes.astype(np.int64, copy=False)
@@ -277,7 +293,8 @@ def summarize_chunk(X: NDArray[Any], y: NDArray[Any] | None) -> ChunkSummary:
     if y is None:
         return ChunkSummary(digest.digest(), {})
     labels, counts = np.unique(y, return_counts=True)
-    digest.update("\0".join(y).encode() if y.dtype.kind in "TU" else np.ascontiguousarray(y).data)
+    text = y.dtype.kind in "TU"
+    digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
     return ChunkSummary(digest.digest(), dict(zip(labels.tolist(), counts.tolist(), strict=True)))
 
 

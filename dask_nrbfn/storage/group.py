@@ -4,6 +4,8 @@ Arrays carry a checksum, missing chunks are errors instead of fill values, and a
 the place of an old one only when it is complete.
 """
 
+import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -19,10 +21,9 @@ from numpy.typing import DTypeLike, NDArray
 from zarr.abc.store import ByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.errors import GroupNotFoundError
 from zarr.storage import WrapperStore
 
-from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError, NRBFNError
 
 Location = str | os.PathLike[str] | zarr.abc.store.Store
 """A local path, an fsspec URL, or a zarr store object of this process."""
@@ -33,6 +34,9 @@ Array = zarr.Array[Any]
 class _StrictStore(WrapperStore[zarr.abc.store.Store]):
     """Raises where zarr would read a missing chunk as the fill value."""
 
+    def __str__(self) -> str:
+        return str(self._store)
+
     async def get(
         self,
         key: str,
@@ -40,7 +44,7 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
-        if value is None and "/c/" in key:
+        if value is None and not key.endswith(_METADATA_NAMES):
             raise MissingDataError(
                 f"chunk {key} of {self._store} is missing.",
                 "Restore it from a copy, or write the data again.",
@@ -49,6 +53,9 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
 
 
 _FORMAT_VERSION = 1
+
+# Whatever else is asked for is a chunk.
+_METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
 def normalize(location: Location) -> Location:
@@ -85,20 +92,59 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
         If it is no such group, was not finished, or has a newer format.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
-    attributes = attributes_of(group)
+    _check_identity(group, kind)
+    return group if writable else _strict(group)
+
+
+def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
+    """Return a group of this package inside another, None if it is not there or not finished.
+
+    Raises
+    ------
+    DamagedDataError
+        As for `open_group`.
+    """
+    with _metadata_named(f"{group.store_path}/{name}"):
+        member = group.get(name)
+    if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
+        return None
+    _check_identity(member, kind)
+    return member
+
+
+def _check_identity(group: zarr.Group, kind: str) -> None:
+    place, attributes = group.store_path, group.attrs.asdict()
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
         raise DamagedDataError(
-            f"{location} is {'no' if found is None else f'a {found}, not a'} dask_nrbfn.{kind}.",
+            f"{place} is {'no' if found is None else f'a {found}, not a'} dask_nrbfn.{kind}.",
             f"Give the path of a {kind}; an unfinished one must be written again.",
         )
-    if attributes["format_version"] != _FORMAT_VERSION:
+    if attributes.get("format_version") != _FORMAT_VERSION:
         raise DamagedDataError(
-            f"{location} has format version {attributes['format_version']}, "
+            f"{place} has format version {attributes.get('format_version')}, "
             f"this package reads {_FORMAT_VERSION}.",
             "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
-    return group if writable else _strict(group)
+    if attributes.pop("checksum", None) != _checksum(attributes):
+        raise DamagedDataError(
+            f"the attributes of {place} fail their checksum.",
+            f"Restore its zarr.json from a copy, or write the {kind} again.",
+        )
+
+
+@contextmanager
+def _metadata_named(place: object) -> Iterator[None]:
+    """Say which metadata it is that zarr cannot make sense of, however that shows."""
+    try:
+        yield
+    except (NRBFNError, OSError):
+        raise
+    except Exception as error:
+        raise DamagedDataError(
+            f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
+            "Restore it from a copy, or write the data again.",
+        ) from error
 
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
@@ -119,14 +165,11 @@ def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
 
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
     try:
-        return zarr.open_group(_zarr_location(location), mode=mode)
-    except (FileNotFoundError, NotADirectoryError, GroupNotFoundError) as error:
+        with _metadata_named(location):
+            return zarr.open_group(_zarr_location(location), mode=mode)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedDataError(
-            f"the metadata of {location} cannot be read ({error}).", f"Write the {kind} again."
         ) from error
 
 
@@ -138,6 +181,13 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
     """Record what a group is; written last, because a group without it is not opened."""
     group.update_attributes(_identity(kind, attributes))
+
+
+def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
+    """Change attributes of a group that is marked complete."""
+    changed = {**attributes_of(group), **attributes}
+    changed.pop("checksum")
+    group.update_attributes({**attributes, "checksum": _checksum(changed)})
 
 
 @contextmanager
@@ -158,7 +208,7 @@ def replacing_group(location: Location, *, overwrite: bool) -> Iterator[zarr.Gro
     if not isinstance(location, str) or "://" in location:
         yield zarr.create_group(_zarr_location(location), overwrite=True)
         return
-    target = Path(location)
+    target = Path(os.path.realpath(location))
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
@@ -171,12 +221,19 @@ def replacing_group(location: Location, *, overwrite: bool) -> Iterator[zarr.Gro
 def _check_replaceable(location: Location, *, overwrite: bool) -> None:
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")
-    try:
-        zarr.open_group(_zarr_location(location), mode="r")
-    except (FileNotFoundError, GroupNotFoundError, NotADirectoryError) as error:
+    local = isinstance(location, str) and "://" not in location
+    if local and not _is_group(Path(str(location))):
         raise ExistsError(
             f"{location} exists and is no Zarr group.", "Give another path, or remove it yourself."
-        ) from error
+        )
+
+
+def _is_group(directory: Path) -> bool:
+    """Return whether a local directory is a Zarr group, if perhaps a damaged one."""
+    try:
+        return '"node_type": "array"' not in (directory / "zarr.json").read_text(errors="replace")
+    except OSError:
+        return False
 
 
 def replace_path(new: Path, target: Path) -> None:
@@ -192,13 +249,15 @@ def replace_path(new: Path, target: Path) -> None:
 
 def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
-    if isinstance(location, zarr.abc.store.Store) or "://" in os.fspath(location):
-        try:
-            zarr.open_group(_zarr_location(location), mode="r")
-        except (FileNotFoundError, GroupNotFoundError):
-            return False
-        return True
-    return os.path.lexists(location)
+    if not isinstance(location, zarr.abc.store.Store) and "://" not in os.fspath(location):
+        return os.path.lexists(location)
+    try:
+        _open(location, kind="group", mode="r")
+    except MissingDataError:
+        return False
+    except DamagedDataError:
+        pass
+    return True
 
 
 def create_array(
@@ -217,7 +276,7 @@ def create_array(
     `compress` runs them through Zstandard.
     """
     text = np.dtype(dtype).kind in "TU"
-    return group.create_array(
+    array = group.create_array(
         name,
         shape=shape,
         dtype=str if text else np.dtype(dtype),
@@ -227,6 +286,8 @@ def create_array(
         overwrite=True,
         config={"write_empty_chunks": True},
     )
+    array.update_attributes({"checksum": _checksum(_layout(array))})
+    return array
 
 
 def write_array(group: zarr.Group, name: str, values: NDArray[Any], *dimensions: str) -> None:
@@ -267,13 +328,17 @@ def get_array(group: zarr.Group, name: str) -> Array:
     DamagedDataError
         If it is not there.
     """
-    try:
-        member = group[name]
-    except KeyError as error:
+    place = f"{group.store_path}/{name}"
+    with _metadata_named(place):
+        member = group.get(name)
+        sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == _checksum(
+            _layout(member)
+        )
+    if not isinstance(member, zarr.Array) or not sound:
         raise DamagedDataError(
-            f"{group.store_path} has no array {name}.", "Write it again; it is incomplete."
-        ) from error
-    assert isinstance(member, zarr.Array)
+            f"{place} is {'not there' if member is None else 'not the array that was written'}.",
+            "Restore it from a copy, or write the data again.",
+        )
     # The setting belongs to the open array, not to what is stored.
     return member.with_config({"write_empty_chunks": True})
 
@@ -283,7 +348,18 @@ def _strict(group: zarr.Group) -> zarr.Group:
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": f"dask_nrbfn.{kind}", "format_version": _FORMAT_VERSION, **attributes}
+    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": _FORMAT_VERSION, **attributes}
+    return {**identity, "checksum": _checksum(identity)}
+
+
+def _checksum(content: object) -> str:
+    """Return a digest of JSON content, which zarr's metadata has no checksum of its own for."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _layout(array: Array) -> list[object]:
+    return [list(array.shape), list(array.chunks), str(array.dtype)]
 
 
 def _zarr_location(location: Location) -> str | zarr.abc.store.Store:

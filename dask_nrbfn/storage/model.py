@@ -19,6 +19,7 @@ from dask_nrbfn.storage.group import (
     kind_of,
     mark_complete,
     open_group,
+    open_member,
     read_rows,
     replacing_group,
     write_array,
@@ -142,18 +143,24 @@ class Model:
             spectral_risk=attributes["spectral_risk"],
             feature_names=None if names is None else tuple(names),
         )
-        if model.weights.shape != (len(model.classes), len(model.basis)):
+        model._check_shapes(group)
+        return model
+
+    def _check_shapes(self, group: zarr.Group) -> None:
+        r, p = self.basis.shape
+        shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
+        names_fit = self.feature_names is None or len(self.feature_names) == p
+        if shapes != ((len(self.classes), r), (p,), (p,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."
             )
-        return model
 
 
 def open_model_group(location: Location) -> zarr.Group:
     """Open the group of a model, or the model inside a run."""
     if kind_of(location, ("run", "model")) == "model":
         return open_group(location, kind="model")
-    member = open_group(location, kind="run").get("model")
-    if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
+    model = open_member(open_group(location, kind="run"), "model", kind="model")
+    if model is None:
         raise DamagedDataError(f"the run {location} has no model yet.", "Finish it with fit.")
-    return member
+    return model

@@ -27,6 +27,7 @@ from dask_nrbfn.storage.group import (
     normalize,
     open_group,
     read_rows,
+    update_record,
     write_array,
 )
 
@@ -190,7 +191,7 @@ class Run:
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
         """Record a stage as finished; only the process that drives the run calls this."""
         group = open_group(self.location, kind="run", writable=True)
-        group.update_attributes({"stages": {**self.stages, stage: dict(record)}})
+        update_record(group, {"stages": {**attributes_of(group)["stages"], stage: dict(record)}})
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Lay out an array with one row, or one value, per row of X; a part writes one chunk."""

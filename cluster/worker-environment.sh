@@ -1,0 +1,16 @@
+# The environment of a scheduler and of workers that are started by hand. Libraries read it when
+# they are loaded, so source it before `dask scheduler` and `dask worker`:
+#     THREADS=8 . cluster/worker-environment.sh
+: "${THREADS:?set THREADS to the cores of this machine divided by the workers on it}"
+
+# One task at a time runs in a worker; the threads belong to BLAS, OpenMP and numba.
+export OMP_NUM_THREADS="$THREADS"
+export OPENBLAS_NUM_THREADS="$THREADS"
+export MKL_NUM_THREADS="$THREADS"
+export NUMBA_NUM_THREADS="$THREADS"
+# The workqueue layer aborts the process when two threads use it at once.
+export NUMBA_THREADING_LAYER=threadsafe
+# Memory that was freed goes back to the system; dask's own default.
+export MALLOC_TRIM_THRESHOLD_=65536
+# A solve can silence a worker's heartbeat for longer than the default of 5 minutes.
+export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="30 minutes"

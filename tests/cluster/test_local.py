@@ -1,0 +1,102 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from dask_nrbfn import EngineOptions, connect
+from dask_nrbfn.engine.connect import blas_threads
+
+LOCAL = Path(__file__).parents[2] / "cluster" / "local.py"
+
+
+def start(directory, *options):
+    """Start a cluster that no thread setting of this process reaches; wait for its line."""
+    own = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    process = subprocess.Popen(
+        [sys.executable, str(LOCAL), *options],
+        cwd=directory,
+        env=own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return process, process.stdout.readline()
+
+
+def end(process, number):
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    options = ("--workers", "2", "--threads", "3", "--memory", "400MiB")
+    process, line = start(tmp_path, *options)
+    yield process, line, tmp_path / "scheduler.json"
+    if process.poll() is None:
+        end(process, signal.SIGTERM)
+
+
+def test_local__workers_have_the_shape_asked_for(cluster):
+    _, line, path = cluster
+    assert line.endswith(": use --scheduler-file scheduler.json\n")
+    with Client(scheduler_file=str(path)) as client:
+        client.wait_for_workers(2, timeout=30)
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        assert [worker["nthreads"] for worker in workers] == [1, 1]
+        assert [worker["memory_limit"] for worker in workers] == [400 * 2**20] * 2
+        assert list(client.run(blas_threads).values()) == [3, 3]
+
+
+def test_local__engine_connects_through_the_file(cluster):
+    *_, path = cluster
+    with connect(EngineOptions(scheduler_file=str(path))) as engine:
+        assert (engine.n_workers, engine.threads) == (2, 3)
+
+
+def test_local__sigterm_ends_it_with_0_and_removes_the_file(cluster):
+    process, _, path = cluster
+    assert path.exists()
+    code, errors = end(process, signal.SIGTERM)
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert list(path.parent.iterdir()) == []
+
+
+def test_local__sigint_and_the_file_of_another_scheduler(tmp_path):
+    path = tmp_path / "named.json"
+    options = ("--workers", "1", "--threads", "1", "--scheduler-file", str(path))
+    process, _ = start(tmp_path, *options)
+    path.write_text("{}")
+    code, errors = end(process, signal.SIGINT)
+    assert code == 0, errors
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--workers", "0"), "workers is 0."),
+        (("--threads", "-1"), "threads is -1."),
+        (("--memory", "much"), "memory is 'much'."),
+    ],
+)
+def test_local__option_that_cannot_be_used(tmp_path, options, problem):
+    process = subprocess.run(
+        [sys.executable, str(LOCAL), *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 2
+    what, how = process.stderr.splitlines()
+    assert what == problem
+    assert how
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,205 @@
+import json
+import logging
+import os
+import socket
+import time
+
+import dask
+import numpy as np
+import pytest
+from dask.utils import parse_bytes
+from distributed import Client, LocalCluster
+from threadpoolctl import threadpool_info
+
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine.settings import worker_environment
+from dask_nrbfn.errors import ClusterError, ParameterError
+from tests.engine import work
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"scheduler": "tcp://a:1", "scheduler_file": "s.json"},
+            "scheduler and scheduler_file are both given. Give one.",
+        ),
+        ({"scheduler": "tcp://a:1", "workers": 2}, "workers given with a running scheduler."),
+        ({"scheduler": "tcp://a:1", "workers": 0}, "workers given with a running scheduler."),
+        (
+            {"scheduler_file": "s.json", "threads": 2, "memory": "2GiB"},
+            "threads and memory given with a running scheduler. They shape the local cluster",
+        ),
+        ({"workers": -1}, "workers is -1. Give an integer of at least 0."),
+        ({"threads": 0}, "threads is 0. Give an integer of at least 1."),
+        ({"memory": "much"}, "memory is 'much'. Give bytes with a unit: 4GiB."),
+        ({"memory": "4 GiBs"}, "memory is '4 GiBs'. Give bytes with a unit: 4GiB."),
+        ({"memory": ""}, "memory is ''."),
+        ({"memory": "100MiB"}, "memory is '100MiB'. A worker needs at least 256MiB to start."),
+        ({"memory": "4"}, "memory is '4'. A worker needs at least 256MiB to start."),
+    ],
+)
+def test_options__what_is_not_allowed(options, message):
+    with pytest.raises(ParameterError) as caught:
+        EngineOptions(**options)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("memory", ["256MiB", "4GiB", "4 GB", "1.5e9"])
+def test_options__memory_with_units(memory):
+    with connect(EngineOptions(workers=0, memory=memory)) as engine:
+        assert engine.memory_bytes == parse_bytes(memory)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_connect__no_workers_is_this_process(threads):
+    before = [pool["num_threads"] for pool in threadpool_info()]
+    with connect(EngineOptions(workers=0, threads=threads)) as engine:
+        assert isinstance(engine, InlineEngine)
+        assert engine.in_memory
+        assert engine.threads == threads
+        assert engine.run(work.process_id, [(0,)], label="ids") == [os.getpid()]
+        np.ones((10, 10)) @ np.ones((10, 10))
+        assert {p["num_threads"] for p in threadpool_info()} == {threads}
+    assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+def test_connect__client_stays_open(two_workers):
+    client = two_workers.client
+    with connect(client=client) as engine:
+        assert engine.client is client
+        assert (engine.n_workers, engine.threads, engine.in_memory) == (2, 1, False)
+        assert engine.memory_bytes == 2 * 2**30
+    assert client.status == "running"
+    assert client.submit(work.square, 4, pure=False).result() == 16
+
+
+def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, caplog):
+    address = two_workers.client.scheduler.address
+    path = tmp_path / "scheduler.json"
+    two_workers.client.write_scheduler_file(str(path))
+    for options in (EngineOptions(scheduler=address), EngineOptions(scheduler_file=str(path))):
+        with caplog.at_level(logging.INFO, logger="dask_nrbfn"), connect(options) as engine:
+            assert engine.run(work.square, [(5,)], label="squares") == [25]
+            other = engine.client
+        assert other.status == "closed"
+        assert f"2 tasks at a time on {address}, 1 BLAS threads each" in caplog.messages
+    assert two_workers.run(work.square, [(6,)], label="squares") == [36]
+
+
+def use_local_cluster():
+    """Return what a cluster of two threads told, and settings of this process before and after."""
+    before = dict(os.environ), dask.config.get("distributed.nanny.pre-spawn-environ")
+    with connect(EngineOptions(workers=1, threads=2, memory="1GiB")) as engine:
+        (told,) = engine.run(work.environment, [()], label="environment")
+    after = dict(os.environ), dask.config.get("distributed.nanny.pre-spawn-environ")
+    return {"engine": engine, "told": told, "before": before, "after": after}
+
+
+@pytest.fixture(scope="module", params=["unset", "set to 1"])
+def used(request):
+    """Use a local cluster from a process whose own thread variables are unset, or 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in worker_environment(2):
+            patch.delenv(name, raising=False)
+            if request.param != "unset" and name.endswith("_THREADS"):
+                patch.setenv(name, "1")
+        return use_local_cluster()
+
+
+def test_local_cluster__gets_its_memory_and_is_closed(used):
+    assert used["engine"].n_workers == 1
+    assert used["engine"].memory_bytes == 2**30
+    assert used["engine"].client.status == "closed"
+
+
+def test_local_cluster__gets_its_threads(used):
+    assert used["told"]["variables"] == worker_environment(2)
+    assert set(used["told"]["blas"]) == {2}
+    assert used["told"]["numba"] == 2
+    assert used["engine"].threads == 2
+
+
+def test_local_cluster__leaves_this_process_as_it_was(used):
+    names = [*worker_environment(2)]
+    environments = [{n: used[when][0].get(n) for n in names} for when in ("before", "after")]
+    assert environments[0] == environments[1]
+    assert used["before"][1] == used["after"][1]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def engine_of(options):
+    with connect(options) as engine:
+        return engine
+
+
+def test_connect__nobody_listens():
+    address = f"tcp://127.0.0.1:{free_port()}"
+    start = time.monotonic()
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+        pytest.raises(ClusterError) as caught,
+    ):
+        engine_of(EngineOptions(scheduler=address))
+    assert time.monotonic() - start < 5
+    assert caught.value.problem.startswith(f"no scheduler answers at {address} (")
+    assert "Start it" in caught.value.remedy
+    assert isinstance(caught.value, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ftp://127.0.0.1:1", "tcp://127.0.0.1:port", "8786", "localhost", "tls://127.0.0.1:1"],
+)
+def test_connect__no_address(address):
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+        pytest.raises(ClusterError, match="no scheduler answers at"),
+    ):
+        engine_of(EngineOptions(scheduler=address))
+
+
+def test_connect__scheduler_file_missing(tmp_path):
+    path = tmp_path / "nowhere.json"
+    with pytest.raises(ClusterError, match=r"there is no scheduler file .*nowhere\.json"):
+        engine_of(EngineOptions(scheduler_file=str(path)))
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '"tcp://a:1"', "[]", '{"address": null}'])
+def test_connect__scheduler_file_unreadable(tmp_path, content):
+    path = tmp_path / "scheduler.json"
+    path.write_text(content)
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+        pytest.raises(ClusterError, match=r"scheduler\.json"),
+    ):
+        engine_of(EngineOptions(scheduler_file=str(path)))
+
+
+def test_connect__scheduler_file_of_a_dead_scheduler(tmp_path):
+    path = tmp_path / "scheduler.json"
+    path.write_text(json.dumps({"address": f"tcp://127.0.0.1:{free_port()}"}))
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+        pytest.raises(ClusterError, match=r"no scheduler answers at .*scheduler\.json"),
+    ):
+        engine_of(EngineOptions(scheduler_file=str(path)))
+
+
+def test_connect__scheduler_without_workers():
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
+    ):
+        address = cluster.scheduler_address
+        with (
+            pytest.raises(ClusterError, match=f"the scheduler {address} has no workers"),
+            connect(client=client),
+        ):
+            pytest.fail("the block must not run")

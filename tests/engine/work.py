@@ -1,0 +1,74 @@
+"""Tasks; workers import them by name."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+
+def square(number):
+    return number * number
+
+
+def square_later(number):
+    time.sleep(0.02 * (number % 3))
+    return number * number
+
+
+def process_id(number):
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def raise_error(error_type, problem, remedy):
+    raise error_type(problem, remedy)
+
+
+def fail_on(bad, number):
+    if number == bad:
+        raise ZeroDivisionError(f"task {number}")
+    return number
+
+
+def touch_later(path):
+    time.sleep(0.2)
+    Path(path).touch()
+
+
+def kill_worker(number):
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def kill_worker_once(marker, number):
+    if number == 1 and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def allocate(n_bytes):
+    return int(np.ones(n_bytes, dtype=np.uint8).sum())
+
+
+def environment():
+    """Return what libraries of this process use, and were told."""
+    import numba
+
+    names = (
+        "MALLOC_TRIM_THRESHOLD_",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMBA_NUM_THREADS",
+        "NUMBA_THREADING_LAYER",
+    )
+    return {
+        "variables": {name: os.environ.get(name) for name in names},
+        "blas": [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"],
+        "numba": numba.config.NUMBA_NUM_THREADS,
+    }

@@ -1,0 +1,99 @@
+"""The first search of a process compiles for most of a minute, so all of them are slow."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.neighbors import approximate_neighbors, exact_neighbors
+from tests.neighbors.naive import assert_valid, blobs, naive_distances
+
+pytestmark = pytest.mark.slow
+
+
+def recall(found, rows):
+    exact = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=found.shape[1])
+    hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
+    return np.mean(hits) / found.shape[1]
+
+
+def search(rows, *, n_neighbors, seed=0, threads=2):
+    return approximate_neighbors(
+        rows.astype(np.float32), n_neighbors=n_neighbors, seed=seed, threads=threads
+    )
+
+
+@pytest.mark.parametrize("k", [1, 10, 30])
+def test_approximate_neighbors__recall(k):
+    rows = blobs(2000, 8)
+    found = search(rows, n_neighbors=k)
+    assert_valid(found, np.arange(2000), n_rows=2000, n_neighbors=k)
+    assert recall(found, rows.astype(np.float32)) >= 0.95
+
+
+HARD = {
+    "all equal": np.ones((300, 3)),
+    "many copies": np.repeat(blobs(4, 3), 100, axis=0),
+    "two values": np.random.default_rng(0).integers(0, 2, (500, 2)),
+    "one column": np.arange(400.0)[:, None],
+    "one row far off": np.concatenate([blobs(200, 3), np.full((1, 3), 1e6)]),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("k", [1, 10, 20])
+def test_approximate_neighbors__hard_rows_have_k_other_neighbors(name, k):
+    rows = HARD[name]
+    found = search(rows, n_neighbors=k)
+    assert_valid(found, np.arange(len(rows)), n_rows=len(rows), n_neighbors=k)
+
+
+# NNDescent leaves -1 in these graphs and warns.
+INCOMPLETE = [(2, 1), (6, 5), (12, 11), (40, 39)]
+
+
+@pytest.mark.parametrize(("n_rows", "k"), INCOMPLETE)
+def test_approximate_neighbors__repaired_lists_need_no_warning(n_rows, k):
+    search(blobs(n_rows, 3), n_neighbors=k)
+
+
+@pytest.mark.filterwarnings("ignore:Failed to correctly find n_neighbors:UserWarning")
+@pytest.mark.parametrize(("n_rows", "k"), [*INCOMPLETE, (3, 1), (5, 3)])
+def test_approximate_neighbors__few_rows(n_rows, k):
+    rows = blobs(n_rows, 3)
+    found = search(rows, n_neighbors=k)
+    assert_valid(found, np.arange(n_rows), n_rows=n_rows, n_neighbors=k)
+    expected = np.sort(naive_distances(rows), axis=1)[:, :k]
+    reached = np.sort(np.take_along_axis(naive_distances(rows), found, axis=1), axis=1)
+    np.testing.assert_allclose(reached, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_approximate_neighbors__same_seed_and_threads_same_result(threads):
+    rows = blobs(2000, 8)
+    first, second = (search(rows, n_neighbors=10, seed=3, threads=threads) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_approximate_neighbors__two_threads_at_once():
+    rows = blobs(1000, 5)
+    expected = search(rows, n_neighbors=5)
+    found = [None, None]
+
+    def build(place):
+        found[place] = search(rows, n_neighbors=5)
+
+    threads = [threading.Thread(target=build, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], expected)
+
+
+def test_approximate_neighbors__rows_stay_as_they_were():
+    rows = blobs(500, 4).astype(np.float32)
+    before = rows.copy()
+    approximate_neighbors(rows, n_neighbors=5, seed=0, threads=2)
+    np.testing.assert_array_equal(rows, before)

@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from dask_nrbfn.neighbors import faster_method, search_bytes
+
+SIZES = np.logspace(1, 8, 60).astype(int).tolist()
+
+
+@pytest.mark.parametrize("n_features", [1, 32, 784, 10_000])
+@pytest.mark.parametrize("threads", [1, 2, 64])
+@pytest.mark.parametrize("n_neighbors", [1, 20, 60])
+def test_faster_method__exact_up_to_some_size(n_features, threads, n_neighbors):
+    methods = [
+        faster_method(n, n_features, n_neighbors=n_neighbors, threads=threads) for n in SIZES
+    ]
+    assert methods[0] == "exact"
+    assert methods[-1] == "approximate"
+    assert methods == sorted(methods, reverse=True)
+
+
+@pytest.mark.parametrize("method", ["exact", "approximate"])
+def test_search_bytes__grow_with_everything(method):
+    def needed(n_rows=1000, n_features=30, itemsize=4, n_neighbors=20):
+        return search_bytes(
+            n_rows, n_features, itemsize=itemsize, n_neighbors=n_neighbors, method=method
+        )
+
+    for name, values in {
+        "n_rows": [2, 10, 10**3, 10**6, 10**9],
+        "n_features": [1, 10, 784, 10**5],
+        "itemsize": [4, 8],
+        "n_neighbors": [1, 5, 20, 60, 100, 500],
+    }.items():
+        sizes = [needed(**{name: value}) for value in values]
+        assert sizes[0] > 0
+        assert sizes == sorted(set(sizes))
+        assert all(isinstance(size, int) for size in sizes)
+
+
+@pytest.mark.parametrize("method", ["exact", "approximate"])
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_search_bytes__hold_the_rows_and_the_result(method, itemsize):
+    needed = search_bytes(10**5, 50, itemsize=itemsize, n_neighbors=20, method=method)
+    assert needed >= 10**5 * (50 * itemsize + 20 * 16)

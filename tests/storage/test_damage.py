@@ -1,0 +1,340 @@
+"""Every missing, truncated or changed byte is found, or changes nothing."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import get_array, open_group, read_rows
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import (
+    bytes_restored,
+    chunk_files,
+    edit_attributes,
+    flips,
+    make_model,
+    table,
+    text,
+    write_dataset,
+)
+
+LABELS = {
+    "integer": np.array([3, 1, 3, 1, 2, 2, 1]),
+    "text": text(["ä", "", "b", "b", "ä", "", ""]),
+}
+
+
+@pytest.fixture(params=["integer", "text"])
+def dataset(tmp_path, request):
+    """Seven rows in chunks of four, so that the last chunk is ragged."""
+    return write_dataset(tmp_path / "data", table(7), LABELS[request.param])
+
+
+@pytest.fixture
+def text_dataset(tmp_path):
+    return write_dataset(tmp_path / "data", table(7), LABELS["text"])
+
+
+@pytest.fixture
+def run(tmp_path):
+    dataset = write_dataset(tmp_path / "data", table(7), LABELS["integer"])
+    run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=2), {})
+    run.require_row_array("neighbors/distances", np.float64, 2)
+    for start, stop in run.spans:
+        run.write_rows("neighbors/distances", start, table(stop - start, 2, seed=start))
+    run.write_part("moments", 0, {"seconds": 1.0}, {"gram": table(3), "counts": np.arange(3)})
+    return run
+
+
+def dataset_values(location):
+    dataset = Dataset.open(location)
+    blocks = list(dataset.blocks(0, dataset.n_rows, 3))
+    codes = np.concatenate([block.codes for block in blocks])
+    return (
+        np.concatenate([block.X for block in blocks]).tolist(),
+        dataset.classes[codes].tolist(),
+        dataset.class_counts.tolist(),
+    )
+
+
+def run_values(location):
+    run = Run.open(location)
+    arrays = ["neighbors/distances", "moments/parts/0/gram", "moments/parts/0/counts"]
+    return [run.read(name).tolist() for name in arrays], run.finished_parts("moments")
+
+
+def model_values(location):
+    model = Model.load(location)
+    return (
+        model.basis.tolist(),
+        model.weights.tolist(),
+        model.classes.tolist(),
+        model.scaling.shift.tolist(),
+        model.scaling.scale.tolist(),
+    )
+
+
+def assert_found_or_same(read, path, *, good, values):
+    """Assert that no flipped bit of a chunk file changes what is read without an error."""
+    assert read() == values
+    n_found = 0
+    for bit, bad in flips(good):
+        path.write_bytes(bad)
+        try:
+            same = read() == values
+        except DamagedDataError:
+            n_found += 1
+        else:
+            assert same, f"bit {bit} of {path} changed the values silently"
+    # Zstandard frames have a few bits without meaning.
+    assert n_found >= 8 * len(good) - 8
+
+
+def assert_found_at_any_length(read, path, *, good):
+    for length in range(len(good)):
+        path.write_bytes(good[:length])
+        with pytest.raises(DamagedDataError):
+            read()
+    path.write_bytes(good + b"\0")
+    with pytest.raises(DamagedDataError):
+        read()
+
+
+def read_array(group, name):
+    """Return a function that reads an array of a group again and again."""
+    array = get_array(group, name)
+    return lambda: read_rows(array).tolist()
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_dataset_chunk__any_flipped_bit(dataset, name):
+    group = open_group(dataset.location, kind="dataset")
+    for path in chunk_files(f"{dataset.location}/{name}"):
+        with bytes_restored(path) as good:
+            read = read_array(group, name)
+            assert_found_or_same(read, path, good=good, values=read())
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_dataset_chunk__any_truncation(dataset, name):
+    group = open_group(dataset.location, kind="dataset")
+    for path in chunk_files(f"{dataset.location}/{name}"):
+        with bytes_restored(path) as good:
+            assert_found_at_any_length(read_array(group, name), path, good=good)
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_dataset_chunk__missing(dataset, name):
+    for path in chunk_files(f"{dataset.location}/{name}"):
+        key = path.relative_to(dataset.location)
+        with bytes_restored(path):
+            path.unlink()
+            with pytest.raises(MissingDataError, match=f"chunk {key} of .*data.* is missing"):
+                dataset_values(dataset.location)
+
+
+def test_dataset_chunk__missing_is_found_by_every_reader(dataset):
+    shutil.rmtree(f"{dataset.location}/X/c/1")
+    opened = Dataset.open(dataset.location)
+    for read in (
+        partial(opened.take, np.array([6])),
+        partial(opened.read_chunk, 1),
+        partial(list, opened.blocks(0, 7, 2)),
+        partial(list, opened.blocks(5, 6, 1)),
+    ):
+        with pytest.raises(MissingDataError, match="X/c/1/0"):
+            read()
+    np.testing.assert_array_equal(opened.take(np.arange(4)), table(7)[:4])
+
+
+def test_dataset_chunk__damage_names_array_and_remedy(dataset):
+    path = chunk_files(f"{dataset.location}/X")[1]
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(
+        DamagedDataError, match=r"rows 4 to 8 of .*data.*X cannot be read"
+    ) as caught:
+        dataset_values(dataset.location)
+    assert "write the data again" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/gram"])
+def test_run_chunk__any_flipped_bit(run, name):
+    group = open_group(run.location, kind="run")
+    for path in chunk_files(f"{run.location}/{name}"):
+        with bytes_restored(path) as good:
+            read = read_array(group, name)
+            assert_found_or_same(read, path, good=good, values=read())
+
+
+@pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/counts"])
+def test_run_chunk__truncated_or_missing(run, name):
+    for path in chunk_files(f"{run.location}/{name}"):
+        with bytes_restored(path) as good:
+            read = partial(run.read, name)
+            assert_found_at_any_length(read, path, good=good)
+            path.unlink()
+            with pytest.raises(MissingDataError, match=str(path.relative_to(run.location))):
+                read()
+
+
+def test_run_chunk__never_written(run):
+    run.require_row_array("confidence/values", np.float64)
+    run.write_rows("confidence/values", 0, np.zeros(4))
+    np.testing.assert_array_equal(run.read("confidence/values", 0, 4), 0.0)
+    with pytest.raises(MissingDataError, match="confidence/values/c/1"):
+        run.read("confidence/values")
+
+
+@pytest.mark.parametrize("name", ["basis", "weights", "classes", "shift", "scale"])
+@pytest.mark.parametrize("labels", [[4, -1, 2], ["ä", "", "bc"]])
+def test_model_chunk__any_damage(tmp_path, name, labels):
+    place = tmp_path / "model"
+    make_model(labels, n_basis=2, n_features=1).save(place)
+    group = open_group(place, kind="model")
+    (path,) = chunk_files(place / name)
+    with bytes_restored(path) as good:
+        read = read_array(group, name)
+        assert_found_or_same(read, path, good=good, values=read())
+        assert_found_at_any_length(read, path, good=good)
+        path.unlink()
+        with pytest.raises(MissingDataError, match=f"chunk {name}/c/0"):
+            Model.load(place)
+
+
+GARBAGE = {
+    "empty": b"",
+    "zeros": bytes(200),
+    "binary": bytes(range(128, 256)),
+    "no JSON": b"{'zarr_format': 3",
+    "a list": b"[]",
+    "a number": b"3",
+    "null": b"null",
+    "no fields": b"{}",
+    "only the node": b'{"zarr_format": 3, "node_type": "array"}',
+    "zarr 9": b'{"zarr_format": 9, "node_type": "group", "attributes": {}}',
+    "attributes are a list": b'{"zarr_format": 3, "node_type": "group", "attributes": [1]}',
+    "cut": None,
+}
+
+
+def garbage(kind, good):
+    return good[: len(good) // 2] if GARBAGE[kind] is None else GARBAGE[kind]
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("member", ["", "X", "y"])
+def test_dataset_metadata__garbage(text_dataset, member, kind):
+    path = Path(text_dataset.location) / member / "zarr.json"
+    path.write_bytes(garbage(kind, path.read_bytes()))
+    with pytest.raises((DamagedDataError, MissingDataError), match="data"):
+        dataset_values(text_dataset.location)
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("member", ["", "neighbors/distances", "moments/parts/0/gram"])
+def test_run_metadata__garbage(run, member, kind):
+    path = Path(run.location) / member / "zarr.json"
+    path.write_bytes(garbage(kind, path.read_bytes()))
+    with pytest.raises((DamagedDataError, MissingDataError)):
+        run_values(run.location)
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+@pytest.mark.parametrize("member", ["", "basis", "classes"])
+def test_model_metadata__garbage(tmp_path, member, kind):
+    make_model().save(tmp_path / "model")
+    path = tmp_path / "model" / member / "zarr.json"
+    path.write_bytes(garbage(kind, path.read_bytes()))
+    with pytest.raises((DamagedDataError, MissingDataError)):
+        Model.load(tmp_path / "model")
+
+
+def raw_errors(read, path):
+    """Flip one bit of every second byte and return the errors that are not the package's."""
+    found = {}
+    with bytes_restored(path) as good:
+        for position in range(0, len(good), 2):
+            bad = bytearray(good)
+            bad[position] ^= 1 << position // 2 % 7
+            path.write_bytes(bad)
+            try:
+                read()
+            except NRBFNError:
+                pass
+            except Exception as error:
+                found.setdefault(type(error).__name__, (position, str(error)[:100]))
+    return found
+
+
+@pytest.mark.parametrize("member", ["zarr.json", "X/zarr.json", "y/zarr.json"])
+def test_dataset_metadata__flipped_bits_end_in_no_raw_traceback(text_dataset, member):
+    read = partial(dataset_values, text_dataset.location)
+    assert raw_errors(read, Path(text_dataset.location) / member) == {}
+
+
+@pytest.mark.parametrize("member", ["zarr.json", "basis/zarr.json"])
+def test_model_metadata__flipped_bits_end_in_no_raw_traceback(tmp_path, member):
+    make_model(n_basis=2, n_features=1).save(tmp_path / "model")
+    read = partial(model_values, tmp_path / "model")
+    assert raw_errors(read, tmp_path / "model" / member) == {}
+
+
+def test_run_metadata__flipped_bits_end_in_no_raw_traceback(run):
+    path = Path(run.location) / "zarr.json"
+    assert raw_errors(partial(run_values, run.location), path) == {}
+
+
+def test_dataset_metadata__flipped_separator_reads_no_zeros(text_dataset):
+    path = Path(text_dataset.location) / "X/zarr.json"
+    text_before = path.read_text()
+    path.write_text(text_before.replace('"separator": "/"', '"separator": "."'))
+    assert path.read_text() != text_before
+    with pytest.raises((DamagedDataError, MissingDataError)):
+        dataset_values(text_dataset.location)
+
+
+@pytest.mark.parametrize("member", ["X", "y"])
+@pytest.mark.parametrize("n_rows", [3, 5, 6, 8])
+def test_dataset_metadata__flipped_row_count(text_dataset, member, n_rows):
+    # Eight rows would be read from the padding of the last chunk.
+    path = Path(text_dataset.location) / member / "zarr.json"
+    path.write_text(path.read_text().replace('"shape": [\n    7', f'"shape": [\n    {n_rows}'))
+    assert zarr.open_array(str(path.parent), mode="r").shape[0] == n_rows
+    with pytest.raises(DamagedDataError):
+        dataset_values(text_dataset.location)
+
+
+def test_dataset_metadata__flipped_column_count(text_dataset):
+    path = Path(text_dataset.location) / "X/zarr.json"
+    path.write_text(path.read_text().replace("7,\n    3\n  ]", "7,\n    2\n  ]"))
+    assert zarr.open_array(str(path.parent), mode="r").shape == (7, 2)
+    with pytest.raises(DamagedDataError):
+        dataset_values(text_dataset.location)
+
+
+def test_model_metadata__newer_format(tmp_path):
+    make_model().save(tmp_path / "model")
+    edit_attributes(tmp_path / "model", format_version=2)
+    with pytest.raises(DamagedDataError, match="format version 2, this package reads 1"):
+        Model.load(tmp_path / "model")
+
+
+def test_run_metadata__newer_format(run):
+    edit_attributes(run.location, format_version=2)
+    with pytest.raises(DamagedDataError, match="format version 2, this package reads 1"):
+        Run.open(run.location)
+
+
+def test_model_metadata__newer_format_inside_a_run(run):
+    make_model().write(run.group("model"))
+    assert Model.load(run.location).n_features == 4
+    edit_attributes(f"{run.location}/model", format_version=2)
+    with pytest.raises(DamagedDataError, match="format version 2"):
+        Model.load(run.location)

@@ -1,0 +1,182 @@
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import edit_attributes, make_model, table, text, write_dataset
+
+CLASSES = {
+    "int": np.array([-(2**62), -1, 0, 2**62]),
+    "bool": np.array([False, True]),
+    "float": np.array([-1e300, -0.5, 0.1 + 0.2, 5e-324]),
+    "str": np.array(["", "a\nb", "ß", "日本🙂"]),
+    "StringDType": text(["", "a\nb", "ß", "日本🙂"]),
+    "one": np.array(["only"]),
+}
+
+
+def assert_same_bits(loaded, model):
+    for name in ("basis", "weights"):
+        assert getattr(loaded, name).tobytes() == getattr(model, name).tobytes()
+        assert getattr(loaded, name).dtype == np.float64
+    for name in ("shift", "scale"):
+        assert getattr(loaded.scaling, name).tobytes() == getattr(model.scaling, name).tobytes()
+    assert loaded.scaling.kind == model.scaling.kind
+    for name in ("width", "params", "fitting_error", "spectral_risk", "feature_names"):
+        assert getattr(loaded, name) == getattr(model, name)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_model__round_trip(tmp_path, kind):
+    classes = CLASSES[kind]
+    model = make_model(classes, feature_names=("a", "ü", "", "d"))
+    model.save(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model")
+    assert_same_bits(loaded, model)
+    assert loaded.classes.tolist() == classes.tolist()
+    assert loaded.classes.dtype.kind == {"T": "U"}.get(classes.dtype.kind, classes.dtype.kind)
+    X = table(6, 4)
+    assert loaded.scores(X).tobytes() == model.scores(X).tobytes()
+
+
+@pytest.mark.parametrize("scale", ["none", "unit"])
+def test_model__round_trip_of_numpy_scalars(scale):
+    model = make_model(
+        width=np.float64(1) / 3,
+        fitting_error=np.float64(np.inf),
+        spectral_risk=np.float64(1) / 7,
+        scaling=Scaling(scale, np.zeros(4), np.ones(4)),
+        params=FitParams(seed=np.int64(3), alpha=np.float64(1e-7), scale=scale),
+    )
+    place = MemoryStore()
+    model.save(place)
+    assert_same_bits(Model.load(place), model)
+
+
+def test_model__one_basis_row_and_one_feature():
+    place = MemoryStore()
+    model = make_model(n_basis=1, n_features=1)
+    model.save(place)
+    assert_same_bits(Model.load(place), model)
+
+
+def test_model__fsspec_url():
+    model = make_model(["b", "ä"])
+    model.save("memory://test-model-fsspec-url/model")
+    assert_same_bits(Model.load("memory://test-model-fsspec-url/model"), model)
+
+
+def test_model__inside_a_run(tmp_path):
+    run = Run.start(tmp_path / "run", write_dataset(MemoryStore(), table(5)), FitParams(), {})
+    with pytest.raises(DamagedDataError, match="has no model yet"):
+        Model.load(tmp_path / "run")
+    run.group("model")
+    with pytest.raises(DamagedDataError, match="has no model yet"):
+        Model.load(tmp_path / "run")
+    model = make_model()
+    model.write(run.group("model"))
+    assert_same_bits(Model.load(tmp_path / "run"), model)
+
+
+def test_scores__follow_the_definition():
+    model = make_model()
+    X = table(7, 4)
+    scaled = (X - model.scaling.shift) / model.scaling.scale
+    features = RadialFeatures.from_basis(model.basis, model.width)
+    expected = features.activations(scaled) @ model.weights.T
+    np.testing.assert_allclose(model.scores(X), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n_features", [3, 5])
+def test_scores__other_columns(n_features):
+    message = f"X has {n_features} columns, but the model was trained on 4"
+    with pytest.raises(DataError, match=message):
+        make_model().scores(table(2, n_features))
+
+
+def refuse(*arguments, **options):
+    raise AssertionError("loading a model must not unpickle")
+
+
+@pytest.mark.parametrize("kind", ["int", "str", "float"])
+def test_load__no_pickle(tmp_path, monkeypatch, kind):
+    model = make_model(CLASSES[kind])
+    model.save(tmp_path / "model")
+    for name in ("load", "loads", "Unpickler", "_load", "_loads", "_Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    with pytest.raises(AssertionError, match="unpickle"):
+        pickle.load(io.BytesIO())
+    assert_same_bits(Model.load(tmp_path / "model"), model)
+
+
+@pytest.mark.parametrize("kind", ["int", "str"])
+def test_save__plain_codecs_only(tmp_path, kind):
+    make_model(CLASSES[kind]).save(tmp_path / "model")
+    names = set()
+    for _, array in zarr.open_group(str(tmp_path / "model"), mode="r").arrays():
+        names |= {codec["name"] for codec in array.metadata.to_dict()["codecs"]}
+    assert names <= {"bytes", "vlen-utf8", "crc32c"}
+    assert "crc32c" in names
+
+
+def wrong_shapes():
+    rows = table(5, 4)
+    return {
+        "fewer rows of weights": {"weights": np.ones((2, 5))},
+        "fewer basis rows": {"basis": rows[:4]},
+        "shorter shift": {"scaling": Scaling("standard", np.zeros(3), np.ones(4))},
+        "longer scale": {"scaling": Scaling("standard", np.zeros(4), np.ones(5))},
+        "fewer names": {"feature_names": ("a", "b")},
+    }
+
+
+@pytest.mark.parametrize("change", wrong_shapes())
+def test_load__shapes_that_do_not_fit(tmp_path, change):
+    make_model(**wrong_shapes()[change]).save(tmp_path / "model")
+    with pytest.raises(DamagedDataError, match=r"model.*do not fit together"):
+        Model.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["width", "scaling", "params", "fitting_error", "feature_names"])
+def test_load__attribute_missing(tmp_path, name):
+    make_model().save(tmp_path / "model")
+    edit_attributes(tmp_path / "model", drop=name)
+    with pytest.raises(DamagedDataError, match="model"):
+        Model.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("params", [{"gamma": 1}, {"alpha": -1.0}])
+def test_load__params_of_another_package(tmp_path, params):
+    make_model().save(tmp_path / "model")
+    edit_attributes(tmp_path / "model", params=params)
+    with pytest.raises(DamagedDataError, match="model"):
+        Model.load(tmp_path / "model")
+
+
+def test_load__nothing_or_something_else(tmp_path):
+    with pytest.raises(MissingDataError, match=r"there is no run or model at .*nowhere"):
+        Model.load(tmp_path / "nowhere")
+    write_dataset(tmp_path / "data", table(5))
+    with pytest.raises(DamagedDataError, match="is no run or model"):
+        Model.load(tmp_path / "data")
+
+
+def test_save__replaces_only_when_told(tmp_path):
+    first, second = make_model(seed=0), make_model(seed=1)
+    first.save(tmp_path / "model")
+    with pytest.raises(ExistsError, match="model exists"):
+        second.save(tmp_path / "model", overwrite=False)
+    assert_same_bits(Model.load(tmp_path / "model"), first)
+    second.save(tmp_path / "model")
+    assert_same_bits(Model.load(tmp_path / "model"), second)
+    assert [path.name for path in Path(tmp_path).iterdir()] == ["model"]

@@ -1,0 +1,255 @@
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, RunMismatchError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import table, write_dataset
+
+CHANGES = {
+    "n_neighbors": (20, 21),
+    "confidence_threshold": (0.9, 0.8),
+    "alpha": (1e-13, 1e-12),
+    "basis_size": (None, 30),
+    "neighbors": ("auto", "exact"),
+    "scale": ("none", "unit"),
+    "n_parts": (None, 2),
+    "seed": (0, 1),
+}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return write_dataset(MemoryStore(), table(10), np.arange(10) % 3)
+
+
+@pytest.fixture(params=["path", "memory store", "fsspec"])
+def place(request, tmp_path):
+    name = request.node.name.replace("[", "-").replace("]", "")
+    return {
+        "path": tmp_path / "run",
+        "memory store": MemoryStore(),
+        "fsspec": f"memory://test-run-{name}/run",
+    }[request.param]
+
+
+def test_start__records_and_opens_again(place, dataset):
+    params = FitParams(alpha=1e-9, seed=np.int64(7))
+    run = Run.start(place, dataset, params, {"threads": 2})
+    for again in (Run.open(place), Run.start(place, dataset, params, {"threads": 3})):
+        for field in dataclasses.fields(Run):
+            assert getattr(again, field.name) == getattr(run, field.name)
+    assert run.params == params
+    assert run.fingerprint == dataset.fingerprint
+    assert (run.n_rows, run.n_parts) == (10, 1)
+    assert run.attributes["environment"] == {"threads": 2}
+    assert run.attributes["n_classes"] == 3
+    assert run.stages == {}
+
+
+def test_start__every_run_has_its_own_id(dataset):
+    ids = {Run.start(MemoryStore(), dataset, FitParams(), {}).run_id for _ in range(5)}
+    assert len(ids) == 5
+
+
+def test_start__changes_cover_all_parameters():
+    assert set(CHANGES) == {field.name for field in dataclasses.fields(FitParams)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_start__mismatch_names_old_and_new_value(tmp_path, dataset, name):
+    old, new = CHANGES[name]
+    Run.start(tmp_path / "run", dataset, FitParams(), {})
+    with pytest.raises(RunMismatchError) as caught:
+        Run.start(tmp_path / "run", dataset, FitParams(**{name: new}), {})
+    assert f"was begun with {name}={old} (now {new})." in caught.value.problem
+    assert "another path" in caught.value.remedy
+
+
+def test_start__mismatch_names_all_that_changed(dataset):
+    place = MemoryStore()
+    Run.start(place, dataset, FitParams(seed=3, alpha=1e-9), {})
+    with pytest.raises(RunMismatchError, match=r"alpha=1e-09 \(now 1e-13\), seed=3 \(now 0\)\."):
+        Run.start(place, dataset, FitParams(), {})
+
+
+def test_start__the_chosen_number_of_parts_may_be_given(dataset):
+    place = MemoryStore()
+    run_id = Run.start(place, dataset, FitParams(), {}).run_id
+    assert Run.start(place, dataset, FitParams(n_parts=1), {}).run_id == run_id
+
+
+def test_start__another_dataset(tmp_path, dataset):
+    Run.start(tmp_path / "run", dataset, FitParams(), {})
+    other = write_dataset(tmp_path / "other", table(10, seed=1), np.arange(10) % 3)
+    with pytest.raises(RunMismatchError, match=r"begun from another dataset than .*other\."):
+        Run.start(tmp_path / "run", other, FitParams(), {})
+
+
+def test_start__the_same_rows_elsewhere_are_the_same_dataset(tmp_path, dataset):
+    place = MemoryStore()
+    run_id = Run.start(place, dataset, FitParams(), {}).run_id
+    copy = write_dataset(tmp_path / "copy", table(10), np.arange(10) % 3)
+    assert Run.start(place, copy, FitParams(), {}).run_id == run_id
+
+
+def test_start__something_else_is_there(tmp_path, dataset):
+    write_dataset(tmp_path / "data", table(5))
+    with pytest.raises(DamagedDataError, match=r"is a dask_nrbfn\.dataset, not a dask_nrbfn\.run"):
+        Run.start(tmp_path / "data", dataset, FitParams(), {})
+    (tmp_path / "notes").mkdir()
+    with pytest.raises((DamagedDataError, MissingDataError), match="notes"):
+        Run.start(tmp_path / "notes", dataset, FitParams(), {})
+    assert list((tmp_path / "notes").iterdir()) == []
+
+
+def test_open__nothing_there(tmp_path):
+    with pytest.raises(MissingDataError, match=r"there is no run at .*nowhere"):
+        Run.open(tmp_path / "nowhere")
+
+
+def bare_run(n_rows, n_parts):
+    return Run("nowhere", "0", FitParams(), "", n_rows, n_parts)
+
+
+@given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
+@settings(max_examples=200, deadline=None)
+def test_spans__cover_all_rows_once(n_rows, n_parts):
+    run = bare_run(n_rows, n_parts)
+    spans = run.spans
+    assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])]
+    assert spans[-1][1] == n_rows
+    lengths = [b - a for a, b in spans]
+    assert set(lengths[:-1]) <= {run.part_rows}
+    assert 1 <= lengths[-1] <= run.part_rows
+    assert len(spans) <= n_parts
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_parts"), [(1, 1), (8191, 1), (16_384, 2), (20_000, 2), (600_000, 64)]
+)
+def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
+    dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
+    assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
+
+
+def test_start__number_of_parts_as_given(dataset):
+    for n_parts in (1, 3, 100):
+        run = Run.start(MemoryStore(), dataset, FitParams(n_parts=n_parts), {})
+        assert run.n_parts == n_parts
+        assert run.spans[-1][1] == 10
+
+
+def test_part__complete_or_absent(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    assert run.finished_parts("moments") == {}
+    values = table(4)
+    run.write_part("moments", 2, {"seconds": 1.5}, {"gram": values, "counts": np.arange(3)})
+    run.write_part("moments", 0, {"seconds": 0.5})
+    assert run.finished_parts("moments") == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
+    assert run.read_part("moments", 2, "gram").tobytes() == values.tobytes()
+    assert run.finished_parts("width") == {}
+
+
+def test_part__arrays_without_a_record_do_not_count(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
+    unfinished = run.group("moments/parts/1")
+    array = unfinished.create_array("gram", shape=(2,), dtype="f8")
+    array[...] = 1.0
+    assert set(run.finished_parts("moments")) == {0}
+    run.write_part("moments", 1, {"seconds": 0.7}, {"gram": table(2)})
+    assert set(run.finished_parts("moments")) == {0, 1}
+    np.testing.assert_array_equal(run.read_part("moments", 1, "gram"), table(2))
+
+
+def test_part__written_twice(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    for _ in range(2):
+        run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
+    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(3))
+    run.write_part("moments", 0, {"seconds": 0.6}, {"gram": table(5)})
+    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(5))
+
+
+def test_part__zeros_are_not_missing(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    run.write_part("moments", 0, {}, {"gram": np.zeros((3, 3)), "counts": np.zeros(2, np.int64)})
+    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), np.zeros((3, 3)))
+    np.testing.assert_array_equal(run.read_part("moments", 0, "counts"), [0, 0])
+
+
+def test_drop_parts__leaves_the_rest(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
+    run.write_part("width", 0, {"seconds": 0.5})
+    run.drop_parts("moments")
+    run.drop_parts("moments")
+    assert run.finished_parts("moments") == {}
+    assert list(run.finished_parts("width")) == [0]
+
+
+def test_require_row_array__keeps_what_is_written(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    expected = np.arange(20).reshape(10, 2)
+    run.require_row_array("neighbors/indices", np.int64, 2)
+    for start, stop in run.spans[:2]:
+        run.write_rows("neighbors/indices", start, expected[start:stop])
+    run.require_row_array("neighbors/indices", np.int64, 2)
+    np.testing.assert_array_equal(run.read("neighbors/indices", 0, 8), expected[:8])
+    run.write_rows("neighbors/indices", 8, expected[8:])
+    np.testing.assert_array_equal(run.read("neighbors/indices"), expected)
+    np.testing.assert_array_equal(run.read("neighbors/indices", 3, 9), expected[3:9])
+
+
+@pytest.mark.parametrize("n_parts", [1, 3, 4, 10, 50])
+def test_require_row_array__zeros_are_not_missing(dataset, n_parts):
+    run = Run.start(MemoryStore(), dataset, FitParams(n_parts=n_parts), {})
+    run.require_row_array("confidence/values", np.float64)
+    for start, stop in reversed(run.spans):
+        run.write_rows("confidence/values", start, np.zeros(stop - start))
+    np.testing.assert_array_equal(run.read("confidence/values"), np.zeros(10))
+
+
+def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=2), {})
+    run.require_row_array("confidence/values", np.float64)
+    run.write_rows("confidence/values", 0, np.ones(5))
+    with pytest.raises(MissingDataError, match="confidence/values/c/1"):
+        run.read("confidence/values")
+
+
+def test_finish_stage__adds_to_the_others(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    run.finish_stage("columns", {"seconds": 1.0})
+    run.finish_stage("width", {"value": 0.1 + 0.2})
+    assert Run.open(place).stages == {"columns": {"seconds": 1.0}, "width": {"value": 0.1 + 0.2}}
+    assert run.attributes["fingerprint"] == dataset.fingerprint
+
+
+def test_array__not_there(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    with pytest.raises(DamagedDataError, match="basis/rows is not there"):
+        run.basis_size()
+
+
+def test_run__moved_to_another_place(tmp_path, dataset):
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    moved = Run.start(tmp_path / "moved", dataset, FitParams(), {})
+    np.testing.assert_array_equal(moved.read_part("moments", 0, "gram"), table(3))
+
+
+def test_run__opens_in_zarr(tmp_path, dataset):
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
+    group = zarr.open_group(str(tmp_path / "run"), mode="r")
+    np.testing.assert_array_equal(group["moments/parts/0/gram"][...], table(3))

@@ -1,0 +1,101 @@
+"""What the storage tests write, and what they do to the files."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import (
+    Dataset,
+    create_dataset_arrays,
+    finish_dataset,
+    write_chunk,
+)
+from dask_nrbfn.storage.group import replacing_group
+from dask_nrbfn.storage.model import Model
+
+
+def table(n_rows, n_features=3, dtype="f8", seed=0):
+    """Draw X (n, p) over the whole range of an integer type, or normal values."""
+    rng = np.random.default_rng(seed)
+    if np.dtype(dtype).kind == "f":
+        return rng.normal(size=(n_rows, n_features)).astype(dtype)
+    bounds = np.iinfo(dtype)
+    return rng.integers(bounds.min, bounds.max, (n_rows, n_features), dtype=dtype, endpoint=True)
+
+
+def text(labels):
+    return np.array(labels, dtype=np.dtypes.StringDType())
+
+
+def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None):
+    """Write all chunks and finish the dataset."""
+    create_dataset_arrays(
+        group,
+        shape=X.shape,
+        x_dtype=X.dtype,
+        y_dtype=None if y is None else y.dtype,
+        chunk_rows=chunk_rows,
+    )
+    rows = min(chunk_rows, len(X))
+    summaries = [
+        write_chunk(group, i, X[a : a + rows], None if y is None else y[a : a + rows])
+        for i, a in enumerate(range(0, len(X), rows))
+    ]
+    finish_dataset(group, summaries, feature_names=feature_names)
+
+
+def write_dataset(location, X, y=None, **options) -> Dataset:
+    with replacing_group(location, overwrite=True) as group:
+        fill_dataset(group, X, y, **options)
+    return Dataset.open(location)
+
+
+def make_model(classes=(0, 1, 2), *, n_basis=5, n_features=4, seed=0, **changes) -> Model:
+    rng = np.random.default_rng(seed)
+    classes = np.asarray(classes)
+    values = {
+        "basis": rng.normal(size=(n_basis, n_features)),
+        "width": 1 / 3,
+        "weights": rng.normal(size=(len(classes), n_basis)) * 1e9,
+        "classes": classes,
+        "scaling": Scaling("standard", rng.normal(size=n_features), rng.uniform(1, 2, n_features)),
+        "params": FitParams(alpha=1e-7, basis_size=n_basis, scale="standard"),
+        "fitting_error": 0.1 + 0.2,
+        "spectral_risk": 1e300,
+    }
+    return Model(**(values | changes))
+
+
+def chunk_files(root) -> list[Path]:
+    return sorted(path for path in Path(root).rglob("*") if path.is_file() and "/c/" in str(path))
+
+
+@contextmanager
+def bytes_restored(path) -> Iterator[bytes]:
+    """Give the bytes of a file and write them back at the end."""
+    good = Path(path).read_bytes()
+    try:
+        yield good
+    finally:
+        Path(path).write_bytes(good)
+
+
+def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number of each bit, and the bytes with that bit flipped."""
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        yield bit, bytes(bad)
+
+
+def edit_attributes(location, *, drop=None, **changes):
+    """Change the attributes of a group behind the package's back."""
+    group = zarr.open_group(str(location), mode="r+")
+    attributes = {**group.attrs.asdict(), **changes}
+    attributes.pop(drop, None)
+    group.attrs.put(attributes)

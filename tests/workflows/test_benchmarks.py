@@ -1,0 +1,77 @@
+import re
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.stages.ingest import ingest_source
+from tests.workflows.script import run_script
+
+
+def run_benchmark(name, *arguments, cwd):
+    process = run_script(f"workflows/benchmarks/{name}.py", *arguments, cwd=cwd)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """Location of 600 whole-numbered rows of three overlapping classes."""
+    rng = np.random.default_rng(0)
+    y = np.arange(600) % 3
+    X = np.rint(40 + 25 * y[:, None] + 20 * rng.standard_normal((600, 5))).clip(0, 255)
+    location = tmp_path_factory.mktemp("benchmarks") / "dataset.zarr"
+    ingest_source(ArraySource(X.astype(np.uint8), y), location, chunk_rows=128)
+    return location
+
+
+def test_moments__prints_the_ratio_and_its_terms(tmp_path, dataset):
+    out = run_benchmark("moments", dataset, "--basis-size", 50, "--threads", 1, cwd=tmp_path)
+    n, p, r = 600, 5, 50
+    figures = dict(re.findall(r"^(\S.{15}) ([\d.]+)", out, flags=re.MULTILINE))
+    figures = {name.strip(): float(value) for name, value in figures.items()}
+    assert figures["basis rows"] == r
+    assert figures["GFLOP"] == round((n * r**2 + 2 * n * r * p + 4 * n * r) / 1e9, 1)
+    assert figures["seconds"] > 0
+    assert figures["ratio"] > 0
+    assert re.search(r"W\.T @ W: [\d.]+ before, [\d.]+ after", out)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_moments__draws_rows(tmp_path):
+    arguments = ("--rows", 400, "--features", 6, "--basis-size", 40)
+    out = run_benchmark("moments", *arguments, "--threads", 1, cwd=tmp_path)
+    assert re.search(r"^rows x features +400 x 6$", out, flags=re.MULTILINE)
+    assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_moments__basis_larger_than_the_rows(tmp_path, dataset):
+    arguments = (dataset, "--basis-size", 601, "--threads", 1)
+    process = run_script("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)
+    assert process.returncode == 2
+    assert "basis_size is 601." in process.stderr
+
+
+def test_fit__both_give_the_same_network(tmp_path, dataset):
+    arguments = (dataset, "--first", "dask", "--alpha", "1e-9", "--threads", 1)
+    out = run_benchmark("fit", *arguments, cwd=tmp_path)
+    rows = {line[:15].strip(): line[15:].split() for line in out.splitlines()[2:-1]}
+    assert list(rows)[:2] == ["process", "cluster start"]
+    assert rows["cluster start"][0] == rows["model"][0] == "-"
+    for figure in ("n_basis", "eps", "gamma"):
+        plain, dask = rows[figure]
+        assert plain == dask
+    assert 50 < int(rows["n_basis"][0]) < 550
+    for step in ("neighbors", "width", "moments", "weights", "total"):
+        assert len(rows[step]) in (2, 3)
+    assert re.fullmatch(r"ratio of the totals: [\d.]+", out.splitlines()[-1])
+
+
+def test_memory__prints_the_peak_against_the_limit(tmp_path):
+    arguments = (3000, "--basis-size", 100, "--memory", "512MiB", "--neighbors", "exact")
+    out = run_benchmark("memory", *arguments, "--threads", 1, cwd=tmp_path)
+    assert out.startswith("3000 x 32 float64, 750.00 kiB; 100 basis rows, neighbours exact")
+    (ratio,) = re.findall(r"^peak .* of 512\.00 MiB, ratio ([\d.]+); eps", out, flags=re.MULTILINE)
+    assert 0 < float(ratio) < 1

@@ -1,0 +1,189 @@
+import json
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from dask_nrbfn import NRBFNClassifier, NRBFNError
+from tests.workflows.script import ROOT, run_script
+
+SETTINGS = """
+[data]
+train = { source = "train.npz" }
+test = { source = "test.npz" }
+chunk_rows = 20
+
+[fit]
+alpha = 1e-9
+n_parts = 3
+
+[engine]
+workers = 0
+threads = 1
+
+[output]
+directory = "output"
+predictions = "predictions.csv"
+"""
+JOBS = ("ingest", "fit", "predict", "evaluate")
+
+
+def run_job(name, settings, *options):
+    return run_script(f"workflows/jobs/{name}.py", settings, *options, cwd="/")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A directory with rows and settings, and the processes of all jobs run twice in it.
+
+    The first fit runs on a cluster; the other jobs in their own process, to save starting one.
+    """
+    directory = tmp_path_factory.mktemp("jobs")
+    X, y = load_iris(return_X_y=True)
+    np.savez(directory / "train.npz", X=X[::2], y=y[::2])
+    np.savez(directory / "test.npz", X=X[1::2], y=y[1::2])
+    inline, cluster = directory / "settings.toml", directory / "cluster.toml"
+    inline.write_text(SETTINGS)
+    cluster.write_text(SETTINGS.replace("workers = 0", "workers = 1"))
+    first = {job: run_job(job, cluster if job == "fit" else inline) for job in JOBS}
+    return directory, (first, {job: run_job(job, inline) for job in JOBS})
+
+
+@pytest.mark.slow
+def test_jobs__all_end_well_twice(workplace):
+    _, rounds = workplace
+    for processes in rounds:
+        for process in processes.values():
+            assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.slow
+def test_jobs__results_are_those_of_the_estimator(workplace):
+    directory, rounds = workplace
+    X, y = load_iris(return_X_y=True)
+    network = NRBFNClassifier(alpha=1e-9, n_parts=3).fit(X[::2], y[::2])
+    predicted = np.loadtxt(directory / "predictions.csv", delimiter=",", skiprows=1, dtype=float)
+    np.testing.assert_array_equal(predicted[:, 0], network.predict(X[1::2]))
+    n_errors = int(np.sum(network.predict(X[1::2]) != y[1::2]))
+    for processes in rounds:
+        assert json.loads(processes["evaluate"].stdout) == {
+            "rows": 75,
+            "errors": n_errors,
+            "error_rate": n_errors / 75,
+        }
+
+
+@pytest.mark.slow
+def test_jobs__second_round_does_no_work_again(workplace):
+    _, (first, second) = workplace
+    assert "75 x 4 into" in first["ingest"].stderr
+    assert second["ingest"].stderr.count("is complete") == 2
+    assert "moments: 75 rows in" in first["fit"].stderr
+    assert "moments" not in second["fit"].stderr
+
+
+@pytest.mark.slow
+def test_jobs__fit_refuses_other_parameters_than_the_run_has(workplace):
+    directory, _ = workplace
+    other = directory / "other.toml"
+    other.write_text(SETTINGS.replace("alpha = 1e-9", "alpha = 1e-7"))
+    process = run_job("fit", other)
+    assert process.returncode == 2
+    what, how = process.stderr.splitlines()[-2:]
+    assert "alpha=1e-09 (now 1e-07)" in what
+    assert "another path" in how
+
+
+@pytest.mark.slow
+def test_jobs__overwrite_ingests_again(workplace):
+    directory, _ = workplace
+    process = run_job("ingest", directory / "settings.toml", "--overwrite")
+    assert process.returncode == 0, process.stderr
+    assert process.stderr.count(" into ") == 2
+
+
+def test_jobs__fit_before_ingest(tmp_path):
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    process = run_job("fit", tmp_path / "settings.toml")
+    assert process.returncode == 2
+    assert f"there is no dataset at {tmp_path}/output/train.zarr." in process.stderr
+
+
+def test_jobs__anything_else_is_a_traceback_and_1(tmp_path):
+    process = run_job("fit", tmp_path)
+    assert process.returncode == 1
+    assert "Traceback" in process.stderr
+
+
+WRONG = {
+    "section": ("[fit]", "[fitting]", "unknown key 'fitting' in the settings."),
+    "data key": ("chunk_rows", "chunks", "unknown key 'chunks' in [data]."),
+    "source key": ("test = { source", "test = { name", "unknown key 'name' in test in [data]."),
+    "fit key": ("n_parts", "parts", "unknown key 'parts' in [fit]."),
+    "engine key": ("threads", "cores", "unknown key 'cores' in [engine]."),
+    "output key": ("predictions", "labels", "unknown key 'labels' in [output]."),
+    "engine type": ("workers = 0", 'workers = "1"', "workers in [engine] is '1'."),
+    "engine bool": ("workers = 0", "workers = true", "workers in [engine] is True."),
+    "fit value": ("alpha = 1e-9", "alpha = 2", "alpha is 2."),
+    "engine value": ("threads = 1", "threads = 0", "threads is 0."),
+    "missing key": ('directory = "output"', "", "[output] has no directory."),
+    "no TOML": ("[fit]", "[fit", "settings.toml is no TOML: "),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from settings import read_settings
+
+    right, wrong, expected = WRONG[case]
+    assert right in SETTINGS
+    path = tmp_path / "settings.toml"
+    path.write_text(SETTINGS.replace(right, wrong, 1))
+    with pytest.raises(NRBFNError) as raised:
+        read_settings(path)
+    assert expected in raised.value.problem
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize("case", ["fit key", "no TOML"])
+def test_jobs__bad_settings_are_two_lines_and_2(tmp_path, case):
+    right, wrong, expected = WRONG[case]
+    (tmp_path / "settings.toml").write_text(SETTINGS.replace(right, wrong, 1))
+    process = run_job("fit", tmp_path / "settings.toml")
+    assert process.returncode == 2
+    what, how = process.stderr.splitlines()
+    assert expected in what
+    assert how
+    assert process.stdout == ""
+
+
+def test_jobs__no_settings_file(tmp_path):
+    process = run_job("ingest", tmp_path / "settings.toml")
+    assert process.returncode == 2
+    assert process.stderr.splitlines() == [
+        f"{tmp_path}/settings.toml does not exist.",
+        "Give the path of a TOML file.",
+    ]
+
+
+@pytest.mark.parametrize("job", ["predict", "evaluate"])
+def test_jobs__test_rows_are_asked_for(tmp_path, job):
+    without = SETTINGS.replace('test = { source = "test.npz" }\n', "")
+    (tmp_path / "settings.toml").write_text(without)
+    process = run_job(job, tmp_path / "settings.toml")
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[0] == "[data] has no test."
+
+
+def test_jobs__example_settings_are_read(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    for name in ("train.csv", "test.csv"):
+        table = np.column_stack([X, y])
+        np.savetxt(tmp_path / name, table, delimiter=",", header="a,b,c,d,class", comments="")
+    text = (ROOT / "workflows/jobs/example.toml").read_text()
+    (tmp_path / "example.toml").write_text(text)
+    process = run_job("ingest", tmp_path / "example.toml")
+    assert process.returncode == 0, process.stderr
+    assert (tmp_path / "output/train.zarr").is_dir()
+    assert (tmp_path / "output/test.zarr").is_dir()

@@ -1,0 +1,151 @@
+"""The settings of a training, read from one TOML file that all its jobs share."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dask_nrbfn import EngineOptions, FitParams
+from dask_nrbfn.errors import MissingDataError, ParameterError
+
+SECTIONS = ("data", "fit", "engine", "output")
+DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
+SOURCE_KEYS = {"source": str, "x": str, "y": str, "label": str}
+# FitParams checks its values itself.
+FIT_KEYS = dict.fromkeys((field.name for field in fields(FitParams)), object)
+ENGINE_KEYS = {
+    "scheduler": str,
+    "scheduler_file": str,
+    "workers": int,
+    "threads": int,
+    "memory": str,
+    "bar": bool,
+}
+OUTPUT_KEYS = {"directory": str, "predictions": str}
+TYPE_NAMES = {dict: "a table", int: "a whole number", str: "text", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the jobs of one training need.
+
+    Attributes
+    ----------
+    sources : mapping
+        Of "train" and perhaps "test": the file with these rows and how to read it, as
+        `dask_nrbfn.ingest_file` takes them.
+    chunk_rows : int or None
+    fit : FitParams
+    engine : EngineOptions
+    directory : str
+        Where train.zarr, test.zarr and run.zarr are: a directory or URL.
+    predictions : str
+        Where the predictions of the test rows go.
+    """
+
+    sources: Mapping[str, Mapping[str, str]]
+    chunk_rows: int | None
+    fit: FitParams
+    engine: EngineOptions
+    directory: str
+    predictions: str
+
+    def source(self, part: str) -> Mapping[str, str]:
+        """Return the source of "train" or "test".
+
+        Raises
+        ------
+        ParameterError
+            If the settings have none.
+        """
+        if part not in self.sources:
+            raise ParameterError(
+                f"[data] has no {part}.",
+                f'Add a line such as {part} = {{ source = "{part}.csv" }}.',
+            )
+        return self.sources[part]
+
+    def location(self, name: str) -> str:
+        """Return where "train", "test" or "run" is."""
+        return f"{self.directory}/{name}.zarr"
+
+
+def read_settings(path: Path) -> Settings:
+    """Return the settings in a TOML file; its relative paths are relative to the file.
+
+    Raises
+    ------
+    MissingDataError
+        If there is no such file.
+    ParameterError
+        If it is no TOML, or has an unknown or missing key or a value that is not allowed.
+    """
+    tables = _read_tables(path)
+    _check("the settings", tables, dict.fromkeys(SECTIONS, dict), required=("data", "output"))
+    data, output = tables["data"], tables["output"]
+    fit, engine = tables.get("fit", {}), dict(tables.get("engine", {}))
+    _check("[data]", data, DATA_KEYS, required=("train",))
+    _check("[fit]", fit, FIT_KEYS)
+    _check("[engine]", engine, ENGINE_KEYS)
+    _check("[output]", output, OUTPUT_KEYS, required=("directory",))
+    base = path.absolute().parent
+    if "scheduler_file" in engine:
+        engine["scheduler_file"] = _resolve(base, engine["scheduler_file"])
+    directory = _resolve(base, output["directory"])
+    return Settings(
+        sources={
+            part: _read_source(part, data[part], base) for part in ("train", "test") if part in data
+        },
+        chunk_rows=data.get("chunk_rows"),
+        fit=FitParams(**fit),
+        engine=EngineOptions(**engine),
+        directory=directory,
+        predictions=_resolve(base, output.get("predictions", f"{directory}/predictions.zarr")),
+    )
+
+
+def _read_tables(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise MissingDataError(
+            f"{path} does not exist.", "Give the path of a TOML file."
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"{path} is no TOML: {error}.", "Correct it.") from error
+
+
+def _read_source(part: str, source: dict[str, str], base: Path) -> dict[str, str]:
+    _check(f"{part} in [data]", source, SOURCE_KEYS, required=("source",))
+    resolved = {**source, "source": _resolve(base, source["source"])}
+    # The labels of an .npy file are in another file, those of an .npz file in a member.
+    if source["source"].endswith(".npy") and "y" in source:
+        resolved["y"] = _resolve(base, source["y"])
+    return resolved
+
+
+def _check(
+    place: str,
+    table: Mapping[str, Any],
+    keys: Mapping[str, type],
+    *,
+    required: tuple[str, ...] = (),
+) -> None:
+    for key, value in table.items():
+        if key not in keys:
+            raise ParameterError(
+                f"unknown key {key!r} in {place}.", f"Known keys are {', '.join(keys)}."
+            )
+        # bool is an int to isinstance.
+        if keys[key] is not object and type(value) is not keys[key]:
+            raise ParameterError(
+                f"{key} in {place} is {value!r}.", f"Give {TYPE_NAMES[keys[key]]}."
+            )
+    for key in required:
+        if key not in table:
+            raise ParameterError(f"{place} has no {key}.", "Add it; example.toml shows how.")
+
+
+def _resolve(base: Path, location: str) -> str:
+    return location if "://" in location else str(base / Path(location).expanduser())
