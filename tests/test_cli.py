@@ -144,7 +144,7 @@ def test_cli__on_a_local_cluster_as_inline(tmp_path, dataset):
 
 def test_cli__on_a_running_scheduler(tmp_path, dataset, two_workers):
     address = two_workers.client.scheduler_info()["address"]
-    two_workers.client.write_scheduler_file(str(tmp_path / "scheduler.json"))
+    (tmp_path / "scheduler.json").write_text(json.dumps({"address": address}))
     for index, option in enumerate(
         (["--scheduler", address], ["--scheduler-file", tmp_path / "scheduler.json"])
     ):

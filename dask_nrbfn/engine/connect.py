@@ -100,7 +100,7 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
                 bar=options.bar, threads=blas_threads(), memory_bytes=_memory_bytes(options)
             )
     else:
-        with local_cluster(options) as cluster, Client(cluster) as local:
+        with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield _engine(local, bar=options.bar)
 
 
@@ -151,7 +151,7 @@ def _open_client(options: EngineOptions) -> Client:
         address = _read_scheduler_file(options.scheduler_file)
         place = f"{address}, the address in {options.scheduler_file}"
     try:
-        return Client(address)
+        return Client(address, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."

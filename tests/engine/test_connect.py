@@ -77,7 +77,7 @@ def test_connect__client_stays_open(two_workers):
 def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, caplog):
     address = two_workers.client.scheduler.address
     path = tmp_path / "scheduler.json"
-    two_workers.client.write_scheduler_file(str(path))
+    path.write_text(json.dumps({"address": address}))
     for options in (EngineOptions(scheduler=address), EngineOptions(scheduler_file=str(path))):
         with caplog.at_level(logging.INFO, logger="dask_nrbfn"), connect(options) as engine:
             assert engine.run(work.square, [(5,)], label="squares") == [25]
