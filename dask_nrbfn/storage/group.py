@@ -291,9 +291,9 @@ def create_array(
 
 
 def write_array(group: zarr.Group, name: str, values: NDArray[Any], *dimensions: str) -> None:
-    """Store a whole small array, in chunks of about 64 MiB along its first axis."""
+    """Store a whole small array, in chunks of about 16 MiB along its first axis."""
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
-    chunks = (min(len(values), max(1, 2**26 // row_bytes)), *values.shape[1:])
+    chunks = (min(len(values), max(1, 2**24 // row_bytes)), *values.shape[1:])
     array = create_array(
         group, name, shape=values.shape, dtype=values.dtype, chunks=chunks, dimensions=dimensions
     )
