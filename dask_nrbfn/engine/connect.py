@@ -202,7 +202,7 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
         bar=bar,
     )
     logger.info(
-        "%d tasks at a time on %s, %d BLAS threads each",
+        "up to %d tasks at a time on %s, BLAS threads of each: %d",
         engine.n_workers,
         client.scheduler_info()["address"],
         threads,

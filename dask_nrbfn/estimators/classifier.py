@@ -1,5 +1,7 @@
 """The classifier."""
 
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -29,7 +31,7 @@ from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, exists, normalize
+from dask_nrbfn.storage.group import Location, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -58,8 +60,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Seeds the approximate search and the choice among equally confident rows.
     store : str or path, default=None
         Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
-        predictions are put: a directory or URL that all workers can open. A fit that was
-        interrupted goes on from there. None: a temporary directory.
+        predictions are put: a directory or URL that all workers can open. A fit of the same rows
+        and parameters that was interrupted goes on from there. None: a temporary directory.
 
     Attributes
     ----------
@@ -205,19 +207,15 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:
         with self._workplace() as place:
-            location = f"{place}/dataset"
-            if exists(location) and exists(f"{place}/run"):
-                dataset = Dataset.open(location)
-            else:
-                dataset = ingest_dask(_to_dask(X), _to_dask(y), location, overwrite=True)
-            self._fit_at(dataset, f"{place}/run", params)
+            dataset = ingest_dask(_to_dask(X), _to_dask(y), f"{place}/dataset", overwrite=True)
+            self._fit_at(dataset, _run_location(place, dataset, params), params)
 
     def _fit_dataset(self, dataset: Dataset, params: FitParams) -> None:
         if isinstance(normalize(dataset.location), MemoryStore):
             self._fit_at(dataset, MemoryStore(), params)
             return
         with self._workplace() as place:
-            self._fit_at(dataset, f"{place}/run", params)
+            self._fit_at(dataset, _run_location(place, dataset, params), params)
 
     def _fit_at(self, dataset: Dataset, location: Location, params: FitParams) -> None:
         with _active_engine(dataset) as engine:
@@ -283,6 +281,12 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         location = f"{directory}/model-{uuid.uuid4().hex}"
         self._model.save(location)
         return location
+
+
+def _run_location(place: str, dataset: Dataset, params: FitParams) -> str:
+    """Return where the run of these rows and parameters is, and no other."""
+    identity = json.dumps([dataset.fingerprint, params.to_dict()])
+    return f"{place}/run-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
 
 
 def _is_dask(X: Any) -> bool:

@@ -83,7 +83,7 @@ def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, c
             assert engine.run(work.square, [(5,)], label="squares") == [25]
             other = engine.client
         assert other.status == "closed"
-        assert f"2 tasks at a time on {address}, 1 BLAS threads each" in caplog.messages
+        assert f"up to 2 tasks at a time on {address}, BLAS threads of each: 1" in caplog.messages
     assert two_workers.run(work.square, [(6,)], label="squares") == [36]
 
 

@@ -152,7 +152,23 @@ def test_classifier__fits_on_the_active_client(tmp_path, table, expected, two_wo
         lazy = network.predict(X)
         assert sum(len(pickle.dumps(task)) for task in dict(lazy.dask).values()) < 100_000
         np.testing.assert_array_equal(lazy.compute(), expected.predict(table[0]))
-    assert Run.open(tmp_path / "run").attributes["environment"]["n_workers"] == 2
+    (location,) = tmp_path.glob("run-*")
+    assert Run.open(location).attributes["environment"]["n_workers"] == 2
+
+
+def test_classifier__store_resumes_the_same_fit_and_no_other(tmp_path, table, expected):
+    X, y = da.from_array(table[0]), da.from_array(table[1])
+    network = clone(expected).set_params(store=tmp_path)
+    same_network(network.fit(X, y), expected)
+    (first,) = tmp_path.glob("run-*")
+    started = Run.open(first).stages
+    same_network(clone(network).fit(X, y), expected)
+    assert Run.open(first).stages == started
+    moved = clone(network).fit(X + 1, y)
+    assert abs(moved.basis_ - network.basis_ - 1).max() < 1e-9
+    other = clone(network).set_params(alpha=1e-3).fit(X, y)
+    assert other.fitting_error_ > network.fitting_error_
+    assert len(list(tmp_path.glob("run-*"))) == 3
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
