@@ -294,12 +294,20 @@ def fit_arguments(dataset, place):
 def wait_for_parts(place, *, process, n_parts, limit_s=200):
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        done = [p for p in place.glob("moments/parts/*/zarr.json") if "record" in p.read_text()]
-        if len(done) >= n_parts:
+        if len(written_parts(place)) >= n_parts:
             return
         assert process.poll() is None, "the job ended early"
         time.sleep(0.02)
     raise AssertionError("no parts were finished in time")
+
+
+def written_parts(place):
+    """Return when each finished part of moments was written."""
+    return {
+        path: path.stat().st_mtime_ns
+        for path in place.glob("moments/parts/*/zarr.json")
+        if "record" in path.read_text()
+    }
 
 
 def worker_pids(pid):
@@ -334,14 +342,17 @@ def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, 
     wounded = tmp_path / "wounded"
     job = subprocess.Popen(fit_arguments(large, wounded), stderr=subprocess.PIPE, text=True)
     wait_for_parts(wounded, process=job, n_parts=2)
-    before = {p: p.stat().st_mtime_ns for p in wounded.glob("moments/parts/*/zarr.json")}
+    before = written_parts(wounded)
     victims = worker_pids(job.pid)
     assert victims
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
+    wait_for_parts(wounded, process=job, n_parts=len(before) + 2)
+    after = written_parts(wounded)
+    assert len(before) >= 2
+    assert {part: after[part] for part in before} == before
     _, errors = job.communicate()
     assert job.returncode == 0, errors
-    assert len(before) >= 2
     same_bits(Run.open(wounded), whole)
 
 

@@ -112,6 +112,8 @@ class DaskEngine:
                     measured = future.result()
                     self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
                     results[numbers[future.key]] = measured.value
+                    # Or dask computes it again if the worker that holds it dies.
+                    future.release()
                     advance()
         except KilledWorker as error:
             raise WorkerLostError(
@@ -121,7 +123,7 @@ class DaskEngine:
                 "or lower basis_size. Started again, the run goes on where it stopped.",
             ) from error
         finally:
-            if pending := [future for future in futures if not future.done()]:
+            if pending := [future for future in futures if future.status == "pending"]:
                 self.client.cancel(pending)
         return results
 

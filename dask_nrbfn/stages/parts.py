@@ -68,7 +68,11 @@ def run_tasks(
 def _run_part(
     task: PartTask, stage: str, run_location: Location, dataset_location: Location, index: int
 ) -> dict[str, Any]:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    run = Run.open(run_location)
+    if (finished := run.part_record(stage, index)) is not None:
+        # dask runs a task again when the worker that had its result is lost.
+        return finished
+    dataset = Dataset.open(dataset_location)
     start = time.perf_counter()
     result = task(run, dataset, *run.spans[index])
     record = {**result.record, "seconds": time.perf_counter() - start}

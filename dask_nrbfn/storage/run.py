@@ -221,6 +221,14 @@ class Run:
             if "record" in part.attrs
         }
 
+    def part_record(self, stage: str, index: int) -> dict[str, Any] | None:
+        """Return the record of one part, None if it is not complete."""
+        part = self._stored.get(f"{stage}/parts/{index}")
+        if not isinstance(part, zarr.Group):
+            return None
+        record: dict[str, Any] | None = attributes_of(part).get("record")
+        return record
+
     def write_part(
         self,
         stage: str,
