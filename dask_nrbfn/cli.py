@@ -24,8 +24,6 @@ from dask_nrbfn.storage.model import Model
 # What the user can mend, as the README promises; 1 is anything else.
 EXIT_MENDABLE = 2
 
-_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-
 
 class _Commands(click.Group):
     """Says what went wrong and how to mend it in two lines, and exits with 2."""
@@ -36,13 +34,10 @@ class _Commands(click.Group):
         except NRBFNError as error:
             _exit_mendable(ctx, error.problem, error.remedy)
         except OSError as error:
-            if error.errno not in _FULL_DISK:
-                raise
-            _exit_mendable(
-                ctx,
-                f"no space is left on the device ({error}).",
-                "Free some, or write elsewhere; what was finished is kept.",
-            )
+            remedy = "Check the path, what is there, and its permissions."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                remedy = "Free some space, or write elsewhere; what was finished is kept."
+            _exit_mendable(ctx, f"{error}.", remedy)
 
 
 def _exit_mendable(ctx: click.Context, problem: str, remedy: str) -> None:

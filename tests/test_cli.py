@@ -248,6 +248,47 @@ def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
 
 
+def test_cli__nothing_replaces_another_kind(tmp_path, csv, dataset):
+    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
+    predict = ["predict", tmp_path / "run", dataset]
+    for out in (dataset, tmp_path / "run"):
+        assert (
+            "exists and is a dask_nrbfn" in refuse(*predict, out, "--overwrite", "--workers", 0)[0]
+        )
+    assert (
+        "exists and is a dask_nrbfn.run"
+        in refuse("ingest", csv, tmp_path / "run", "--label", "kind", "--overwrite")[0]
+    )
+    assert "n_rows" in succeed("inspect", dataset)
+    assert "ends in .gz" in refuse(*predict, tmp_path / "out.csv.gz", "--workers", 0)[0]
+    (tmp_path / "out.csv").mkdir()
+    assert "exists" in refuse(*predict, tmp_path / "out.csv", "--overwrite", "--workers", 0)[0]
+
+
+def test_cli__labels_of_another_kind(tmp_path, dataset):
+    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
+    X, y = spirals(40)
+    write_table(tmp_path / "text", X, y.astype(str))
+    problem, _ = refuse("evaluate", tmp_path / "run", tmp_path / "text", "--workers", 0)
+    assert "such as '0', are none of the model's, such as 0" in problem
+
+
+def test_cli__places(tmp_path, csv, dataset):
+    assert "rows.csv is no dataset" in refuse("fit", csv, tmp_path / "run", "--workers", 0)[0]
+    assert (
+        "is a dask_nrbfn.dataset, not a dask_nrbfn.run"
+        in refuse("fit", dataset, dataset, "--workers", 0)[0]
+    )
+    (tmp_path / "empty").mkdir()
+    succeed("fit", dataset, tmp_path / "empty", "--workers", 0)
+    succeed("ingest", csv, f"file://{tmp_path}/by url", "--label", "kind")
+    assert "n_rows             300" in succeed("inspect", tmp_path / "by url")
+    below_a_file = refuse("ingest", csv, csv / "data", "--label", "kind")[0]
+    assert str(csv) in below_a_file
+    problem, _ = refuse("ingest", csv, "s3://nowhere/data", "--label", "kind")
+    assert "not installed" in problem
+
+
 def test_cli__bad_engine_options(tmp_path, dataset):
     fit = ["fit", dataset, tmp_path / "run"]
     assert "workers is -1" in refuse(*fit, "--workers", -1)[0]
@@ -275,7 +316,7 @@ def test_cli__full_disk(tmp_path, dataset):
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
     assert done.returncode == 2, done.stderr
-    assert "error: no space is left on the device" in done.stderr
+    assert "error: [Errno 28] No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
 
 

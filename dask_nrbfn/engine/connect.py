@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dask
+from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
@@ -110,7 +111,7 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS."""
     workers = options.workers or 1
-    threads = options.threads or max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = options.threads or max(1, CPU_COUNT // workers)
     with (
         _environment(worker_environment(threads)),
         dask.config.set(cluster_settings(threads)),
@@ -152,7 +153,7 @@ def _open_client(options: EngineOptions) -> Client:
         place = f"{address}, the address in {options.scheduler_file}"
     try:
         return Client(address, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AssertionError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
         ) from error

@@ -1,19 +1,19 @@
 """Engines run a list of tasks and return their results in order."""
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 from distributed import Client, KilledWorker, as_completed
 from distributed.system import MEMORY_LIMIT
 
 from dask_nrbfn.engine.progress import progress
-from dask_nrbfn.errors import WorkerLostError
+from dask_nrbfn.errors import NRBFNError, WorkerLostError
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class InlineEngine:
 
     bar: bool = False
     n_workers: int = 1
-    threads: int = len(os.sched_getaffinity(0))
+    threads: int = CPU_COUNT
     memory_bytes: int = MEMORY_LIMIT
     peak_bytes: int = 0
     in_memory: bool = True
@@ -131,7 +131,12 @@ class DaskEngine:
 def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
     """Run a task and say how long it took and how large its process has been."""
     start = time.perf_counter()
-    value = task(*arguments)
+    try:
+        value = task(*arguments)
+    except NRBFNError as error:
+        # What lies behind it need not survive the way from a worker.
+        error.__cause__ = error.__context__ = None
+        raise
     return Measured(value, time.perf_counter() - start, peak_resident_bytes())
 
 

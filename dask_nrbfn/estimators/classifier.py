@@ -1,22 +1,21 @@
 """The classifier."""
 
+import atexit
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-import uuid
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import dask.array as da
 import numpy as np
 import zarr
-from distributed import get_client
+from distributed import default_client
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
@@ -25,13 +24,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, normalize
+from dask_nrbfn.stages.predict import check_same_columns
+from dask_nrbfn.storage.dataset import Dataset, check_finite
+from dask_nrbfn.storage.group import Location, exists, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -186,8 +186,6 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         params = model.params.to_dict()
         network = cls(random_state=params.pop("seed"), **params)
         network._take_model(model)
-        if model.feature_names is not None:
-            network.feature_names_in_ = np.array(model.feature_names, dtype=object)
         return network
 
     def _params(self) -> FitParams:
@@ -203,25 +201,33 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         dataset = ingest_arrays(rows, codes, MemoryStore())
-        self._take_run(fit_dataset(dataset, MemoryStore(), params, InlineEngine()), classes)
+        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+        names = getattr(self, "feature_names_in_", None)
+        self._take_run(run, classes, None if names is None else tuple(names))
 
     def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:
         with self._workplace() as place:
-            dataset = ingest_dask(_to_dask(X), _to_dask(y), f"{place}/dataset", overwrite=True)
-            self._fit_at(dataset, _run_location(place, dataset, params), params)
+            rows, labels = _to_dask(X), _to_dask(y)
+            dataset = ingest_dask(rows, labels, f"{place}/dataset", overwrite=True)
+            # Stored as int64, bool and whole floats come back as what they were.
+            dtype = labels.dtype if labels.dtype.kind in "bf" else dataset.classes.dtype
+            location = _run_location(place, dataset, params)
+            self._fit_at(dataset, location, params, dataset.classes.astype(dtype))
 
     def _fit_dataset(self, dataset: Dataset, params: FitParams) -> None:
         if isinstance(normalize(dataset.location), MemoryStore):
-            self._fit_at(dataset, MemoryStore(), params)
+            self._fit_at(dataset, MemoryStore(), params, dataset.classes)
             return
         with self._workplace() as place:
-            self._fit_at(dataset, _run_location(place, dataset, params), params)
+            location = _run_location(place, dataset, params)
+            self._fit_at(dataset, location, params, dataset.classes)
 
-    def _fit_at(self, dataset: Dataset, location: Location, params: FitParams) -> None:
+    def _fit_at(
+        self, dataset: Dataset, location: Location, params: FitParams, classes: NDArray[Any]
+    ) -> None:
         with _active_engine(dataset) as engine:
-            self._take_run(fit_dataset(dataset, location, params, engine), dataset.classes)
-        if dataset.feature_names is not None:
-            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
+            run = fit_dataset(dataset, location, params, engine)
+        self._take_run(run, classes, dataset.feature_names)
 
     @contextmanager
     def _workplace(self) -> Iterator[str]:
@@ -231,8 +237,9 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
             yield directory
 
-    def _take_run(self, run: Run, classes: NDArray[Any]) -> None:
-        self._take_model(replace(Model.load(run.location), classes=classes))
+    def _take_run(self, run: Run, classes: NDArray[Any], names: tuple[str, ...] | None) -> None:
+        model = Model.load(run.location)
+        self._take_model(replace(model, classes=classes, feature_names=names))
         self.confidence_ = run.read("confidence/values")
         self.basis_indices_ = run.read("basis/rows")
 
@@ -245,41 +252,47 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.fitting_error_ = model.fitting_error
         self.spectral_risk_ = model.spectral_risk
         self.n_features_in_ = model.n_features
+        if model.feature_names is not None:
+            self.feature_names_in_ = np.array(model.feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         if isinstance(X, Dataset):
+            check_same_columns(self._model, X)
             X = X.X
         if not isinstance(X, zarr.Array):
             X = validate_data(self, X, reset=False)
         self._model.check_columns(X.shape[1])
-        step = block_rows(len(self.basis_))
-        starts = range(0, X.shape[0], step)
-        return np.concatenate([self._model.scores(np.asarray(X[a : a + step])) for a in starts])
+        return _scores_in_blocks(self._model, X)
 
     def _map_dask(self, X: Any, wanted: str) -> da.Array:
         rows = X.to_dask_array() if hasattr(X, "to_dask_array") else X
         self._model.check_columns(rows.shape[1])
+        if hasattr(X, "columns"):
+            self._model.check_names(tuple(map(str, X.columns)))
         rows = rows.rechunk({1: -1})
         columns = len(self.classes_)
         flat = wanted == "labels" or (wanted == "decisions" and columns == 2)
+        dtype = self.classes_.dtype if wanted == "labels" else np.float64
         return rows.map_blocks(
             _predict_block,
             self._published_model(),
             wanted,
-            dtype=self.classes_.dtype if wanted == "labels" else np.float64,
+            meta=np.empty((0,) if flat else (0, columns), dtype=dtype),
             drop_axis=1 if flat else None,
             chunks=(rows.chunks[0],) if flat else (rows.chunks[0], (columns,)),
         )
 
     def _published_model(self) -> str:
-        """Write the model where workers can open it, so that it is not part of any graph."""
-        if self.store is None:
-            directory = tempfile.mkdtemp(prefix="dask-nrbfn-")
-            weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        else:
-            directory = str(normalize(self.store))
-        location = f"{directory}/model-{uuid.uuid4().hex}"
-        self._model.save(location)
+        """Write the model where workers can open it, so that it is not part of any graph.
+
+        Without a store it stays until this process ends, and with it the lazy predictions.
+        """
+        place = _process_directory() if self.store is None else str(normalize(self.store))
+        location = f"{place}/model-{self._model.digest()}"
+        if not exists(location):
+            self._model.save(location)
         return location
 
 
@@ -300,13 +313,15 @@ def _is_lazy(X: Any) -> bool:
 def _to_dask(values: Any) -> Any:
     if isinstance(values, zarr.Array):
         return da.from_zarr(values)
-    return values if _is_dask(values) else da.from_array(np.asarray(values))
+    if values is None:
+        raise DataError("y is missing.", "Give one label per row of X.")
+    return values if _is_dask(values) else da.from_array(np.asarray(values), chunks=-1)
 
 
 @contextmanager
 def _active_engine(dataset: Dataset) -> Iterator[Engine]:
     try:
-        client = get_client()
+        client = default_client()
     except ValueError:
         client = None
     if client is None or isinstance(dataset.location, MemoryStore):
@@ -325,7 +340,24 @@ def _probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return clipped / clipped.sum(axis=1, keepdims=True)
 
 
-# Every location is written once under a fresh name, so a cached model cannot be out of date.
+@cache
+def _process_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="dask-nrbfn-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _scores_in_blocks(model: Model, X: Any) -> NDArray[np.float64]:
+    step = block_rows(len(model.basis))
+    scores = np.empty((X.shape[0], len(model.classes)))
+    for start in range(0, len(scores), step):
+        rows = np.asarray(X[start : start + step])
+        check_finite(rows, first_row=start)
+        scores[start : start + step] = model.scores(rows)
+    return scores
+
+
+# The location names the content, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
 def _open_model(location: str) -> Model:
     return Model.load(location)
@@ -333,8 +365,7 @@ def _open_model(location: str) -> Model:
 
 def _predict_block(X: NDArray[Any], location: str, wanted: str) -> NDArray[Any]:
     model = _open_model(location)
-    step = block_rows(len(model.basis))
-    scores = np.concatenate([model.scores(X[a : a + step]) for a in range(0, len(X), step)])
+    scores = _scores_in_blocks(model, X)
     if wanted == "labels":
         return model.classes[scores.argmax(axis=1)]
     return _decisions(scores) if wanted == "decisions" else _probabilities(scores)

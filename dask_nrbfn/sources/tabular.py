@@ -296,7 +296,7 @@ def _csv_batches(path: str, types: dict[str, pa.DataType]) -> Iterator[pa.Record
 def _csv_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except NRBFNError:
+    except (NRBFNError, PermissionError):
         raise
     except (ValueError, OSError) as error:
         message = str(error)
@@ -344,7 +344,7 @@ def _open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
     try:
         with parquet.ParquetFile(path, buffer_size=COLUMN_BYTES, pre_buffer=False) as file:
             yield file
-    except NRBFNError:
+    except (NRBFNError, PermissionError):
         raise
     except (pa.ArrowException, OSError) as error:
         raise DamagedDataError(

@@ -25,7 +25,6 @@ def compute_confidence(run: Run, dataset: Dataset, engine: Engine) -> dict[str, 
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
-    run.drop_parts("confidence")
     return {}
 
 

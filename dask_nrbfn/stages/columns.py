@@ -1,6 +1,9 @@
 """Stage "columns": statistics of every column, and the first look at every value."""
 
+import numpy as np
+
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.storage.dataset import Dataset, check_finite
@@ -16,16 +19,22 @@ def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, flo
     """
     run_parts(run, dataset, engine, stage="columns", task=_column_part)
     total = ColumnStatistics.zeros(dataset.n_features)
-    for index in range(len(run.spans)):
-        total += ColumnStatistics(
-            run.spans[index][1] - run.spans[index][0],
-            run.read_part("columns", index, "mean"),
-            run.read_part("columns", index, "squared_deviation"),
+    with np.errstate(over="ignore", invalid="ignore"):
+        for index, (start, stop) in enumerate(run.spans):
+            total += ColumnStatistics(
+                stop - start,
+                run.read_part("columns", index, "mean"),
+                run.read_part("columns", index, "squared_deviation"),
+            )
+    extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
+    if len(extreme):
+        raise DataError(
+            f"the values of column {extreme[0]} are too large to be squared in float64.",
+            "Divide the column by its largest value.",
         )
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    run.drop_parts("columns")
     return {}
 
 
@@ -44,10 +53,11 @@ def read_scaling(run: Run) -> Scaling:
 def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     statistics = ColumnStatistics.zeros(dataset.n_features)
     row = start
-    for X, _ in dataset.blocks(start, stop, block_rows(dataset.n_features)):
-        check_finite(X, first_row=row)
-        statistics += ColumnStatistics.from_block(X)
-        row += len(X)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for X, _ in dataset.blocks(start, stop, block_rows(dataset.n_features)):
+            check_finite(X, first_row=row)
+            statistics += ColumnStatistics.from_block(X)
+            row += len(X)
     return PartResult(
         {"rows": stop - start},
         {"mean": statistics.mean, "squared_deviation": statistics.squared_deviation},

@@ -67,6 +67,7 @@ def fit_dataset(dataset: Dataset, location: Location, params: FitParams, engine:
     for stage in STAGES:
         if stage not in run.stages:
             run_stage(stage, run, dataset, engine)
+        run.drop_parts(stage)
     return run
 
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import ArraySource, Source, open_source
+from dask_nrbfn.sources.dtypes import feature_dtype, label_dtype, to_labels
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -107,7 +108,7 @@ def ingest_source(
     """Write a dataset from an open source, chunk after chunk."""
     rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype)
     rows = min(rows, source.n_rows)
-    with replacing_group(location, overwrite=overwrite) as group:
+    with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
             shape=(source.n_rows, source.n_features),
@@ -167,7 +168,7 @@ def ingest_dask(
         )
     size = min(_check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype), len(rows))
     rows = rows.rechunk((size, -1))
-    with replacing_group(location, overwrite=overwrite) as group:
+    with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
             shape=rows.shape,
@@ -191,34 +192,40 @@ def ingest_dask(
 
 
 def _dask_rows(X: Any) -> da.Array:
-    rows = X.to_dask_array(lengths=True) if hasattr(X, "to_dask_array") else X
-    if np.isnan(sum(rows.shape)):
-        rows = rows.compute_chunk_sizes()
-    if rows.ndim != 2 or rows.dtype.kind not in "biuf" or 0 in rows.shape:
+    rows = _with_lengths(X)
+    if rows.ndim != 2 or 0 in rows.shape:
         raise DataError(
-            f"X is {rows.ndim}-dimensional {rows.dtype} of shape {rows.shape}.",
-            "Give a table of numbers with at least one row and one column.",
+            f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
         )
-    if rows.dtype == bool:
-        return rows.astype(np.uint8)
-    return rows if rows.dtype != np.float16 else rows.astype(np.float32)
+    return rows.astype(feature_dtype(rows.dtype, "X"))
 
 
 def _dask_labels(y: Any) -> da.Array:
-    labels = y.to_dask_array(lengths=True) if hasattr(y, "to_dask_array") else y
-    if np.isnan(sum(labels.shape)):
-        labels = labels.compute_chunk_sizes()
+    labels = _with_lengths(y)
     if labels.ndim != 1:
         raise DataError(f"y has shape {labels.shape}.", "Give one label per row of X.")
-    if labels.dtype.kind in "bi":
-        return labels.astype(np.int64)
-    if labels.dtype.kind in "OUT":
-        return labels.map_blocks(_to_text, dtype=np.dtypes.StringDType())
-    raise DataError(f"y has dtype {labels.dtype}.", "Labels must be integers or strings.")
+    # A column of text is Python objects in pandas; each block is checked when it is computed.
+    text = labels.dtype.kind in "OT"
+    dtype = np.dtypes.StringDType() if text else label_dtype(labels.dtype, "y")
+    return da.map_blocks(_block_labels, labels, dtype=dtype, meta=np.empty(0, dtype=dtype))
 
 
-def _to_text(labels: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(labels).astype(np.dtypes.StringDType())
+def _with_lengths(values: Any) -> da.Array:
+    array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
+    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
+
+
+def _block_labels(labels: NDArray[Any]) -> NDArray[Any]:
+    values = np.asarray(labels)
+    if values.dtype.kind in "OT":
+        wrong = [label for label in values.tolist() if not isinstance(label, str)]
+        if wrong:
+            raise DataError(
+                f"y has the label {wrong[0]!r} among text.",
+                "Remove rows without a label; labels are all integers or all text.",
+            )
+        values = np.array(values.tolist(), dtype=np.dtypes.StringDType())
+    return to_labels(values, "y")
 
 
 def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:

@@ -23,7 +23,6 @@ def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any
     """Sum and store the moments of all rows."""
     run_parts(run, dataset, engine, stage="moments", task=_moments_part)
     (record,) = run_tasks(engine, _combine, [(run.location,)], label="combine")
-    run.drop_parts("moments")
     return dict(record)
 
 
@@ -34,14 +33,14 @@ def read_moments(run: Run) -> Moments:
     )
 
 
-def moments_bytes(n_basis: int, n_features: int, n_classes: int) -> int:
+def moments_bytes(n_basis: int, dataset: Dataset) -> int:
     """Return the bytes that a moments task holds at its peak.
 
-    The sums, a panel of their update, a block of activations and cross, and a block of rows: as
-    stored, one block ahead, scaled and centred.
+    The sums, a panel of their update, a block of activations and cross, a block of rows: as
+    stored, one block ahead, scaled and centred; and two chunks.
     """
-    rows = block_rows(n_basis)
-    return 8 * (
+    rows, n_features, n_classes = block_rows(n_basis), dataset.n_features, dataset.n_classes
+    return dataset.reading_bytes + 8 * (
         packed_size(n_basis)
         + 1024 * n_basis
         + rows * n_basis
@@ -61,14 +60,14 @@ def check_basis_budget(n_basis: int, dataset: Dataset, params: FitParams, engine
     smaller = _largest_basis(dataset, engine)
     knob = "basis_size" if params.basis_size is not None else "confidence_threshold or basis_size"
     remedy = f"Lower {knob}: from {n_basis} basis rows to at most {smaller}"
-    moments = moments_bytes(n_basis, dataset.n_features, dataset.n_classes)
+    moments = moments_bytes(n_basis, dataset)
     check_budget("moments", moments, engine, remedy=remedy)
     check_budget("weights", solve_bytes(n_basis), engine, remedy=remedy)
 
 
 def _largest_basis(dataset: Dataset, engine: Engine) -> int:
     def fits(n_basis: int) -> bool:
-        moments = moments_bytes(n_basis, dataset.n_features, dataset.n_classes)
+        moments = moments_bytes(n_basis, dataset)
         return max(moments, solve_bytes(n_basis)) + PROCESS_BYTES <= engine.memory_bytes
 
     low, high = 0, dataset.n_rows + 1

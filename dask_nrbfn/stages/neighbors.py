@@ -28,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 def compute_neighbors(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the neighbours of every row and return the method used and the mean distance."""
-    method = search_method(dataset, run.params, engine)
+    group = run.group("neighbors")
+    # Taken up again on other workers, a search goes on as it began.
+    method = str(group.attrs.get("method") or search_method(dataset, run.params, engine))
+    group.update_attributes({"method": method})
     logger.info("neighbors: %s search (%s asked for)", method, run.params.neighbors)
     k = run.params.n_neighbors
     run.require_row_array("neighbors/indices", np.int64, k)
@@ -38,7 +41,6 @@ def compute_neighbors(run: Run, dataset: Dataset, engine: Engine) -> dict[str, A
     else:
         arguments = [(run.location, dataset.location, engine.threads)]
         (records,) = run_tasks(engine, _approximate_graph, arguments, label="neighbors")
-    run.drop_parts("neighbors")
     total = math.fsum(record["distance_sum"] for record in records)
     return {
         "method": method,
@@ -69,6 +71,7 @@ def check_neighbors_budget(dataset: Dataset, params: FitParams, engine: Engine) 
         n_neighbors=params.n_neighbors,
         method=method,
     )
+    needed += dataset.reading_bytes
     check_budget("neighbors", needed, engine, remedy="Lower n_neighbors or train on fewer rows")
 
 

@@ -57,7 +57,8 @@ def run_tasks(
 ) -> list[Any]:
     """Run tasks whose arguments name store locations that every worker can open."""
     for value in arguments[0] if arguments else ():
-        if not engine.in_memory and isinstance(value, MemoryStore):
+        in_memory = isinstance(value, MemoryStore) or str(value).startswith("memory://")
+        if in_memory and not engine.in_memory:
             raise ParameterError(
                 f"{value} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",

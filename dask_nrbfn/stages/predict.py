@@ -15,6 +15,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
@@ -33,6 +34,9 @@ from dask_nrbfn.storage.model import Model
 
 # Tasks per worker: enough that a slow worker does not hold up the rest.
 _TASKS_PER_WORKER = 4
+
+# Table formats that a user may expect and would not get.
+_OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
 
 
 class ScoredBlock(NamedTuple):
@@ -90,16 +94,22 @@ def predict_dataset(
     ExistsError
         If something is at `out`.
     """
-    check_same_columns(Model.load(model), dataset)
-    suffix = Path(str(out)).suffix
+    _check_prediction(Model.load(model), dataset, engine)
+    suffix = Path(str(out)).suffix.lower()
+    if suffix in _OTHER_TABLES:
+        raise ParameterError(
+            f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
+        )
     if suffix not in (".csv", ".parquet"):
         _predict_to_zarr(model, dataset, out, engine, overwrite=overwrite)
         return
     if "://" in str(out):
         raise ParameterError(f"{out} is not a local file.", f"Write {suffix} to a local path.")
     target = Path(str(normalize(out)))
-    if target.exists() and not overwrite:
-        raise ExistsError(f"{out} exists.", "Give another path, or overwrite it.")
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise ExistsError(
+            f"{out} exists.", "Give another path; a file, not a directory, can be overwritten."
+        )
     scratch = target.with_name(f".{target.name}.{os.getpid()}.zarr")
     _predict_to_zarr(model, dataset, scratch, engine, overwrite=True)
     try:
@@ -118,9 +128,16 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
     DataError
         If the dataset has no labels, or other columns than the training rows.
     """
-    check_same_columns(Model.load(model), dataset)
+    opened = Model.load(model)
+    _check_prediction(opened, dataset, engine)
     if dataset.y is None:
         raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+    if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
+        raise DataError(
+            f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
+            f"of the model's, such as {opened.classes.tolist()[0]!r}.",
+            "Ingest the labels as those of the training rows: all whole numbers, or all text.",
+        )
     arguments = [
         (normalize(model), dataset.location, start, stop)
         for start, stop in _task_spans(dataset, engine)
@@ -131,20 +148,23 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
 def check_same_columns(model: Model, dataset: Dataset) -> None:
     """Raise DataError unless the dataset has the columns that the model was trained on."""
     model.check_columns(dataset.n_features)
-    if model.feature_names and dataset.feature_names not in (None, model.feature_names):
-        pairs = zip(model.feature_names, dataset.feature_names or (), strict=True)
-        expected, found = next((a, b) for a, b in pairs if a != b)
-        raise DataError(
-            f"column {found!r} of {dataset.location} stands where the model has {expected!r}.",
-            "Ingest the columns with the names and in the order of the training rows.",
-        )
+    model.check_names(dataset.feature_names)
+
+
+def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
+    check_same_columns(model, dataset)
+    rows, r = block_rows(len(model.basis)), len(model.basis)
+    scores = min(dataset.chunk_rows, dataset.n_rows) * len(model.classes)
+    needed = dataset.reading_bytes + 8 * (rows * r + 3 * model.basis.size + 2 * scores)
+    needed += 8 * 5 * rows * dataset.n_features
+    check_budget("predict", needed, engine, remedy="Ingest with a smaller --chunk-rows")
 
 
 def _predict_to_zarr(
     model: Location, dataset: Dataset, out: Location, engine: Engine, *, overwrite: bool
 ) -> None:
     classes = Model.load(model).classes
-    with replacing_group(out, overwrite=overwrite) as group:
+    with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, dtype, columns in (
             ("labels", classes.dtype, ()),
             ("scores", "f8", (len(classes),)),

@@ -26,11 +26,13 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
         If all rows are equal.
     """
     records = run_parts(run, dataset, engine, stage="width", task=_width_part)
-    run.drop_parts("width")
     total = math.fsum(record["distance_sum"] for record in records)
     width = total / (run.n_rows * run.basis_size())
     if width == 0:
-        raise DataError("all rows of X are equal.", "Give rows that differ in some column.")
+        raise DataError(
+            "all rows of X are equal, or differ by less than float64 can square.",
+            "Give rows that differ in some column.",
+        )
     logger.info("width: %.6g", width)
     return {"width": width}
 

@@ -130,6 +130,11 @@ class Dataset:
         """Rows of one chunk."""
         return self.X.chunks[0]
 
+    @property
+    def reading_bytes(self) -> int:
+        """Bytes of the chunks that are held while blocks are read: one as stored, one decoded."""
+        return 2 * self.chunk_rows * self.n_features * self.X.dtype.itemsize
+
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
 

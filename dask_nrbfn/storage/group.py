@@ -23,7 +23,13 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
-from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError, NRBFNError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    ExistsError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+)
 
 Location = str | os.PathLike[str] | zarr.abc.store.Store
 """A local path, an fsspec URL, or a zarr store object of this process."""
@@ -62,7 +68,7 @@ def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
     if isinstance(location, zarr.abc.store.Store):
         return location
-    text = os.fspath(location)
+    text = os.fspath(location).removeprefix("file://")
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
@@ -71,6 +77,12 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
     return zarr.create_group(
         _zarr_location(location), attributes=_identity(kind, attributes), overwrite=False
     )
+
+
+def _local_path(location: Location) -> str | None:
+    """Return the absolute path of a location on this machine's file system."""
+    located = normalize(location)
+    return located if isinstance(located, str) and "://" not in located else None
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
@@ -116,9 +128,13 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
     place, attributes = group.store_path, group.attrs.asdict()
     found = attributes.get("kind")
     if found != f"dask_nrbfn.{kind}":
+        if found is None:
+            raise DamagedDataError(
+                f"{place} is no dask_nrbfn.{kind}, or one that was not finished.",
+                f"Give the path of a {kind}; an unfinished one must be written again.",
+            )
         raise DamagedDataError(
-            f"{place} is {'no' if found is None else f'a {found}, not a'} dask_nrbfn.{kind}.",
-            f"Give the path of a {kind}; an unfinished one must be written again.",
+            f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
         )
     if attributes.get("format_version") != _FORMAT_VERSION:
         raise DamagedDataError(
@@ -140,6 +156,10 @@ def _metadata_named(place: object) -> Iterator[None]:
         yield
     except (NRBFNError, OSError):
         raise
+    except ImportError as error:
+        raise ParameterError(
+            f"{place} needs a package that is not installed ({error}).", "Install it."
+        ) from error
     except Exception as error:
         raise DamagedDataError(
             f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
@@ -168,6 +188,11 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         with _metadata_named(location):
             return zarr.open_group(_zarr_location(location), mode=mode)
     except (FileNotFoundError, NotADirectoryError) as error:
+        path = _local_path(location)
+        if path is not None and os.path.lexists(path):
+            raise DamagedDataError(
+                f"{location} is no {kind}.", f"Give the path of a {kind}; ingest makes datasets."
+            ) from error
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
         ) from error
@@ -191,7 +216,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def replacing_group(location: Location, *, overwrite: bool) -> Iterator[zarr.Group]:
+def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Give an empty group that takes its place at `location` when the block ends well.
 
     On a local file system it is built beside `location` and renamed, so that an error leaves what
@@ -200,15 +225,16 @@ def replacing_group(location: Location, *, overwrite: bool) -> Iterator[zarr.Gro
     Raises
     ------
     ExistsError
-        If something is there and `overwrite` is false.
+        If something is there and `overwrite` is false, or something other than a `kind` is there.
     """
     location = normalize(location)
     if exists(location):
-        _check_replaceable(location, overwrite=overwrite)
-    if not isinstance(location, str) or "://" in location:
+        _check_replaceable(location, kind=kind, overwrite=overwrite)
+    path = _local_path(location)
+    if path is None:
         yield zarr.create_group(_zarr_location(location), overwrite=True)
         return
-    target = Path(os.path.realpath(location))
+    target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
@@ -218,13 +244,21 @@ def replacing_group(location: Location, *, overwrite: bool) -> Iterator[zarr.Gro
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _check_replaceable(location: Location, *, overwrite: bool) -> None:
+def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> None:
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")
-    local = isinstance(location, str) and "://" not in location
-    if local and not _is_group(Path(str(location))):
+    path = _local_path(location)
+    if path is not None and not _is_group(Path(path)):
         raise ExistsError(
             f"{location} exists and is no Zarr group.", "Give another path, or remove it yourself."
+        )
+    try:
+        found = attributes_of(_open(location, kind=kind, mode="r")).get("kind")
+    except DamagedDataError:
+        return
+    if found not in (None, f"dask_nrbfn.{kind}"):
+        raise ExistsError(
+            f"{location} exists and is a {found}.", "Give another path, or remove it yourself."
         )
 
 
@@ -243,14 +277,20 @@ def replace_path(new: Path, target: Path) -> None:
         return
     old = new.with_suffix(".replaced")
     os.rename(target, old)
-    os.rename(new, target)
+    try:
+        os.rename(new, target)
+    except OSError:
+        os.rename(old, target)
+        raise
     shutil.rmtree(old)
 
 
 def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
-    if not isinstance(location, zarr.abc.store.Store) and "://" not in os.fspath(location):
-        return os.path.lexists(location)
+    path = _local_path(location)
+    if path is not None:
+        # An empty directory is where something may be put.
+        return os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
     try:
         _open(location, kind="group", mode="r")
     except MissingDataError:
@@ -276,7 +316,8 @@ def create_array(
     `compress` runs them through Zstandard.
     """
     text = np.dtype(dtype).kind in "TU"
-    array = group.create_array(
+    layout = [list(shape), [max(1, c) for c in chunks], "text" if text else str(np.dtype(dtype))]
+    return group.create_array(
         name,
         shape=shape,
         dtype=str if text else np.dtype(dtype),
@@ -284,10 +325,9 @@ def create_array(
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
         overwrite=True,
+        attributes={"checksum": _checksum(layout)},
         config={"write_empty_chunks": True},
     )
-    array.update_attributes({"checksum": _checksum(_layout(array))})
-    return array
 
 
 def write_array(group: zarr.Group, name: str, values: NDArray[Any], *dimensions: str) -> None:
@@ -359,8 +399,10 @@ def _checksum(content: object) -> str:
 
 
 def _layout(array: Array) -> list[object]:
-    return [list(array.shape), list(array.chunks), str(array.dtype)]
+    dtype = "text" if array.dtype.kind in "TU" else str(array.dtype)
+    return [list(array.shape), list(array.chunks), dtype]
 
 
 def _zarr_location(location: Location) -> str | zarr.abc.store.Store:
-    return location if isinstance(location, zarr.abc.store.Store) else os.fspath(location)
+    located = normalize(location)
+    return located if isinstance(located, zarr.abc.store.Store) else os.fspath(located)

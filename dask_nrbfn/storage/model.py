@@ -1,7 +1,10 @@
 """The model: everything that prediction needs, as one Zarr group of plain numbers."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Self
 
 import numpy as np
@@ -82,20 +85,42 @@ class Model:
                 "Give rows with the columns of the training rows.",
             )
 
+    def check_names(self, names: tuple[str, ...] | None) -> None:
+        """Raise DataError if columns have other names, or another order, than in training."""
+        if self.feature_names is None or names in (None, self.feature_names):
+            return
+        pairs = zip_longest(self.feature_names, names or ())
+        expected, found = next((a, b) for a, b in pairs if a != b)
+        raise DataError(
+            f"column {found!r} stands where the model has {expected!r}.",
+            "Give the columns with the names and in the order of the training rows.",
+        )
+
+    def digest(self) -> str:
+        """Return a name for what the model predicts."""
+        content = hashlib.blake2b(repr((self.width, self.scaling.kind)).encode(), digest_size=16)
+        content.update(json.dumps([self.classes.tolist(), self.feature_names]).encode())
+        for array in (self.basis, self.weights, self.scaling.shift, self.scaling.scale):
+            content.update(np.ascontiguousarray(array).data)
+        return content.hexdigest()
+
     @cached_property
     def _features(self) -> RadialFeatures:
         return RadialFeatures.from_basis(self.basis, self.width)
 
     def save(self, location: Location, *, overwrite: bool = True) -> None:
         """Write the model as a group at `location`; an old one stays until this is complete."""
-        with replacing_group(location, overwrite=overwrite) as group:
+        with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
 
     def write(self, group: zarr.Group) -> None:
         """Write the model into an empty group."""
         write_array(group, "basis", self.basis, "basis", "feature")
         write_array(group, "weights", self.weights, "class", "basis")
-        write_array(group, "classes", self.classes, "class")
+        # Labels of a pandas column are Python objects.
+        text = self.classes.dtype.kind == "O"
+        classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
+        write_array(group, "classes", classes, "class")
         write_array(group, "shift", self.scaling.shift, "feature")
         write_array(group, "scale", self.scaling.scale, "feature")
         mark_complete(

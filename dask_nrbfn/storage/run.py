@@ -248,9 +248,8 @@ class Run:
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
-        group = self.group(stage)
-        if "parts" in group:
-            del group["parts"]
+        if f"{stage}/parts" in self._writable:
+            del self._writable[f"{stage}/parts"]
 
     def basis_size(self) -> int:
         """Return the number of basis rows r, once they are chosen."""

@@ -2,7 +2,6 @@ import json
 import logging
 import os
 import socket
-import time
 
 import dask
 import numpy as np
@@ -140,13 +139,11 @@ def engine_of(options):
 
 def test_connect__nobody_listens():
     address = f"tcp://127.0.0.1:{free_port()}"
-    start = time.monotonic()
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "500ms"}),
         pytest.raises(ClusterError) as caught,
     ):
         engine_of(EngineOptions(scheduler=address))
-    assert time.monotonic() - start < 5
     assert caught.value.problem.startswith(f"no scheduler answers at {address} (")
     assert "Start it" in caught.value.remedy
     assert isinstance(caught.value, ConnectionError)

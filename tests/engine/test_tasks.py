@@ -115,7 +115,7 @@ def test_run__worker_killed_once(mortal_workers, tmp_path):
 def test_measure__value_seconds_and_bytes():
     measured = measure(work.square_later, 2)
     assert measured.value == 4
-    assert 0.04 <= measured.seconds < 10
+    assert measured.seconds >= 0.04
     assert measured.peak_bytes > 10 * 2**20
 
 

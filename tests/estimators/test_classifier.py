@@ -1,3 +1,4 @@
+import gc
 import pickle
 from dataclasses import replace
 
@@ -202,7 +203,7 @@ def test_classifier__lengths_and_labels_of_lazy_arrays(table):
     X, y = da.from_array(table[0]), da.from_array(table[1])
     with pytest.raises(NRBFNError, match="y has 299 rows but X has 300"):
         NRBFNClassifier().fit(X, y[:-1])
-    with pytest.raises(NRBFNError, match="Labels must be integers or strings"):
+    with pytest.raises(NRBFNError, match=r"y has the label .*\.5 in row 0"):
         NRBFNClassifier().fit(X, y + 0.5)
     with pytest.raises(NRBFNError, match="nan in row 3"), dask.config.set(scheduler="sync"):
         NRBFNClassifier().fit(da.where(da.arange(300)[:, None] == 3, np.nan, X), y)
@@ -228,3 +229,78 @@ def test_classifier__digits():
     held_back = np.arange(len(y)) % 4 == 0
     network = NRBFNClassifier().fit(X[~held_back], y[~held_back])
     assert network.score(X[held_back], y[held_back]) > 0.98
+
+
+def test_classifier__columns_in_another_order(tmp_path, table):
+    import dask.dataframe as dd
+    import pandas as pd
+
+    frame = pd.DataFrame(table[0], columns=list("abcd"))
+    lazy = dd.from_pandas(frame, npartitions=2)
+    network = NRBFNClassifier(alpha=1e-6).fit(frame, table[1])
+    with pytest.raises(ValueError, match="column 'd' stands where the model has 'a'"):
+        network.predict(lazy[list("dcba")])
+    network.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="column 'd' stands where the model has 'a'"):
+        NRBFNClassifier.load(tmp_path / "model").predict(lazy[list("dcba")])
+
+
+def test_classifier__nan_in_lazy_rows(table, expected):
+    X = table[0].copy()
+    X[5, 1] = np.nan
+    with pytest.raises(NRBFNError, match="nan in row 5, column 1"):
+        expected.predict(da.from_array(X)).compute(scheduler="sync")
+    with pytest.raises(NRBFNError, match="nan in row 5, column 1"):
+        expected.predict(zarr.array(X))
+
+
+def test_classifier__empty_blocks(table, expected):
+    X = da.from_array(table[0], chunks=(100, 4))
+    nothing = expected.predict(X[X[:, 0] > 100])
+    assert nothing.compute().shape == (0,)
+    assert expected.predict_proba(zarr.zeros(shape=(0, 4))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, 3])
+def test_classifier__missing_lazy_labels(table, missing):
+    y = np.array(["a", "b", "c"], dtype=object)[table[1]]
+    y[7] = missing
+    with pytest.raises(NRBFNError, match="among text"), dask.config.set(scheduler="sync"):
+        NRBFNClassifier().fit(da.from_array(table[0]), y)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "bool", "f8", "object", "i4"])
+def test_classifier__lazy_labels_of_any_type(table, dtype):
+    X, codes = table
+    y = np.array(["a", "b", "c"], dtype=object)[codes] if dtype == "object" else codes.astype(dtype)
+    lazy = NRBFNClassifier(alpha=1e-6).fit(da.from_array(X), y)
+    eager = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    assert lazy.classes_.tolist() == eager.classes_.tolist()
+    np.testing.assert_allclose(lazy.weights_, eager.weights_, rtol=1e-9)
+
+
+def test_classifier__labels_that_are_python_objects(tmp_path, table):
+    X, y = table[0], np.array(["a", "b", "c"], dtype=object)[table[1]]
+    network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    network.save(tmp_path / "model")
+    expected = network.predict(X).tolist()
+    assert NRBFNClassifier.load(tmp_path / "model").predict(X).tolist() == expected
+    assert network.predict(da.from_array(X, chunks=(90, 4))).compute().tolist() == expected
+
+
+def test_classifier__lazy_predictions_outlive_their_network(table):
+    X, y = table
+
+    def predictions(alpha):
+        return NRBFNClassifier(alpha=alpha).fit(X, y).predict(da.from_array(X))
+
+    first, second = predictions(1e-6), predictions(1e-2)
+    gc.collect()
+    for lazy, alpha in ((first, 1e-6), (second, 1e-2)):
+        eager = NRBFNClassifier(alpha=alpha).fit(X, y).predict(X)
+        np.testing.assert_array_equal(lazy.compute(), eager)
+
+
+def test_classifier__huge_values(table):
+    with pytest.raises(NRBFNError, match="column 0 are too large"):
+        NRBFNClassifier().fit(table[0] * 1e160, table[1])

@@ -1,4 +1,5 @@
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -206,6 +207,37 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     caplog.set_level("INFO", logger="dask_nrbfn")
     fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert "moments: 2 of 4 parts found" in caplog.text
+
+
+def test_fit__killed_while_finished_parts_are_dropped(tmp_path, monkeypatch):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    drop_parts = Run.drop_parts
+
+    def die_at_moments(run, stage):
+        if stage == "moments":
+            shutil.rmtree(tmp_path / "run" / "moments" / "parts" / "0" / "packed_gram")
+            raise StoppedError
+        drop_parts(run, stage)
+
+    monkeypatch.setattr(Run, "drop_parts", die_at_moments)
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
+    monkeypatch.undo()
+    run = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
+    assert "model" in run.stages
+    assert not (tmp_path / "run" / "moments" / "parts").exists()
+
+
+def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = FitParams(alpha=1e-4, n_parts=3)
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, tmp_path / "run", params, StoppingEngine(4))
+    monkeypatch.setattr("dask_nrbfn.stages.neighbors.search_method", lambda *_: "approximate")
+    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    assert run.stages["neighbors"]["method"] == "exact"
 
 
 def test_fit__records_what_it_did(tmp_path):

@@ -240,7 +240,7 @@ def test_open__nothing_there(tmp_path):
 def test_open__a_plain_file(tmp_path):
     path = tmp_path / "data.csv"
     path.write_text("a,b\n")
-    with pytest.raises(MissingDataError, match="there is no dataset"):
+    with pytest.raises(DamagedDataError, match=r"data\.csv is no dataset"):
         Dataset.open(path)
 
 

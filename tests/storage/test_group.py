@@ -14,7 +14,7 @@ class StoppedError(Exception):
 
 
 def replace_and_fail(place, *, after_filling):
-    with replacing_group(place, overwrite=True) as group:
+    with replacing_group(place, kind="dataset", overwrite=True) as group:
         if after_filling:
             fill_dataset(group, table(5, seed=1))
         raise StoppedError
@@ -49,7 +49,7 @@ def test_replacing_group__the_new_one_replaces_all_of_the_old(tmp_path):
 def test_replacing_group__the_old_one_stays_readable_inside(tmp_path):
     X = table(9)
     write_dataset(tmp_path / "data", X)
-    with replacing_group(tmp_path / "data", overwrite=True) as group:
+    with replacing_group(tmp_path / "data", kind="dataset", overwrite=True) as group:
         fill_dataset(group, Dataset.open(tmp_path / "data").take(np.arange(9)) + 1)
     np.testing.assert_array_equal(Dataset.open(tmp_path / "data").take(np.arange(9)), X + 1)
 
@@ -70,7 +70,7 @@ def test_replacing_group__not_without_overwrite(tmp_path, kind):
     write_dataset(place, X)
     with (
         pytest.raises(ExistsError, match=r"exists\. Give another path, or overwrite it"),
-        replacing_group(place, overwrite=False),
+        replacing_group(place, kind="dataset", overwrite=False),
     ):
         pytest.fail("the block must not run")
     np.testing.assert_array_equal(Dataset.open(place).take(np.arange(3)), X)
@@ -86,11 +86,10 @@ def foreign(place, kind):
         zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
     else:
         place.mkdir()
-        if kind == "directory":
-            (place / "thesis.txt").write_text("thesis")
+        (place / "thesis.txt").write_text("thesis")
 
 
-@pytest.mark.parametrize("kind", ["directory", "empty directory", "file", "dangling link", "array"])
+@pytest.mark.parametrize("kind", ["directory", "file", "dangling link", "array"])
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_replacing_group__refuses_what_is_no_group(tmp_path, kind, overwrite):
     place = tmp_path / "home"
@@ -102,8 +101,14 @@ def test_replacing_group__refuses_what_is_no_group(tmp_path, kind, overwrite):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_replacing_group__takes_an_empty_directory(tmp_path):
+    (tmp_path / "home").mkdir()
+    write_over(tmp_path / "home", overwrite=False)
+    assert Dataset.open(tmp_path / "home").n_rows == 3
+
+
 def write_over(place, *, overwrite):
-    with replacing_group(place, overwrite=overwrite) as group:
+    with replacing_group(place, kind="dataset", overwrite=overwrite) as group:
         fill_dataset(group, table(3))
 
 

@@ -105,9 +105,16 @@ def test_start__something_else_is_there(tmp_path, dataset):
     with pytest.raises(DamagedDataError, match=r"is a dask_nrbfn\.dataset, not a dask_nrbfn\.run"):
         Run.start(tmp_path / "data", dataset, FitParams(), {})
     (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "one.txt").write_text("mine")
     with pytest.raises((DamagedDataError, MissingDataError), match="notes"):
         Run.start(tmp_path / "notes", dataset, FitParams(), {})
-    assert list((tmp_path / "notes").iterdir()) == []
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["one.txt"]
+
+
+def test_start__in_an_empty_directory(tmp_path, dataset):
+    (tmp_path / "run").mkdir()
+    run_id = Run.start(tmp_path / "run", dataset, FitParams(), {}).run_id
+    assert Run.open(tmp_path / "run").run_id == run_id
 
 
 def test_open__nothing_there(tmp_path):
@@ -133,7 +140,7 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_parts"), [(1, 1), (8191, 1), (16_384, 2), (20_000, 2), (600_000, 64)]
+    ("n_rows", "n_parts"), [(1, 1), (16_383, 1), (32_768, 2), (40_000, 2), (1_200_000, 64)]
 )
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)

@@ -50,7 +50,7 @@ def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None):
 
 
 def write_dataset(location, X, y=None, **options) -> Dataset:
-    with replacing_group(location, overwrite=True) as group:
+    with replacing_group(location, kind="dataset", overwrite=True) as group:
         fill_dataset(group, X, y, **options)
     return Dataset.open(location)
 
