@@ -1,16 +1,19 @@
 """From options, or any Client, to an engine."""
 
+import asyncio
 import json
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dask
 from dask.system import CPU_COUNT
-from dask.utils import parse_bytes
-from distributed import Client, LocalCluster
+from dask.utils import parse_bytes, parse_timedelta
+from distributed import Client, LocalCluster, Security
+from distributed.comm import connect as comm_connect
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -152,11 +155,25 @@ def _open_client(options: EngineOptions) -> Client:
         address = _read_scheduler_file(options.scheduler_file)
         place = f"{address}, the address in {options.scheduler_file}"
     try:
-        return Client(address, set_as_default=False)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _reach(str(address))).result()
     except (OSError, ValueError, TypeError, AssertionError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
         ) from error
+    return Client(address, set_as_default=False)
+
+
+async def _reach(address: str) -> None:
+    """Open a connection to a scheduler and close it.
+
+    A Client that cannot connect is half open when it is collected, and if that happens while
+    another one starts, both wait for the same lock for ever. So no Client is made before this.
+    """
+    timeout = dask.config.get("distributed.comm.timeouts.connect")
+    arguments = Security().get_connection_args("client")
+    comm = await comm_connect(address, timeout=parse_timedelta(timeout), **arguments)
+    await comm.close()
 
 
 def _read_scheduler_file(path: str) -> str:
