@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import click
@@ -153,32 +154,14 @@ def check(ctx: click.Context, dataset: str, as_json: bool) -> None:
 @_engine_options
 @_json_option
 @click.pass_obj
-def fit(
-    bar: bool,
-    dataset: str,
-    run: str,
-    as_json: bool,
-    scheduler: str | None,
-    scheduler_file: str | None,
-    workers: int | None,
-    threads: int | None,
-    memory: str | None,
-    **params: Any,
-) -> None:
+def fit(bar: bool, dataset: str, run: str, as_json: bool, **options: Any) -> None:
     """Train on DATASET and keep every step in RUN.
 
     Started again on the same RUN it finishes what is missing.
     """
-    options = EngineOptions(
-        scheduler=scheduler,
-        scheduler_file=scheduler_file,
-        workers=workers,
-        threads=threads,
-        memory=memory,
-        bar=bar,
-    )
+    params = {field.name: options.pop(field.name) for field in fields(FitParams)}
     opened, checked = Dataset.open(dataset), FitParams(**params)
-    with connect(options) as engine:
+    with connect(EngineOptions(**options, bar=bar)) as engine:
         finished = fit_dataset(opened, run, checked, engine)
     _show(describe_run(finished), as_json)
 

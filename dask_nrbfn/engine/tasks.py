@@ -1,6 +1,5 @@
 """Engines run a list of tasks and return their results in order."""
 
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,8 +13,6 @@ from distributed.system import MEMORY_LIMIT
 
 from dask_nrbfn.engine.progress import progress
 from dask_nrbfn.errors import NRBFNError, WorkerLostError
-
-logger = logging.getLogger(__name__)
 
 
 class Measured(NamedTuple):

@@ -1,6 +1,5 @@
 """Stage "moments": the heavy pass, n r^2 flops, summed in parts."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
-
-logger = logging.getLogger(__name__)
 
 
 def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:

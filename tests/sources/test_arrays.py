@@ -1,4 +1,3 @@
-import resource
 import subprocess
 import sys
 import zipfile
@@ -243,16 +242,16 @@ def test_arrays__option_of_another_format(tmp_path, rows, name, option):
 
 
 STREAM = """
-import resource, sys
+import sys
+from dask_nrbfn.engine.tasks import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 source = open_source(sys.argv[1])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_resident_bytes()
 rows = sum(len(block.X) for block in source.blocks(10_000))
-print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(rows, (peak_resident_bytes() - before) // 1024)
 """
 
 
-@pytest.mark.skipif(not hasattr(resource, "RUSAGE_SELF"), reason="needs resource.getrusage")
 @pytest.mark.parametrize("deflated", [True, False])
 def test_arrays__memory_stays_far_below_the_file(tmp_path, deflated):
     n, p = 500_000, 100

@@ -417,12 +417,13 @@ def test_parquet__damaged_page(tmp_path):
 
 
 STREAM = """
-import resource, sys
+import sys
+from dask_nrbfn.engine.tasks import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 list(open_source(sys.argv[1]).blocks(1000))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_resident_bytes()
 rows = sum(len(block.X) for block in open_source(sys.argv[2]).blocks(10_000))
-print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(rows, (peak_resident_bytes() - before) // 1024)
 """
 
 
