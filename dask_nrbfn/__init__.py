@@ -14,8 +14,10 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+from dask_nrbfn.stages.plan import Plan, plan_fit
 from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -31,6 +33,8 @@ __all__ = [
     "Model",
     "NRBFNClassifier",
     "NRBFNError",
+    "Plan",
+    "RemoteLocation",
     "Run",
     "check_dataset",
     "connect",
@@ -40,5 +44,6 @@ __all__ = [
     "ingest_dask",
     "ingest_file",
     "ingest_source",
+    "plan_fit",
     "predict_dataset",
 ]

@@ -3,6 +3,8 @@
 Every error says what is wrong and how to mend it, and is also the builtin a caller would expect.
 """
 
+from typing import Any
+
 
 class NRBFNError(Exception):
     """Base of all errors that a user can mend.
@@ -20,7 +22,7 @@ class NRBFNError(Exception):
         self.problem = problem
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
         # Errors travel from workers; what would rebuild them by default fails for MemoryError.
         return type(self), (self.problem, self.remedy)
 
@@ -44,6 +46,31 @@ class DamagedDataError(NRBFNError, OSError):
     """Stored bytes fail their checksum, are cut short, or are not of this format."""
 
 
+class DamagedResultError(DamagedDataError):
+    """A result that a run had finished is missing or damaged; it can be computed again.
+
+    Parameters
+    ----------
+    problem, remedy : str
+    stage : str
+        Name of the stage's group.
+    parts : tuple of int
+        The parts that are concerned; empty for the whole stage.
+    """
+
+    def __init__(self, problem: str, remedy: str, stage: str, parts: tuple[int, ...]) -> None:
+        super().__init__(problem, remedy)
+        self.stage = stage
+        self.parts = parts
+
+    def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
+        return type(self), (self.problem, self.remedy, self.stage, self.parts)
+
+
+class StorageError(NRBFNError, OSError):
+    """An object store refuses access, cannot be reached, or fails."""
+
+
 class ExistsError(NRBFNError, FileExistsError):
     """Something is already stored where the result should go."""
 
@@ -58,6 +85,14 @@ class IllConditionedError(NRBFNError, ArithmeticError):
 
 class MemoryBudgetError(NRBFNError, MemoryError):
     """A task needs more memory than a worker has."""
+
+
+class RecallError(NRBFNError, ArithmeticError):
+    """The neighbours that were found are too few of the true ones."""
+
+
+class RunBusyError(NRBFNError, RuntimeError):
+    """Another job works on the run."""
 
 
 class WorkerLostError(NRBFNError, RuntimeError):

@@ -12,6 +12,7 @@ from dask_nrbfn.errors import ParameterError
 
 NEIGHBOR_METHODS = ("auto", "exact", "approximate")
 SCALES = ("none", "standard", "unit")
+BASIS_RULES = ("least-confident", "uniform")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,17 @@ class FitParams:
     alpha : float
         Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).
     basis_size : int or None
-        Number of basis rows r: the least confident ones. None lets the threshold decide.
+        Number of basis rows r. None: all rows below the threshold, or as many as fit the memory.
+    basis_rule : {"least-confident", "uniform"}
+        Which rows form a basis of a given size: the least confident, or a draw among the rows
+        below the threshold, which the least confident of the others fill up.
     neighbors : {"auto", "exact", "approximate"}
         How neighbours are found; "auto" takes the one that is estimated to be faster.
+    n_partitions : int or None
+        Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
+        1 if that fits, else as many as make each of them small.
+    overlap : int
+        Number of partitions that each row belongs to. More: better recall, more work.
     scale : {"none", "standard", "unit"}
         Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     n_parts : int or None
@@ -47,7 +56,10 @@ class FitParams:
     confidence_threshold: float = 0.9
     alpha: float = 1e-13
     basis_size: int | None = None
+    basis_rule: str = "least-confident"
     neighbors: str = "auto"
+    n_partitions: int | None = None
+    overlap: int = 2
     scale: str = "none"
     n_parts: int | None = None
     seed: int = 0
@@ -70,11 +82,15 @@ class FitParams:
             _check_integer("basis_size", self.basis_size, minimum=1)
         if self.n_parts is not None:
             _check_integer("n_parts", self.n_parts, minimum=1)
+        if self.n_partitions is not None:
+            _check_integer("n_partitions", self.n_partitions, minimum=1)
+        _check_integer("overlap", self.overlap, minimum=1)
         _check_integer("seed", self.seed, minimum=0)
         if self.seed >= 2**32:
             raise ParameterError(f"seed is {self.seed}.", "Give an integer below 2**32.")
         _check_choice("neighbors", self.neighbors, NEIGHBOR_METHODS)
         _check_choice("scale", self.scale, SCALES)
+        _check_choice("basis_rule", self.basis_rule, BASIS_RULES)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain JSON values."""

@@ -224,6 +224,22 @@ def test_cli__check_finds_nan_and_foreign_rows(dataset):
     assert problems == ["rows or labels are not the ones that ingest wrote."]
 
 
+def test_cli__recall_below_the_floor(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(700, 10))
+    write_table(tmp_path / "data", rows, np.arange(700) % 2)
+    options = ("--partitions", 8, "--overlap", 1, "--neighbors", "exact", "--basis-size", 30)
+    fit = ("fit", tmp_path / "data", tmp_path / "run", *options, "--workers", 0)
+    problem, fix = refuse(*fit)
+    assert "less than the 0.95" in problem
+    assert "Raise overlap from 1 to 2" in fix
+    assert "lower recall" in fix
+    stages = Run.open(tmp_path / "run").stages
+    succeed(*fit, "--recall", 0.1)
+    finished = Run.open(tmp_path / "run").stages
+    assert {name: finished[name] for name in stages} == stages
+    assert "model" in finished
+
+
 def test_cli__runs_are_not_mixed_up(tmp_path, dataset):
     succeed("fit", dataset, tmp_path / "run", "--workers", 0)
     problem, _ = refuse("fit", dataset, tmp_path / "run", "--alpha", 1e-9, "--workers", 0)
@@ -285,7 +301,7 @@ def test_cli__places(tmp_path, csv, dataset):
     assert "n_rows             300" in succeed("inspect", tmp_path / "by url")
     below_a_file = refuse("ingest", csv, csv / "data", "--label", "kind")[0]
     assert str(csv) in below_a_file
-    problem, _ = refuse("ingest", csv, "s3://nowhere/data", "--label", "kind")
+    problem, _ = refuse("ingest", csv, "gs://nowhere/data", "--label", "kind")
     assert "not installed" in problem
 
 

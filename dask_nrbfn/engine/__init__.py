@@ -4,7 +4,7 @@ A task is a module-level function of store locations and small parameters. It wr
 the store and returns a small summary; running it twice does no harm.
 """
 
-from dask_nrbfn.engine.connect import EngineOptions, connect
+from dask_nrbfn.engine.connect import EngineOptions, connect, describe_engine
 from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
 
-__all__ = ["DaskEngine", "Engine", "EngineOptions", "InlineEngine", "connect"]
+__all__ = ["DaskEngine", "Engine", "EngineOptions", "InlineEngine", "connect", "describe_engine"]

@@ -8,17 +8,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import dask
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes, parse_timedelta
-from distributed import Client, LocalCluster, Security
+from distributed import CancelledError, Client, LocalCluster, Security
 from distributed.comm import connect as comm_connect
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from dask_nrbfn.engine.budget import usable_bytes
 from dask_nrbfn.engine.settings import cluster_settings, worker_environment
-from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
+from dask_nrbfn.engine.tasks import (
+    NO_WORKERS_TIMEOUT_S,
+    DaskEngine,
+    Engine,
+    InlineEngine,
+    scheduler_lost,
+)
 from dask_nrbfn.errors import ClusterError, ParameterError
 
 logger = logging.getLogger(__name__)
@@ -91,12 +99,18 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     ------
     ClusterError
         If the scheduler cannot be reached or has no workers.
+
+    Notes
+    -----
+    dask's configuration key ``nrbfn.no-workers-timeout``, "5 minutes" if not set, is how long tasks
+    wait when all workers are lost before they raise ClusterError. A worker that joins meanwhile
+    goes on with the work.
     """
     options = options or EngineOptions()
     if client is not None:
         yield _engine(client, bar=options.bar)
     elif options.scheduler or options.scheduler_file:
-        with _open_client(options) as remote:
+        with _closed_at_the_end(_open_client(options)) as remote:
             yield _engine(remote, bar=options.bar)
     elif options.workers == 0:
         with threadpool_limits(options.threads):
@@ -106,6 +120,20 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield _engine(local, bar=options.bar)
+
+
+def describe_engine(options: EngineOptions) -> InlineEngine:
+    """Return an engine with the numbers of the local one that `options` ask for, without workers.
+
+    Nothing can be learnt of a running scheduler in this way.
+    """
+    n_workers = max(1, 1 if options.workers is None else options.workers)
+    limit = _memory_bytes(options)
+    return InlineEngine(
+        n_workers=n_workers,
+        threads=options.threads or max(1, CPU_COUNT // n_workers),
+        memory_bytes=limit if options.workers == 0 else usable_bytes(limit, 1),
+    )
 
 
 @contextmanager
@@ -164,6 +192,24 @@ def _open_client(options: EngineOptions) -> Client:
     return Client(address, set_as_default=False)
 
 
+@contextmanager
+def _closed_at_the_end(client: Client) -> Iterator[Client]:
+    """Close a client, also one that has lost its scheduler.
+
+    Such a client is just trying to connect again, and would log the traceback of being stopped.
+    """
+    try:
+        yield client
+    finally:
+        its_logger = logging.getLogger("distributed.client")
+        before = its_logger.disabled
+        its_logger.disabled = before or client.status != "running"
+        try:
+            client.close()
+        finally:
+            its_logger.disabled = before
+
+
 async def _reach(address: str) -> None:
     """Open a connection to a scheduler and close it.
 
@@ -201,31 +247,66 @@ def _read_scheduler_file(path: str) -> str:
 
 
 def _engine(client: Client, *, bar: bool) -> DaskEngine:
+    address = client.scheduler.address
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
+        workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+        threads = _threads_of_workers(client)
     except TimeoutError as error:
-        raise ClusterError(
-            f"the scheduler {client.scheduler_info()['address']} has no workers.",
-            "Start a dask worker.",
-        ) from error
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    threads = min(client.run(blas_threads).values())
+        raise _no_workers(address) from error
+    except (CancelledError, OSError) as error:
+        raise scheduler_lost(address) from error
+    if not workers or threads is None:
+        raise _no_workers(address)
+    memory_bytes, limit_bytes = min(map(_worker_memory, workers))
     engine = DaskEngine(
         client,
         n_workers=sum(worker["nthreads"] for worker in workers),
         threads=threads,
-        memory_bytes=min(
-            (worker["memory_limit"] or MEMORY_LIMIT) // worker["nthreads"] for worker in workers
-        ),
+        memory_bytes=memory_bytes,
+        limit_bytes=limit_bytes,
         bar=bar,
+        no_workers_timeout_s=_no_workers_timeout_s(),
     )
     logger.info(
         "up to %d tasks at a time on %s, BLAS threads of each: %d",
         engine.n_workers,
-        client.scheduler_info()["address"],
+        address,
         threads,
     )
     return engine
+
+
+def _no_workers(address: str) -> ClusterError:
+    return ClusterError(f"the scheduler {address} has no workers.", "Start a dask worker.")
+
+
+def _threads_of_workers(client: Client) -> int | None:
+    """Return the fewest BLAS threads of a worker; None if every worker died when asked."""
+    answers = client.run(blas_threads, on_error="return").values()
+    for answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):
+            raise answer
+    return min((answer for answer in answers if isinstance(answer, int)), default=None)
+
+
+def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes that a task of a worker may use, and the worker's limit."""
+    n_threads, limit = worker["nthreads"], worker["memory_limit"]
+    if not limit:
+        return MEMORY_LIMIT // n_threads, MEMORY_LIMIT
+    return usable_bytes(limit, n_threads), limit
+
+
+def _no_workers_timeout_s() -> float:
+    given = dask.config.get("nrbfn.no-workers-timeout", NO_WORKERS_TIMEOUT_S)
+    try:
+        return float(parse_timedelta(given))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParameterError(
+            f"nrbfn.no-workers-timeout is {given!r} in dask's configuration.",
+            'Give a time with a unit: "5 minutes".',
+        ) from error
 
 
 def blas_threads() -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,23 +24,44 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
     label : str
     total : int
     bar : bool
-        Draw a bar if standard error is a terminal; otherwise lines are logged.
+        Draw a bar if standard error is a terminal; otherwise lines are logged, also while no task
+        is done, so that one sees that the work goes on.
     """
     if bar and sys.stderr.isatty():
         with click.progressbar(length=total, label=f"{label:<11}", file=sys.stderr) as drawn:
             yield lambda: drawn.update(1)
         return
-    lines = _Lines(label, total)
-    yield lines.advance
+    with _Lines(label, total) as lines:
+        yield lines.advance
 
 
 class _Lines:
+    """Logs from a thread of its own, because tasks may run in the calling one."""
+
     def __init__(self, label: str, total: int) -> None:
         self._label, self._total, self._done = label, total, 0
-        self._last = time.monotonic()
+        self._start = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._log, name="progress", daemon=True)
+
+    def __enter__(self) -> "_Lines":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
     def advance(self) -> None:
         self._done += 1
-        if time.monotonic() - self._last >= _LINE_INTERVAL_S and self._done < self._total:
-            self._last = time.monotonic()
-            logger.info("%s: %d of %d parts done", self._label, self._done, self._total)
+
+    def _log(self) -> None:
+        while not self._ended.wait(_LINE_INTERVAL_S):
+            seconds = time.monotonic() - self._start
+            logger.info(
+                "%s: %d of %d parts done, %.0f s so far",
+                self._label,
+                self._done,
+                self._total,
+                seconds,
+            )

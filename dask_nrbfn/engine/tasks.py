@@ -1,26 +1,35 @@
 """Engines run a list of tasks and return their results in order."""
 
-import sys
+import logging
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from itertools import islice
+from queue import Empty, Queue
+from typing import Any, Protocol
 
 from dask.system import CPU_COUNT
 from dask.utils import format_bytes
-from distributed import Client, KilledWorker, as_completed
+from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.system import MEMORY_LIMIT
 
+from dask_nrbfn.engine.budget import describe_memory
+from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.progress import progress
-from dask_nrbfn.errors import NRBFNError, WorkerLostError
+from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 
+logger = logging.getLogger(__name__)
 
-class Measured(NamedTuple):
-    """Result of a task and what it took."""
+# Tasks given to dask for every one that can run: a worker always finds the next, and a thousand
+# tasks do not burden the scheduler.
+_TASKS_PER_SLOT = 4
 
-    value: Any
-    seconds: float
-    peak_bytes: int
+# How often the cluster is asked for its workers while tasks run.
+_LOOK_INTERVAL_S = 2.0
+
+NO_WORKERS_TIMEOUT_S = 300.0
 
 
 class Engine(Protocol):
@@ -34,8 +43,12 @@ class Engine(Protocol):
         Threads that each task may use.
     memory_bytes : int
         Memory that each task may use.
+    limit_bytes : int
+        Memory limit of the worker that has the least for a task.
+    expected_bytes : int
+        What the tasks at hand are expected to hold, with their process; errors tell it. 0: unknown.
     peak_bytes : int
-        Largest resident size of a process that ran a task, so far.
+        Largest resident size of a process while it ran a task, since it was last set to 0.
     in_memory : bool
         Whether tasks share this process's memory, and so its in-memory stores.
     """
@@ -43,13 +56,21 @@ class Engine(Protocol):
     n_workers: int
     threads: int
     memory_bytes: int
+    expected_bytes: int
     peak_bytes: int
     in_memory: bool
 
+    @property
+    def limit_bytes(self) -> int: ...  # noqa: D102
+
     def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
+        self,
+        task: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        label: str,
     ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``."""
+        """Return ``[task(*a) for a in arguments]``; tasks start in the order given."""
         ...
 
 
@@ -61,15 +82,34 @@ class InlineEngine:
     n_workers: int = 1
     threads: int = CPU_COUNT
     memory_bytes: int = MEMORY_LIMIT
+    expected_bytes: int = 0
     peak_bytes: int = 0
     in_memory: bool = True
 
+    @property
+    def limit_bytes(self) -> int:
+        """Nothing kills this process before it reaches its limit."""
+        return self.memory_bytes
+
     def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
+        self,
+        task: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        label: str,
     ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``."""
+        """Return ``[task(*a) for a in arguments]``.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If a task cannot allocate what it needs.
+        """
         results = []
-        with progress(label, len(arguments), bar=self.bar) as advance:
+        with (
+            _memory_errors(label, self),
+            progress(label, len(arguments), bar=self.bar) as advance,
+        ):
             for values in arguments:
                 measured = measure(task, *values)
                 self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
@@ -80,72 +120,204 @@ class InlineEngine:
 
 @dataclass
 class DaskEngine:
-    """Runs tasks on the workers of a `distributed.Client`."""
+    """Runs tasks on the workers of a `distributed.Client`.
+
+    Attributes
+    ----------
+    no_workers_timeout_s : float
+        How long tasks wait while the cluster has no workers.
+    """
 
     client: Client
     n_workers: int
     threads: int
     memory_bytes: int
+    limit_bytes: int
     bar: bool = False
+    expected_bytes: int = 0
     peak_bytes: int = 0
     in_memory: bool = False
+    no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
 
     def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
+        self,
+        task: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        label: str,
     ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``, computed in any order.
+        """Return ``[task(*a) for a in arguments]``, started in this order.
+
+        Parameters
+        ----------
+        task : callable
+        arguments : sequence of tuple
+        label : str
+            Names the tasks in the log, in errors and on dask's dashboard.
 
         Raises
         ------
         WorkerLostError
             If the same task lost several workers, as it does when they run out of memory.
+        MemoryBudgetError
+            If a task cannot allocate what it needs.
+        ClusterError
+            If the scheduler is lost, or all workers are and none comes in time.
         """
-        futures = [self.client.submit(measure, task, *values, pure=False) for values in arguments]
-        numbers = {future.key: number for number, future in enumerate(futures)}
-        results: list[Any] = [None] * len(futures)
-        try:
-            with progress(label, len(futures), bar=self.bar) as advance:
-                for future in as_completed(futures, loop=self.client.loop):
-                    measured = future.result()
+        results: list[Any] = [None] * len(arguments)
+        workers = _Workers(self.client, label, self.n_workers, self.no_workers_timeout_s)
+        batch = _Batch(self.client, workers, task, arguments, label)
+        with (
+            _memory_errors(label, self),
+            progress(label, len(arguments), bar=self.bar) as advance,
+        ):
+            try:
+                while (finished := batch.next_finished()) is not None:
+                    number, measured = finished
                     self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
-                    results[numbers[future.key]] = measured.value
-                    # Or dask computes it again if the worker that holds it dies.
-                    future.release()
+                    results[number] = measured.value
                     advance()
-        except KilledWorker as error:
-            raise WorkerLostError(
-                f"a {label} task lost {error.allowed_failures + 1} workers, each with "
-                f"{format_bytes(self.memory_bytes)} of memory for a task.",
-                "Most often they ran out of memory: see the workers' logs, raise their memory, "
-                "or lower basis_size. Started again, the run goes on where it stopped.",
-            ) from error
-        finally:
-            if pending := [future for future in futures if future.status == "pending"]:
-                self.client.cancel(pending)
+            finally:
+                batch.cancel()
         return results
 
 
-def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
-    """Run a task and say how long it took and how large its process has been."""
-    start = time.perf_counter()
+class _Batch:
+    """Tasks on their way through dask, a few for each that can run."""
+
+    def __init__(
+        self,
+        client: Client,
+        workers: "_Workers",
+        task: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        label: str,
+    ) -> None:
+        self._client, self._workers, self._task = client, workers, task
+        # dask takes the letters before the first dash for the kind of task, and expects tasks of a
+        # kind to last equally long.
+        self._name = f"{label}-{uuid.uuid4().hex}"
+        self._waiting = iter(enumerate(arguments))
+        self._running: dict[Future, int] = {}
+        self._done: Queue[Future] = Queue()
+
+    def next_finished(self) -> tuple[int, Measured] | None:
+        """Return number and result of the next task to finish; None if there is none left."""
+        self._submit()
+        while self._running:
+            self._workers.look()
+            try:
+                future = self._done.get(timeout=_LOOK_INTERVAL_S)
+            except Empty:
+                continue
+            measured = self._result(future)
+            if measured is None:
+                self._done.put(future)
+                continue
+            # Or dask computes it again if the worker that holds it dies.
+            future.release()
+            return self._running.pop(future), measured
+        return None
+
+    def cancel(self) -> None:
+        """Forget what has not finished; what runs already runs to its end."""
+        if self._running and self._client.status == "running":
+            self._client.cancel(list(self._running))
+        self._running.clear()
+
+    def _submit(self) -> None:
+        n_free = max(0, _TASKS_PER_SLOT * self._workers.n_slots - len(self._running))
+        for number, values in islice(self._waiting, n_free):
+            future = self._client.submit(
+                measure, self._task, *values, key=f"{self._name}-{number}", priority=-number
+            )
+            self._running[future] = number
+            future.add_done_callback(self._done.put)
+
+    def _result(self, future: Future) -> Measured | None:
+        """Return the result; None if it was lost on its way here, and is computed again."""
+        try:
+            measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
+        except (CancelledError, OSError) as error:
+            if future.status == "error":
+                raise
+            if isinstance(error, CancelledError):
+                raise self._workers.scheduler_lost() from error
+            time.sleep(0.1)
+            return None
+        return measured
+
+
+class _Workers:
+    """The workers of a cluster while tasks run there."""
+
+    def __init__(self, client: Client, label: str, n_slots: int, patience_s: float) -> None:
+        self.n_slots = n_slots
+        self._client, self._label, self._patience_s = client, label, patience_s
+        self._address = client.scheduler.address
+        self._next_look = time.monotonic() + _LOOK_INTERVAL_S
+        self._none_since: float | None = None
+
+    def look(self) -> None:
+        """Count the tasks that can run, now and then; raise ClusterError if that stays 0."""
+        if self._client.status != "running":
+            raise self.scheduler_lost()
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_INTERVAL_S
+        try:
+            n_slots = sum(self._client.nthreads().values())
+        except OSError as error:
+            raise self.scheduler_lost() from error
+        if n_slots:
+            self.n_slots, self._none_since = n_slots, None
+        elif self._none_since is None:
+            self._none_since = now
+            logger.warning(
+                "%s: all workers are lost; waits %g s for one", self._label, self._patience_s
+            )
+        elif now - self._none_since > self._patience_s:
+            raise ClusterError(
+                f"the scheduler {self._address} has had no workers for {self._patience_s:g} s.",
+                "Start workers and the job again: finished parts are kept.",
+            )
+
+    def scheduler_lost(self) -> ClusterError:
+        return scheduler_lost(self._address)
+
+
+def scheduler_lost(address: str) -> ClusterError:
+    """Return the error for a scheduler that is gone."""
+    return ClusterError(
+        f"the connection to the scheduler {address} is lost.",
+        "Start the scheduler and the job again: finished parts are kept.",
+    )
+
+
+@contextmanager
+def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
+    """Say of workers and allocations that were lost what the task needed and what there was."""
+    needed = ""
+    if engine.expected_bytes:
+        expected = format_bytes(engine.expected_bytes)
+        needed = f"; a {label} task is expected to need {expected}"
+    known = f"{needed}; {describe_memory(engine)}."
+    remedy = (
+        "raise the workers' memory, run one task at a time on each, lower basis_size, or raise "
+        "n_partitions for the neighbour search. Started again, the run goes on where it stopped."
+    )
     try:
-        value = task(*arguments)
-    except NRBFNError as error:
-        # What lies behind it need not survive the way from a worker.
-        error.__cause__ = error.__context__ = None
-        raise
-    return Measured(value, time.perf_counter() - start, peak_resident_bytes())
-
-
-def peak_resident_bytes() -> int:
-    """Return the largest resident size this process has had."""
-    if sys.platform == "linux":
-        # getrusage would also count the process that started this one.
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+        yield
+    except KilledWorker as error:
+        raise WorkerLostError(
+            f"a {label} task lost {error.allowed_failures + 1} workers{known}",
+            f"Most often they ran out of memory: see the workers' logs, {remedy}",
+        ) from error
+    except MemoryError as error:
+        if isinstance(error, NRBFNError):
+            raise
+        raise MemoryBudgetError(
+            f"a {label} task could not allocate memory ({error}){known}",
+            remedy[0].upper() + remedy[1:],
+        ) from error

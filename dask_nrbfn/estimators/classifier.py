@@ -24,14 +24,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
+from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
 from dask_nrbfn.storage.dataset import Dataset, check_finite
-from dask_nrbfn.storage.group import Location, exists, normalize
+from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -49,16 +51,25 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     alpha : float, default=1e-13
         Ridge penalty, relative to the trace of the gram matrix.
     basis_size : int, default=None
-        Number of basis rows, the least confident ones. None lets the threshold decide.
+        Number of basis rows. None: all rows below the threshold, or as many as fit the memory.
+    basis_rule : {"least-confident", "uniform"}, default="least-confident"
+        Which rows form a basis of a given size: the least confident, or a draw among the rows
+        below the threshold.
     neighbors : {"auto", "exact", "approximate"}, default="auto"
         How neighbours are searched.
+    n_partitions : int, default=None
+        Number of partitions in which neighbours are searched. None: one if that fits.
+    overlap : int, default=2
+        Number of partitions that each row belongs to.
+    min_recall : float, default=0.95
+        Least share of the true neighbours that an approximate search must find.
     scale : {"none", "standard", "unit"}, default="none"
         Columns to mean 0 and variance 1, or rows to unit length.
     n_parts : int, default=None
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
         Seeds the approximate search and the choice among equally confident rows.
-    store : str or path, default=None
+    store : str, path or RemoteLocation, default=None
         Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
         predictions are put: a directory or URL that all workers can open. A fit of the same rows
         and parameters that was interrupted goes on from there. None: a temporary directory.
@@ -107,17 +118,25 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         alpha: float = 1e-13,
         *,
         basis_size: int | None = None,
+        basis_rule: str = "least-confident",
         neighbors: str = "auto",
+        n_partitions: int | None = None,
+        overlap: int = 2,
+        min_recall: float = MIN_RECALL,
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
-        store: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
         self.basis_size = basis_size
+        self.basis_rule = basis_rule
         self.neighbors = neighbors
+        self.n_partitions = n_partitions
+        self.overlap = overlap
+        self.min_recall = min_recall
         self.scale = scale
         self.n_parts = n_parts
         self.random_state = random_state
@@ -190,7 +209,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _params(self) -> FitParams:
         own = self.get_params()
-        own.pop("store")
+        del own["store"], own["min_recall"]
         seed = own.pop("random_state")
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31)
@@ -201,14 +220,16 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
         dataset = ingest_arrays(rows, codes, MemoryStore())
-        run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+        run = fit_dataset(
+            dataset, MemoryStore(), params, InlineEngine(), min_recall=self.min_recall
+        )
         names = getattr(self, "feature_names_in_", None)
         self._take_run(run, classes, None if names is None else tuple(names))
 
     def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:
         with self._workplace() as place:
             rows, labels = _to_dask(X), _to_dask(y)
-            dataset = ingest_dask(rows, labels, f"{place}/dataset", overwrite=True)
+            dataset = ingest_dask(rows, labels, join(place, "dataset"), overwrite=True)
             # Stored as int64, bool and whole floats come back as what they were.
             dtype = labels.dtype if labels.dtype.kind in "bf" else dataset.classes.dtype
             location = _run_location(place, dataset, params)
@@ -226,13 +247,13 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, dataset: Dataset, location: Location, params: FitParams, classes: NDArray[Any]
     ) -> None:
         with _active_engine(dataset) as engine:
-            run = fit_dataset(dataset, location, params, engine)
+            run = fit_dataset(dataset, location, params, engine, min_recall=self.min_recall)
         self._take_run(run, classes, dataset.feature_names)
 
     @contextmanager
-    def _workplace(self) -> Iterator[str]:
+    def _workplace(self) -> Iterator[Location]:
         if self.store is not None:
-            yield str(normalize(self.store))
+            yield normalize(self.store)
             return
         with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
             yield directory
@@ -264,7 +285,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(X, zarr.Array):
             X = validate_data(self, X, reset=False)
         self._model.check_columns(X.shape[1])
-        return _scores_in_blocks(self._model, X)
+        return _scores_in_blocks(self._model, X, threads=blas_threads())
 
     def _map_dask(self, X: Any, wanted: str) -> da.Array:
         rows = X.to_dask_array() if hasattr(X, "to_dask_array") else X
@@ -284,22 +305,23 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             chunks=(rows.chunks[0],) if flat else (rows.chunks[0], (columns,)),
         )
 
-    def _published_model(self) -> str:
+    def _published_model(self) -> str | RemoteLocation:
         """Write the model where workers can open it, so that it is not part of any graph.
 
         Without a store it stays until this process ends, and with it the lazy predictions.
         """
-        place = _process_directory() if self.store is None else str(normalize(self.store))
-        location = f"{place}/model-{self._model.digest()}"
+        place = _process_directory() if self.store is None else self.store
+        location = join(place, f"model-{self._model.digest()}")
         if not exists(location):
             self._model.save(location)
         return location
 
 
-def _run_location(place: str, dataset: Dataset, params: FitParams) -> str:
+def _run_location(place: Location, dataset: Dataset, params: FitParams) -> str | RemoteLocation:
     """Return where the run of these rows and parameters is, and no other."""
     identity = json.dumps([dataset.fingerprint, params.to_dict()])
-    return f"{place}/run-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}"
+    digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+    return join(place, f"run-{digest}")
 
 
 def _is_dask(X: Any) -> bool:
@@ -347,25 +369,29 @@ def _process_directory() -> str:
     return directory
 
 
-def _scores_in_blocks(model: Model, X: Any) -> NDArray[np.float64]:
+def _scores_in_blocks(model: Model, X: Any, *, threads: int) -> NDArray[np.float64]:
     step = block_rows(len(model.basis))
     scores = np.empty((X.shape[0], len(model.classes)))
+    buffer = np.empty((min(step, len(scores)), len(model.basis)))
     for start in range(0, len(scores), step):
         rows = np.asarray(X[start : start + step])
         check_finite(rows, first_row=start)
-        scores[start : start + step] = model.scores(rows)
+        scores[start : start + step] = model.scores(
+            rows, buffer=buffer[: len(rows)], threads=threads
+        )
     return scores
 
 
 # The location names the content, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
-def _open_model(location: str) -> Model:
+def _open_model(location: str | RemoteLocation) -> Model:
     return Model.load(location)
 
 
-def _predict_block(X: NDArray[Any], location: str, wanted: str) -> NDArray[Any]:
+def _predict_block(X: NDArray[Any], location: str | RemoteLocation, wanted: str) -> NDArray[Any]:
     model = _open_model(location)
-    scores = _scores_in_blocks(model, X)
+    # Other blocks keep the other cores busy.
+    scores = _scores_in_blocks(model, X, threads=1)
     if wanted == "labels":
         return model.classes[scores.argmax(axis=1)]
     return _decisions(scores) if wanted == "decisions" else _probabilities(scores)

@@ -1,15 +1,39 @@
 """The k nearest neighbours of every row, the row itself excluded."""
 
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.cost import faster_method, search_bytes
+from dask_nrbfn.neighbors.audit import Recall, measure_recall
+from dask_nrbfn.neighbors.cost import (
+    COMPILATION_S,
+    candidate_updates,
+    faster_method,
+    largest_search,
+    search_bytes,
+    update_rate,
+)
 from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors
-from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.exact import exact_neighbors, nearest_rows
+from dask_nrbfn.neighbors.merge import MISSING, merge_neighbors
+from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
+from dask_nrbfn.neighbors.repeats import Repeats, find_repeats
 
 __all__ = [
+    "COMPILATION_S",
+    "MAX_IMBALANCE",
+    "MISSING",
     "Neighbors",
+    "Partitions",
+    "Recall",
+    "Repeats",
     "approximate_neighbors",
+    "candidate_updates",
     "exact_neighbors",
     "faster_method",
+    "find_repeats",
+    "largest_search",
     "measure_neighbors",
+    "measure_recall",
+    "merge_neighbors",
+    "nearest_rows",
     "search_bytes",
+    "update_rate",
 ]

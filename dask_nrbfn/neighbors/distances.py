@@ -17,29 +17,30 @@ class Neighbors(NamedTuple):
 
 
 def measure_neighbors(
-    rows: NDArray[Any], queries: NDArray[np.int64], indices: NDArray[np.int64]
+    rows: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64]
 ) -> Neighbors:
     """Return the neighbours with their Euclidean distances, sorted.
 
     Parameters
     ----------
     rows : float32 or float64 (n, p)
-    queries : int64 (b,)
+    targets : float32 or float64 (b, p)
+        The rows whose neighbours they are.
     indices : int64 (b, k)
+        Places of the neighbours in `rows`.
 
     Notes
     -----
     Distances are sums of squared differences in float64, whatever search found the neighbours, so
     they do not cancel for near duplicates. Equal distances are ordered by row number.
     """
-    squared = np.empty(indices.shape)
+    neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
     step = max(1, _GATHER_ELEMENTS // (indices.shape[1] * rows.shape[1]))
-    for start in range(0, len(queries), step):
+    for start in range(0, len(targets), step):
         part = slice(start, start + step)
-        differences = rows[indices[part]] - rows[queries[part], None, :]
-        squared[part] = np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
-    order = np.lexsort((indices, squared))
-    return Neighbors(
-        np.take_along_axis(indices, order, axis=1),
-        np.sqrt(np.take_along_axis(squared, order, axis=1)),
-    )
+        differences = rows[indices[part]] - targets[part, None, :]
+        squared = np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
+        order = np.lexsort((indices[part], squared))
+        neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
+        neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
+    return neighbors

@@ -32,9 +32,13 @@ def exact_neighbors(
     >>> exact_neighbors(rows, np.arange(4), n_neighbors=1).ravel()
     array([1, 2, 1, 1])
     """
-    search = NearestNeighbors(n_neighbors=n_neighbors + 1, algorithm="brute").fit(rows)
-    found = search.kneighbors(rows[queries], return_distance=False)
-    return drop_self(found.astype(np.int64), queries)
+    return drop_self(nearest_rows(rows, rows[queries], count=n_neighbors + 1), queries)
+
+
+def nearest_rows(rows: NDArray[Any], targets: NDArray[Any], *, count: int) -> NDArray[np.int64]:
+    """Return the places in `rows` (n, p) of the `count` rows nearest to each target, (b, count)."""
+    search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
+    return np.asarray(search.kneighbors(targets, return_distance=False), dtype=np.int64)
 
 
 def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:

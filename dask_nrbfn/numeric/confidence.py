@@ -1,5 +1,8 @@
 """Soft-kNN confidence and the choice of basis rows (hu-nrbfn, Algorithm 1)."""
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,80 +42,218 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     return confidence
 
 
-def rows_below(
-    confidence: Floats,
-    codes: NDArray[np.integer],
-    tiebreak: NDArray[np.uint64],
-    *,
-    threshold: float,
-    n_classes: int,
-) -> NDArray[np.int64]:
-    """Return the rows with a confidence below `threshold`, int64 (r,), in row order.
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows that may enter the basis.
+
+    Attributes
+    ----------
+    priority : float64 (m,)
+        The smaller, the sooner a row enters: its confidence, or `even_below` of it.
+    tiebreak : uint64 (m,)
+        Decides among equal priorities, the smaller first. Rows that share it are duplicates and
+        enter once, see `hash_rows`.
+    codes : integer (m,)
+        Classes.
+    rows : int64 (m,)
+        Row numbers.
+    """
+
+    priority: Floats
+    tiebreak: NDArray[np.uint64]
+    codes: NDArray[np.integer]
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no candidates, with which a pass over blocks of rows begins."""
+        return cls(
+            np.empty(0), np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.int64)
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_distinct(self) -> int:
+        """Number of distinct rows."""
+        return len(np.unique(self.tiebreak))
+
+
+def even_below(confidence: Floats, *, threshold: float) -> Floats:
+    """Return priorities that draw evenly below the threshold, float64 (b,).
 
     Parameters
     ----------
-    confidence : float64 (n,)
-    codes : integer (n,)
-    tiebreak : uint64 (n,)
-        Decides among equally confident rows, the smaller first.
+    confidence : float64 (b,)
     threshold : float
-    n_classes : int
-        A class with no row below the threshold gives its least confident one (steps 8 and 9).
+        Rows below it are all alike, so that their hashes decide. The others keep the order of
+        their confidence and enter where too few are below.
 
     Examples
     --------
-    >>> confidence, codes = np.array([0.2, 1.0, 0.95]), np.array([0, 1, 1])
-    >>> rows_below(confidence, codes, np.zeros(3, np.uint64), threshold=0.9, n_classes=2)
+    >>> even_below(np.array([0.2, 0.8, 1.0, 0.9]), threshold=0.9)
+    array([0. , 0. , 1. , 0.9])
+    """
+    return np.where(confidence < threshold, 0.0, confidence)
+
+
+def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int) -> Candidates:
+    """Return the rows of both that can still enter a basis of `size` rows, in order.
+
+    Parameters
+    ----------
+    pool, block : Candidates
+        Without a row number in common.
+    size : int
+        r, at least `n_classes`.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    Candidates
+        The r first distinct rows, and of every class the K first distinct ones: at most
+        ``r + K**2``.
+
+    Notes
+    -----
+    Associative and commutative, so rows may come in any blocks and any order: `choose_basis`
+    makes the same of what is kept as of all rows. K distinct rows of a class are enough because
+    each other class takes at most one of them away.
+
+    Rows are ordered by priority, hash, class and number. Time O(m log m) and about 100 m bytes for
+    m rows in both.
+
+    Examples
+    --------
+    >>> def candidates(first, priority, tiebreak, codes):
+    ...     rows = np.arange(first, first + len(codes))
+    ...     return Candidates(np.array(priority), np.array(tiebreak, np.uint64), codes, rows)
+    >>> pool = candidates(0, [1.0, 0.2], [7, 8], np.array([0, 0]))
+    >>> block = candidates(2, [0.5, 0.2, 0.4], [6, 8, 5], np.array([0, 0, 0]))
+    >>> keep_best(pool, block, size=2, n_classes=1).rows
+    array([1, 4])
+    """
+    ordered = _in_order(_joined(pool, block))
+    by_point = np.lexsort((ordered.codes, ordered.tiebreak))
+    tiebreak, codes = ordered.tiebreak[by_point], ordered.codes[by_point]
+    new_point = _differs(tiebreak)
+    new_member = new_point | _differs(codes)
+
+    kept = np.zeros(len(ordered), dtype=np.bool_)
+    starts = np.flatnonzero(new_point)
+    firsts = np.minimum.reduceat(by_point, starts) if len(starts) else starts
+    kept[np.sort(firsts)[:size]] = True
+    members = np.sort(by_point[new_member])
+    kept[members[_rank_in_class(ordered.codes[members]) < n_classes]] = True
+    return _taken(ordered, np.flatnonzero(kept))
+
+
+def choose_basis(
+    pool: Candidates, *, size: int, n_classes: int, threshold: float | None = None
+) -> Candidates:
+    """Return the rows that become the basis, (r,), in the order of their numbers.
+
+    Parameters
+    ----------
+    pool : Candidates
+        All rows, or what `keep_best` kept of them.
+    size : int
+        The most rows to choose, at least `n_classes`.
+    n_classes : int
+    threshold : float or None
+        Only rows with a priority below it fill the basis, Algorithm 1, steps 8 and 9. None: any
+        row does, so that the basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
+
+    Notes
+    -----
+    Every class gives its first row, whatever the threshold; where another class has given a
+    duplicate of it, its next one, if there is any. The first of the other rows fill up. Equal rows
+    enter once: differs from the paper, where a repeated row makes the gram matrix singular.
+
+    Examples
+    --------
+    >>> confidence, codes = np.array([0.2, 1.0, 0.95, 0.3]), np.array([0, 1, 1, 0])
+    >>> pool = Candidates(confidence, np.arange(4, dtype=np.uint64), codes, np.arange(4))
+    >>> choose_basis(pool, size=4, n_classes=2, threshold=0.9).rows
+    array([0, 2, 3])
+    >>> choose_basis(pool, size=2, n_classes=2).rows
     array([0, 2])
     """
-    chosen = confidence < threshold
-    for code in np.setdiff1d(np.arange(n_classes), codes[chosen]):
-        members = np.flatnonzero(codes == code)
-        order = np.lexsort((tiebreak[members], confidence[members]))
-        chosen[members[order[:1]]] = True
-    return np.flatnonzero(chosen)
+    ordered = _in_order(pool)
+    firsts = _firsts_of_classes(ordered, n_classes)
+    _, points = np.unique(ordered.tiebreak, return_index=True)
+    others = np.sort(points[~np.isin(ordered.tiebreak[points], ordered.tiebreak[firsts])])
+    if threshold is not None:
+        others = others[ordered.priority[others] < threshold]
+    chosen = np.concatenate([firsts, others[: size - len(firsts)]])
+    return _taken(ordered, chosen[np.argsort(ordered.rows[chosen])])
 
 
-def least_confident_rows(
-    confidence: Floats,
-    codes: NDArray[np.integer],
-    tiebreak: NDArray[np.uint64],
-    *,
-    size: int,
-    n_classes: int,
-) -> NDArray[np.int64]:
-    """Return the `size` least confident rows, int64 (size,), in row order (paper, 7.1.3).
+def _firsts_of_classes(ordered: Candidates, n_classes: int) -> NDArray[np.int64]:
+    """Return the place of each class's first row of which no other class has given a duplicate."""
+    firsts: list[int] = []
+    points, classes = set(), set()
+    pairs = zip(ordered.tiebreak.tolist(), ordered.codes.tolist(), strict=True)
+    for place, (point, code) in enumerate(pairs):
+        if code not in classes and point not in points:
+            firsts.append(place)
+            points.add(point)
+            classes.add(code)
+            if len(classes) == n_classes:
+                break
+    return np.array(firsts, dtype=np.int64)
 
-    Parameters
-    ----------
-    confidence : float64 (n,)
-    codes : integer (n,)
-    tiebreak : uint64 (n,)
-        Decides among equally confident rows, the smaller first.
-    size : int
-        From `n_classes` to n.
-    n_classes : int
-        Every class that has rows gives at least its least confident one.
 
-    Examples
-    --------
-    >>> confidence, codes = np.array([0.1, 0.2, 0.3, 1.0]), np.array([0, 0, 0, 1])
-    >>> ties = np.zeros(4, np.uint64)
-    >>> least_confident_rows(confidence, codes, ties, size=2, n_classes=2)
-    array([0, 3])
-    """
-    order = np.lexsort((tiebreak, confidence))
-    _, first_of_class = np.unique(codes[order], return_index=True)
-    firsts = order[first_of_class]
-    others = order[~np.isin(order, firsts)]
-    return np.sort(np.concatenate([firsts, others[: size - len(firsts)]]))
+def _joined(first: Candidates, second: Candidates) -> Candidates:
+    return Candidates(
+        np.concatenate([first.priority, second.priority]),
+        np.concatenate([first.tiebreak, second.tiebreak]),
+        np.concatenate([first.codes, second.codes]),
+        np.concatenate([first.rows, second.rows]),
+    )
+
+
+def _taken(candidates: Candidates, places: NDArray[np.int64]) -> Candidates:
+    return Candidates(
+        candidates.priority[places],
+        candidates.tiebreak[places],
+        candidates.codes[places],
+        candidates.rows[places],
+    )
+
+
+def _in_order(candidates: Candidates) -> Candidates:
+    """Return candidates in the order in which they enter."""
+    # The class comes before the number, so that the order of the rows cannot decide for which of
+    # two classes a duplicate counts.
+    keys = (candidates.rows, candidates.codes, candidates.tiebreak, candidates.priority)
+    return _taken(candidates, np.lexsort(keys))
+
+
+def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before it, (m,), the first one always."""
+    differs = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=differs[1:])
+    return differs
+
+
+def _rank_in_class(codes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return how many of the same class stand before, int64 (m,)."""
+    by_class = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(_differs(codes[by_class]))
+    lengths = np.diff(np.append(starts, len(codes)))
+    ranks = np.empty(len(codes), dtype=np.int64)
+    ranks[by_class] = np.arange(len(codes)) - np.repeat(starts, lengths)
+    return ranks
 
 
 def hash_rows(X: NDArray[np.generic], *, seed: int) -> NDArray[np.uint64]:
     """Return a seeded hash of each row's values, uint64 (b,).
 
     Equal rows have equal hashes wherever they stand, so choices that follow the hash do not depend
-    on the order of the rows.
+    on the order of the rows. Distinct rows share one with a chance of n**2 / 2**65.
 
     Notes
     -----

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.numeric.strips import over_strips
 
 Floats = NDArray[np.float64]
 
-# Columns of one panel of the gram matrix. At r = 8,787 panels of 512 to 2,048 columns ran at the
-# rate of one symmetric product over the whole width, without its r x r temporary.
-_PANEL_COLUMNS = 1024
+# Columns of one panel of the gram matrix. At r = 6,000 panels of 512 to 3,072 columns ran a tenth
+# faster than one symmetric product over the whole width, and without its r x r temporary; up to
+# 2,048 columns one symmetric product is faster than two panels.
+_PANEL_COLUMNS = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +78,9 @@ class Moments:
     @cached_property
     def _product(self) -> Floats:
         # One buffer for the products of all panels and blocks: allocating each anew costs a tenth.
-        return np.empty(min(_PANEL_COLUMNS, self.n_basis) * self.n_basis)
+        return np.empty(product_size(self.n_basis))
 
-    def accumulate(self, Phi: Floats, codes: NDArray[np.integer]) -> None:
+    def accumulate(self, Phi: Floats, codes: NDArray[np.integer], *, threads: int = 1) -> None:
         """Add a block in place; for the one owner of freshly made moments.
 
         Parameters
@@ -86,17 +88,21 @@ class Moments:
         Phi : float64 (b, r)
         codes : integer (b,)
             Class of each row, 0 ... K - 1.
+        threads : int
+            Those that add products to the sums; the threads of the products are BLAS's own.
 
         Notes
         -----
-        ``b r^2`` flops and, beside the sums, one panel of ``8 * 1024 * r`` bytes.
+        ``b r^2`` flops and, beside the sums, one product of at most ``8 * 2048 * r`` bytes. Adding
+        it reads and writes the sums once, however many rows the block has.
         """
         for start, panel in _panels(self.packed_gram, self.n_basis):
             width = len(panel)
             own, rest = Phi[:, start : start + width], Phi[:, start + width :]
             # numpy computes one triangle of a product of an array with itself.
-            self._add_product(own, own, panel[:, :width])
-            self._add_product(own, rest, panel[:, width:])
+            self._add_product(own, own, panel[:, :width], threads)
+            if rest.size:
+                self._add_product(own, rest, panel[:, width:], threads)
         F = np.zeros((len(codes), len(self.class_counts)))
         F[np.arange(len(codes)), codes] = 1.0
         np.add(self.cross, F.T @ Phi, out=self.cross)
@@ -106,10 +112,14 @@ class Moments:
             out=self.class_counts,
         )
 
-    def _add_product(self, left: Floats, right: Floats, target: Floats) -> None:
+    def _add_product(self, left: Floats, right: Floats, target: Floats, threads: int) -> None:
         product = self._product[: target.size].reshape(target.shape)
         np.matmul(left.T, right, out=product)
-        target += product
+        over_strips(
+            lambda strip: np.add(target[strip], product[strip], out=target[strip]),
+            target.shape,
+            threads,
+        )
 
     def add_in_place(self, other: Self) -> None:
         """Add other moments; for the one owner of freshly read moments, without an r x r copy."""
@@ -162,10 +172,15 @@ def packed_size(n_basis: int) -> int:
     )
 
 
+def product_size(n_basis: int) -> int:
+    """Return the number of elements of the products that `Moments.accumulate` holds."""
+    return min(_PANEL_COLUMNS, n_basis) * n_basis
+
+
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     """Return the symmetric matrix (r, r) whose upper row panels are `packed`.
 
-    Panel i holds rows ``1024 i ... 1024 (i + 1)`` from their diagonal block to the right.
+    Panel i holds rows ``2048 i ... 2048 (i + 1)`` from their diagonal block to the right.
     """
     gram = np.empty((n_basis, n_basis))
     for start, panel in _panels(packed, n_basis):

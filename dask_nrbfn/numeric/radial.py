@@ -6,11 +6,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.strips import over_strips
 
-# Rows that pass through the elementwise steps together: 64 x 8,787 float64 stay in a core's
-# 2-4 MiB cache, which measured a third faster than whole blocks.
-_STRIP_ROWS = 64
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,13 +21,19 @@ class RadialFeatures:
     basis : float64 (r, p)
     width : float
         The Gaussian's sigma, in the units of the features.
+    scaling : Scaling or None
+        Applied to rows; the basis is scaled already.
 
     Notes
     -----
     The activation of row x at basis row g is ``exp(-|x - g|^2 / (2 sigma^2))`` divided by its sum
     over all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7). ``|x|^2`` is common to all basis
-    rows, so it cancels in the quotient and the exponent is linear in x; subtracting a row's
-    largest exponent first keeps the quotient defined however far x is from the basis.
+    rows, so it cancels in the quotient and the exponent is linear in x: one product of matrices
+    with a column of ones beside the rows. Subtracting a row's largest exponent first keeps the
+    quotient defined however far x is from the basis.
+
+    Every method takes `threads`, those of the elementwise steps; the threads of the products are
+    BLAS's own. The elementwise steps have the same bits with any number.
 
     Examples
     --------
@@ -40,20 +45,24 @@ class RadialFeatures:
 
     basis: Floats
     width: float
+    scaling: Scaling | None
     _centre: Floats
     _slopes: Floats
-    _offsets: Floats
 
     @classmethod
-    def from_basis(cls, basis: ArrayLike, width: float) -> Self:
-        """Prepare the functions of `basis` (r, p) and `width` > 0."""
+    def from_basis(cls, basis: ArrayLike, width: float, scaling: Scaling | None = None) -> Self:
+        """Prepare the functions of `basis` (r, p), scaled, and `width` > 0."""
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
         centred = basis - centre
-        slopes = centred / width**2
-        return cls(basis, float(width), centre, slopes, 0.5 * _row_dots(slopes, centred))
+        slopes = np.empty((basis.shape[0], basis.shape[1] + 1))
+        np.divide(centred, width**2, out=slopes[:, :-1])
+        slopes[:, -1] = -0.5 * _row_dots(slopes[:, :-1], centred)
+        return cls(basis, float(width), scaling, centre, slopes)
 
-    def activations(self, X: NDArray[Any], *, out: Floats | None = None) -> Floats:
+    def activations(
+        self, X: NDArray[Any], *, out: Floats | None = None, threads: int = 1
+    ) -> Floats:
         """Return the activations, float64 (b, r); every row sums to 1.
 
         Parameters
@@ -61,66 +70,153 @@ class RadialFeatures:
         X : array (b, p)
         out : float64 (b, r), optional
             Where to put the result, to save allocating it anew for every block.
+        threads : int
 
         Notes
         -----
         Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        Phi = np.matmul(X - self._centre, self._slopes.T, out=out)
-        for start in range(0, len(Phi), _STRIP_ROWS):
-            _softmax_in_place(Phi[start : start + _STRIP_ROWS], self._offsets)
+        Phi = self._exponents(X, out, threads)
+
+        def normalize(strip: slice) -> None:
+            part = Phi[strip]
+            part *= 1.0 / _exponentials_in_place(part)
+
+        over_strips(normalize, Phi.shape, threads)
         return Phi
 
+    def weighted_sums(
+        self, X: NDArray[Any], weights: Floats, *, buffer: Floats | None = None, threads: int = 1
+    ) -> Floats:
+        """Return ``activations(X) @ weights.T``, float64 (b, K).
 
-def _softmax_in_place(exponents: Floats, offsets: Floats) -> None:
-    exponents -= offsets
+        Parameters
+        ----------
+        X : array (b, p)
+        weights : float64 (K, r)
+        buffer : float64 (b, r), optional
+            Scratch space, overwritten.
+        threads : int
+
+        Notes
+        -----
+        The K sums are divided instead of the r activations.
+        """
+        exponents = self._exponents(X, buffer, threads)
+        totals = over_strips(
+            lambda strip: _exponentials_in_place(exponents[strip]), exponents.shape, threads
+        )
+        sums: Floats = exponents @ weights.T
+        sums /= np.concatenate(totals)
+        return sums
+
+    def _exponents(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
+        rows = _centred_rows(X, self._centre, self.scaling, ones=1, threads=threads)
+        exponents: Floats = np.matmul(rows, self._slopes.T, out=out)
+        return exponents
+
+
+@dataclass(frozen=True, eq=False)
+class BasisDistances:
+    """Euclidean distances between rows and the r rows of one basis.
+
+    Attributes
+    ----------
+    scaling : Scaling or None
+        Applied to rows; the basis is scaled already.
+
+    Notes
+    -----
+    ``|x|^2 - 2 x g + |g|^2`` about the basis mean, clipped at 0, as one product of matrices with
+    the norms as further columns: without the shift the terms cancel for data far from the origin.
+    """
+
+    scaling: Scaling | None
+    _centre: Floats
+    _factors: Floats
+
+    @classmethod
+    def from_basis(cls, basis: ArrayLike, scaling: Scaling | None = None) -> Self:
+        """Prepare the distances to `basis` (r, p), scaled."""
+        basis = np.asarray(basis, dtype=np.float64)
+        centre = basis.mean(axis=0)
+        factors = _centred_rows(basis, centre, None, ones=2, threads=1)
+        centred = factors[:, :-2]
+        factors[:, -1] = _row_dots(centred, centred)
+        centred *= -2.0
+        return cls(scaling, centre, factors)
+
+    def squared(self, X: NDArray[Any], *, out: Floats | None = None, threads: int = 1) -> Floats:
+        """Return the squared distances, float64 (b, r), of rows X (b, p)."""
+        squared = self._products(X, out, threads)
+        over_strips(
+            lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
+            squared.shape,
+            threads,
+        )
+        return squared
+
+    def total(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> float:
+        """Return the sum of all distances between rows X (b, p) and the basis.
+
+        Parameters
+        ----------
+        X : array (b, p)
+        buffer : float64 (b, r), optional
+            Scratch space, overwritten.
+        threads : int
+
+        Notes
+        -----
+        Divided by n r and summed over blocks this is the width of hu-nrbfn, Algorithm 2, step 5.
+        """
+        products = self._products(X, buffer, threads)
+
+        def total_of(strip: slice) -> float:
+            part = products[strip]
+            np.maximum(part, 0.0, out=part)
+            return float(np.sqrt(part, out=part).sum())
+
+        return sum(over_strips(total_of, products.shape, threads))
+
+    def _products(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
+        rows = _centred_rows(X, self._centre, self.scaling, ones=2, threads=threads)
+        rows[:, -2] = _row_dots(rows[:, :-2], rows[:, :-2])
+        products: Floats = np.matmul(rows, self._factors.T, out=out)
+        return products
+
+
+def sum_of_distances(
+    X: NDArray[Any], basis: Floats, *, buffer: Floats | None = None, threads: int = 1
+) -> float:
+    """Return the sum of all distances between rows X (b, p) and one basis (r, p).
+
+    The same as `BasisDistances.total`, for a basis that is used once.
+    """
+    return BasisDistances.from_basis(basis).total(X, buffer=buffer, threads=threads)
+
+
+def _exponentials_in_place(exponents: Floats) -> Floats:
+    """Replace exponents by exponentials, 1 for the largest of a row; return row sums (b, 1)."""
     exponents -= exponents.max(axis=1, keepdims=True)
     np.exp(exponents, out=exponents)
-    exponents /= exponents.sum(axis=1, keepdims=True)
+    sums: Floats = exponents.sum(axis=1, keepdims=True)
+    return sums
 
 
-def sum_of_distances(X: NDArray[Any], basis: Floats, *, buffer: Floats | None = None) -> float:
-    """Return the sum of all Euclidean distances between rows of X and basis rows.
+def _centred_rows(
+    X: NDArray[Any], centre: Floats, scaling: Scaling | None, *, ones: int, threads: int
+) -> Floats:
+    """Return rows scaled and about `centre`, float64 (b, p + ones), with columns of ones."""
+    p = len(centre)
+    rows = np.ones((len(X), p + ones))
 
-    Parameters
-    ----------
-    X : array (b, p)
-    basis : float64 (r, p)
-    buffer : float64 (b, r), optional
-        Scratch space, overwritten.
+    def centre_strip(strip: slice) -> None:
+        scaled = X[strip] if scaling is None else scaling.apply(X[strip])
+        np.subtract(scaled, centre, out=rows[strip, :p])
 
-    Notes
-    -----
-    Divided by n r and summed over blocks this is the width of hu-nrbfn, Algorithm 2, step 5.
-    """
-    distances = squared_distances(X, basis, out=buffer)
-    return sum(
-        float(np.sqrt(strip, out=strip).sum())
-        for strip in (
-            distances[start : start + _STRIP_ROWS]
-            for start in range(0, len(distances), _STRIP_ROWS)
-        )
-    )
-
-
-def squared_distances(X: NDArray[Any], basis: Floats, *, out: Floats | None = None) -> Floats:
-    """Return squared Euclidean distances, float64 (b, r), between rows of X and basis rows.
-
-    Notes
-    -----
-    Uses ``|x|^2 - 2 x g + |g|^2`` about the basis mean, clipped at 0: without the shift the terms
-    cancel for data far from the origin.
-    """
-    centre = basis.mean(axis=0)
-    rows, others = X - centre, basis - centre
-    squared = np.matmul(rows, -2.0 * others.T, out=out)
-    row_norms, other_norms = _row_dots(rows, rows)[:, None], _row_dots(others, others)
-    for start in range(0, len(squared), _STRIP_ROWS):
-        strip = squared[start : start + _STRIP_ROWS]
-        strip += row_norms[start : start + _STRIP_ROWS]
-        strip += other_norms
-        np.maximum(strip, 0.0, out=strip)
-    return squared
+    over_strips(centre_strip, rows.shape, threads)
+    return rows
 
 
 def _row_dots(A: Floats, B: Floats) -> Floats:

@@ -6,73 +6,156 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import (
+    Candidates,
+    choose_basis,
+    even_below,
     hash_rows,
-    least_confident_rows,
-    rows_below,
+    keep_best,
     soft_confidence,
 )
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.costs import largest_basis
+from dask_nrbfn.stages.neighbors import decided_search
+from dask_nrbfn.stages.parts import PartResult, block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# Rows that enter the selection at once, 28 MB while they are sorted. With fewer, sorting the pool,
+# some ten thousand rows, again and again would take longer than sorting the rows.
+_SELECTION_ROWS = 2**18
+
 
 def compute_confidence(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the soft-kNN confidence of every row."""
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
-    run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
-    return {}
+    records = run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
+    return {"n_below_threshold": sum(record["n_below_threshold"] for record in records)}
 
 
 def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Choose and store the basis rows."""
-    (n_basis,) = run_tasks(engine, _choose_basis, [(run.location, dataset.location)], label="basis")
-    logger.info("basis: %d of %d rows", n_basis, run.n_rows)
-    return {"n_basis": n_basis}
+    """Choose and store the basis rows.
+
+    Raises
+    ------
+    ParameterError
+        If `basis_size` is more than the number of distinct rows.
+    """
+    params, cap = run.params, None
+    if params.basis_size is None:
+        cap = max(largest_basis(dataset, params, decided_search(run), engine), dataset.n_classes)
+    arguments = [(run.location, dataset.location, cap)]
+    (chosen,) = run_tasks(engine, _choose_basis, arguments, label="basis")
+    record = {
+        "n_basis": chosen["n_basis"],
+        "n_below_threshold": run.stages["confidence"]["n_below_threshold"],
+    }
+    if chosen["capped"]:
+        record["cap"] = cap
+    _log_choice(run, record, chosen["n_beyond_threshold"])
+    return record
+
+
+def _log_choice(run: Run, record: dict[str, Any], n_beyond: int) -> None:
+    params, threshold = run.params, run.params.confidence_threshold
+    uniform = params.basis_rule == "uniform"
+    logger.info("basis: %d of %d rows", record["n_basis"], run.n_rows)
+    if "cap" in record:
+        logger.warning(
+            "basis: %d rows are below the threshold %g; the memory at hand allows %d, %s are "
+            "taken. Give --basis-size or more memory to decide yourself.",
+            record["n_below_threshold"],
+            threshold,
+            record["cap"],
+            "a draw of them" if uniform else "the least confident of them",
+        )
+    if uniform and n_beyond:
+        logger.info(
+            "basis: %d rows are below the threshold %g; %d of the basis are beyond it, because "
+            "too few distinct ones, or none of a class, are below",
+            record["n_below_threshold"],
+            threshold,
+            n_beyond,
+        )
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     codes = dataset.codes()
-    indices = run.read("neighbors/indices", start, stop)
-    confidence = soft_confidence(
-        run.read("neighbors/distances", start, stop),
-        codes[indices] == codes[start:stop, None],
-        width=run.stages["neighbors"]["mean_distance"],
-    )
-    run.write_rows("confidence/values", start, confidence)
-    hashes = [
-        hash_rows(X, seed=run.params.seed)
-        for X, _ in dataset.blocks(start, stop, block_rows(dataset.n_features))
-    ]
-    run.write_rows("confidence/tiebreak", start, np.concatenate(hashes))
-    return PartResult({})
+    width = run.stages["neighbors"]["mean_distance"]
+    n_below, first = 0, start
+    blocks = dataset.blocks(start, stop, block_rows(dataset.n_features))
+    hashes_of_blocks = (hash_rows(X, seed=run.params.seed) for X, _ in blocks)
+    for hashes in regroup(hashes_of_blocks, run.chunk_rows):
+        last = first + len(hashes)
+        indices = run.read("neighbors/indices", first, last)
+        confidence = soft_confidence(
+            run.read("neighbors/distances", first, last),
+            codes[indices] == codes[first:last, None],
+            width=width,
+        )
+        run.write_rows("confidence/values", first, confidence)
+        run.write_rows("confidence/tiebreak", first, hashes)
+        n_below += int(np.count_nonzero(confidence < run.params.confidence_threshold))
+        first = last
+    return PartResult({"n_below_threshold": n_below})
 
 
-def _choose_basis(run_location: Location, dataset_location: Location) -> int:
+def _choose_basis(
+    run_location: Location, dataset_location: Location, cap: int | None
+) -> dict[str, Any]:
+    """Choose and store `basis_size` rows, or those below the threshold, at most `cap`."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    confidence, tiebreak = run.read("confidence/values"), run.read("confidence/tiebreak")
-    codes = dataset.codes()
-    if run.params.basis_size is None:
-        rows = rows_below(
-            confidence,
-            codes,
-            tiebreak,
-            threshold=run.params.confidence_threshold,
-            n_classes=dataset.n_classes,
-        )
-    else:
-        rows = least_confident_rows(
-            confidence,
-            codes,
-            tiebreak,
-            size=run.params.basis_size,
-            n_classes=dataset.n_classes,
-        )
+    basis, capped = _sized(run, dataset) if cap is None else _below_threshold(run, dataset, cap)
     group = run.group("basis")
-    write_array(group, "rows", rows, "basis")
-    write_array(group, "values", dataset.take(rows), "basis", "feature")
-    return len(rows)
+    write_array(group, "rows", basis.rows, "basis")
+    write_array(group, "values", dataset.take(basis.rows), "basis", "feature")
+    n_beyond = np.count_nonzero(basis.priority >= run.params.confidence_threshold)
+    return {"n_basis": len(basis), "n_beyond_threshold": int(n_beyond), "capped": capped}
+
+
+def _sized(run: Run, dataset: Dataset) -> tuple[Candidates, bool]:
+    size = run.params.basis_size
+    assert size is not None
+    pool = _best_candidates(run, dataset, size)
+    if pool.n_distinct < size:
+        raise ParameterError(
+            f"basis_size is {size}, X has {pool.n_distinct} distinct rows.",
+            f"Give basis_size of at most {pool.n_distinct}; equal rows enter the basis once.",
+        )
+    return choose_basis(pool, size=size, n_classes=dataset.n_classes), False
+
+
+def _below_threshold(run: Run, dataset: Dataset, cap: int) -> tuple[Candidates, bool]:
+    """Return the rows below the threshold, and whether `cap` keeps some of them out."""
+    # One more than the cap, because duplicates and the rows of classes that have none below leave
+    # no other way to know whether it bites.
+    pool, n_classes = _best_candidates(run, dataset, cap + 1), dataset.n_classes
+    threshold = run.params.confidence_threshold
+    basis = choose_basis(pool, size=cap + 1, n_classes=n_classes, threshold=threshold)
+    if len(basis) <= cap:
+        return basis, False
+    return choose_basis(pool, size=cap, n_classes=n_classes, threshold=threshold), True
+
+
+def _best_candidates(run: Run, dataset: Dataset, size: int) -> Candidates:
+    """Return the candidates for `size` basis rows, in one pass over the stored confidence."""
+    params, codes = run.params, dataset.codes()
+    pool = Candidates.none()
+    step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
+    for start in range(0, run.n_rows, step):
+        stop = min(start + step, run.n_rows)
+        priority = run.read("confidence/values", start, stop)
+        if params.basis_rule == "uniform":
+            priority = even_below(priority, threshold=params.confidence_threshold)
+        block = Candidates(
+            priority,
+            run.read("confidence/tiebreak", start, stop),
+            codes[start:stop],
+            np.arange(start, stop),
+        )
+        pool = keep_best(pool, block, size=size, n_classes=dataset.n_classes)
+    return pool

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
-from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size
+from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size, product_size
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
@@ -30,20 +29,20 @@ def read_moments(run: Run) -> Moments:
     )
 
 
-def moments_bytes(n_basis: int, dataset: Dataset) -> int:
+def moments_bytes(n_basis: int, *, n_features: int, n_classes: int, reading_bytes: int) -> int:
     """Return the bytes that a moments task holds at its peak.
 
-    The sums, a panel of their update, a block of activations and cross, a block of rows: as
-    stored, one block ahead, scaled and centred; and two chunks.
+    The sums, a product that is added to them, a block of activations and cross; the basis as read,
+    scaled and as slopes; a block of rows as stored, one ahead and centred; and two chunks.
     """
-    rows, n_features, n_classes = block_rows(n_basis), dataset.n_features, dataset.n_classes
-    return dataset.reading_bytes + 8 * (
+    rows = block_rows(n_basis)
+    return reading_bytes + 8 * (
         packed_size(n_basis)
-        + 1024 * n_basis
+        + product_size(n_basis)
         + rows * n_basis
         + 2 * n_classes * n_basis
-        + 3 * n_basis * n_features
-        + 5 * rows * n_features
+        + 4 * n_basis * n_features
+        + 4 * rows * n_features
     )
 
 
@@ -52,38 +51,17 @@ def solve_bytes(n_basis: int) -> int:
     return 8 * (packed_size(n_basis) + 4 * n_basis**2)
 
 
-def check_basis_budget(n_basis: int, dataset: Dataset, params: FitParams, engine: Engine) -> None:
-    """Raise MemoryBudgetError if a basis of this size cannot be summed or solved."""
-    smaller = _largest_basis(dataset, engine)
-    knob = "basis_size" if params.basis_size is not None else "confidence_threshold or basis_size"
-    remedy = f"Lower {knob}: from {n_basis} basis rows to at most {smaller}"
-    moments = moments_bytes(n_basis, dataset)
-    check_budget("moments", moments, engine, remedy=remedy)
-    check_budget("weights", solve_bytes(n_basis), engine, remedy=remedy)
-
-
-def _largest_basis(dataset: Dataset, engine: Engine) -> int:
-    def fits(n_basis: int) -> bool:
-        moments = moments_bytes(n_basis, dataset)
-        return max(moments, solve_bytes(n_basis)) + PROCESS_BYTES <= engine.memory_bytes
-
-    low, high = 0, dataset.n_rows + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     scaling = read_scaling(run)
     basis = scaling.apply(run.read("basis/values"))
-    features = RadialFeatures.from_basis(basis, run.stages["width"]["width"])
-    size = block_rows(len(basis))
+    features = RadialFeatures.from_basis(basis, run.stages["width"]["width"], scaling)
+    size, threads = block_rows(len(basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(basis)))
     moments = Moments.zeros(len(basis), dataset.n_classes)
     for X, codes in dataset.blocks(start, stop, size):
         assert codes is not None
-        moments.accumulate(features.activations(scaling.apply(X), out=buffer[: len(X)]), codes)
+        Phi = features.activations(X, out=buffer[: len(X)], threads=threads)
+        moments.accumulate(Phi, codes, threads=threads)
     return PartResult(
         {"rows": stop - start},
         {

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,114 +10,191 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors import (
+    MAX_IMBALANCE,
     approximate_neighbors,
     exact_neighbors,
     faster_method,
+    largest_search,
     measure_neighbors,
-    search_bytes,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.columns import read_scaling, read_statistics
+from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.space import SearchSpace, search_dtype, searching_bytes
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# Rows that fit this are searched at once, others in partitions of this size: what a search holds
+# then depends on neither the rows nor, unless it is smaller still, on the memory of the workers.
+_SEARCH_BYTES = 5 * 2**28
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighborSearch:
+    """How neighbours are searched: what "auto" came to when the run began.
+
+    Attributes
+    ----------
+    method : {"exact", "approximate"}
+    n_partitions : int
+    threads : int
+        On which the graph of an approximate search depends.
+    """
+
+    method: str
+    n_partitions: int
+    threads: int
+
 
 def compute_neighbors(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the neighbours of every row and return the method used and the mean distance."""
-    group = run.group("neighbors")
-    # Taken up again on other workers, a search goes on as it began.
-    method = str(group.attrs.get("method") or search_method(dataset, run.params, engine))
-    group.update_attributes({"method": method})
-    logger.info("neighbors: %s search (%s asked for)", method, run.params.neighbors)
+    search = decided_search(run)
+    logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
     k = run.params.n_neighbors
     run.require_row_array("neighbors/indices", np.int64, k)
     run.require_row_array("neighbors/distances", np.float64, k)
-    if method == "exact":
+    record = _search(run, dataset, engine, search)
+    total = record.pop("distance_sum")
+    return {**asdict(search), **record, "mean_distance": total / (run.n_rows * k)}
+
+
+def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
+    if search.n_partitions > 1:
+        return search_partitions(
+            run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
+        )
+    if search.method == "exact":
         records = run_parts(run, dataset, engine, stage="neighbors", task=_exact_part)
     else:
-        arguments = [(run.location, dataset.location, engine.threads)]
+        arguments = [(run.location, dataset.location, search.threads)]
         (records,) = run_tasks(engine, _approximate_graph, arguments, label="neighbors")
-    total = math.fsum(record["distance_sum"] for record in records)
-    return {
-        "method": method,
-        "threads": engine.threads,
-        "mean_distance": total / (run.n_rows * k),
-    }
+    return {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
 
 
-def search_method(dataset: Dataset, params: FitParams, engine: Engine) -> str:
-    """Return the search that `params` ask for, or the faster one."""
-    if params.neighbors != "auto":
-        return params.neighbors
-    return faster_method(
-        dataset.n_rows,
-        dataset.n_features,
-        n_neighbors=params.n_neighbors,
+def decided_search(run: Run) -> NeighborSearch:
+    """Return the search that a run began with."""
+    return NeighborSearch(**run.decisions["neighbors"])
+
+
+def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
+    """Return the search that `params` ask for, and where they leave it open, the one that fits.
+
+    Raises
+    ------
+    ParameterError
+        If partitions would be too few or too small to search.
+    MemoryBudgetError
+        If not even a small partition fits a worker.
+    """
+    n_partitions = params.n_partitions
+    if n_partitions is None:
+        n_partitions = _fitting_partitions(dataset, params, engine)
+    else:
+        _check_partitions(n_partitions, dataset, params)
+    return NeighborSearch(
+        method=_method(dataset, params, engine, n_partitions),
+        n_partitions=n_partitions,
         threads=engine.threads,
     )
 
 
-def check_neighbors_budget(dataset: Dataset, params: FitParams, engine: Engine) -> None:
-    """Raise MemoryBudgetError if a search over all rows does not fit a worker."""
-    method = search_method(dataset, params, engine)
-    needed = search_bytes(
-        dataset.n_rows,
+def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: int) -> str:
+    if params.neighbors != "auto":
+        return params.neighbors
+    return faster_method(
+        _partition_rows(dataset, params, n_partitions),
         dataset.n_features,
-        itemsize=_search_dtype(dataset, method).itemsize,
+        n_neighbors=params.n_neighbors,
+        threads=engine.threads,
+        n_searches=n_partitions,
+    )
+
+
+def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> int:
+    """Return the rows of the largest of so many partitions."""
+    if n_partitions == 1:
+        return dataset.n_rows
+    return math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / n_partitions)
+
+
+def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> int:
+    method = _method(dataset, params, engine, 1)
+    free = engine.memory_bytes - searching_bytes(dataset, params, method, 0)
+    rows = largest_search(
+        min(_SEARCH_BYTES, free),
+        dataset.n_features,
+        itemsize=search_dtype(dataset, method).itemsize,
         n_neighbors=params.n_neighbors,
         method=method,
     )
-    needed += dataset.reading_bytes
-    check_budget("neighbors", needed, engine, remedy="Lower n_neighbors or train on fewer rows")
+    if rows >= dataset.n_rows:
+        return 1
+    if rows < _smallest_partition(params):
+        needed = searching_bytes(dataset, params, method, _smallest_partition(params))
+        check_budget("neighbors", needed, engine, remedy="Lower n_neighbors")
+    wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / rows)
+    return max(params.overlap + 1, wanted)
+
+
+def _smallest_partition(params: FitParams) -> int:
+    """Return the rows that a partition must have on average, so that lists of k can be filled."""
+    return 4 * (params.n_neighbors + 1)
+
+
+def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) -> None:
+    if 1 < n_partitions <= params.overlap:
+        raise ParameterError(
+            f"n_partitions is {n_partitions} and overlap {params.overlap}: every partition would "
+            "hold all rows.",
+            f"Give n_partitions of 1, or of at least {params.overlap + 1}.",
+        )
+    most = dataset.n_rows * params.overlap // _smallest_partition(params)
+    if n_partitions > max(1, most):
+        raise ParameterError(
+            f"n_partitions is {n_partitions} for {dataset.n_rows} rows.",
+            f"Give at most {max(1, most)}, so that n_neighbors={params.n_neighbors} are found in "
+            "each.",
+        )
 
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    rows = _search_rows(run, dataset, "exact")
-    queries = np.arange(start, stop)
-    indices = exact_neighbors(rows, queries, n_neighbors=run.params.n_neighbors)
-    return PartResult(_store_neighbors(run, rows, queries, indices))
+    rows = _all_rows(run, dataset, "exact")
+    indices = exact_neighbors(rows, np.arange(start, stop), n_neighbors=run.params.n_neighbors)
+    return PartResult(_store_neighbors(run, rows, start, stop, indices))
 
 
 def _approximate_graph(
     run_location: Location, dataset_location: Location, threads: int
 ) -> list[dict[str, Any]]:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    rows = _search_rows(run, dataset, "approximate")
+    rows = _all_rows(run, dataset, "approximate")
     indices = approximate_neighbors(
         rows, n_neighbors=run.params.n_neighbors, seed=run.params.seed, threads=threads
     )
     return [
-        _store_neighbors(run, rows, np.arange(start, stop), indices[start:stop])
-        for start, stop in run.spans
+        _store_neighbors(run, rows, start, stop, indices[start:stop]) for start, stop in run.spans
     ]
 
 
 def _store_neighbors(
-    run: Run, rows: NDArray[Any], queries: NDArray[np.int64], indices: NDArray[np.int64]
+    run: Run, rows: NDArray[Any], start: int, stop: int, indices: NDArray[np.int64]
 ) -> dict[str, Any]:
-    neighbors = measure_neighbors(rows, queries, indices)
-    run.write_rows("neighbors/indices", int(queries[0]), neighbors.indices)
-    run.write_rows("neighbors/distances", int(queries[0]), neighbors.distances)
+    neighbors = measure_neighbors(rows, rows[start:stop], indices)
+    run.write_rows("neighbors/indices", start, neighbors.indices)
+    run.write_rows("neighbors/distances", start, neighbors.distances)
     return {"distance_sum": float(neighbors.distances.sum())}
 
 
-def _search_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
-    """Return all rows, scaled and centred, in the precision that the search needs."""
-    scaling = read_scaling(run)
-    centre = read_statistics(run).exact_centre() if run.params.scale == "none" else 0.0
-    rows = np.empty((dataset.n_rows, dataset.n_features), dtype=_search_dtype(dataset, method))
+def _all_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
+    space = SearchSpace.of(run, dataset, method)
+    rows = np.empty((dataset.n_rows, dataset.n_features), dtype=space.dtype)
     start = 0
     for X, _ in dataset.blocks(0, dataset.n_rows, block_rows(dataset.n_features)):
-        rows[start : start + len(X)] = scaling.apply(X) - centre
+        rows[start : start + len(X)] = space.apply(X)
         start += len(X)
     return rows
-
-
-def _search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
-    small = np.can_cast(dataset.X.dtype, np.float32)
-    return np.dtype(np.float32 if small or method == "approximate" else np.float64)

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
@@ -23,33 +24,63 @@ _MAX_BLOCK_ROWS = 4096
 
 
 class PartResult(NamedTuple):
-    """What a part leaves: a small record, and arrays stored under the part's name."""
+    """What a part leaves: a small record, and arrays stored under the part's name.
+
+    Arrays that will be read in slices say of how many rows.
+    """
 
     record: dict[str, Any]
     arrays: Mapping[str, NDArray[Any]] = {}
+    slice_rows: int | None = None
 
 
-PartTask = Callable[[Run, Dataset, int, int], PartResult]
+PartTask = Callable[..., PartResult]
+"""Called with the open run and dataset, and what makes up its unit of work."""
 
 
 def run_parts(
-    run: Run, dataset: Dataset, engine: Engine, *, stage: str, task: PartTask
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    *,
+    stage: str,
+    task: PartTask,
+    units: Sequence[tuple[Any, ...]] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run `task` on the span of every part that is not finished; return all records in order."""
-    finished = run.finished_parts(stage)
-    missing = [index for index in range(len(run.spans)) if index not in finished]
+    """Run `task` on every unit of work that is not finished; return all records in order.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    stage : str
+        Names the parts.
+    task : PartTask
+    units : sequence of tuples, optional
+        Further arguments of the task, part by part; default: first and last-plus-one row of the
+        run's spans.
+    sizes : sequence of int, optional
+        Work of every part; the largest are started first.
+    """
+    units = run.spans if units is None else units
+    finished = run.finished_parts(stage, len(units))
+    missing = [index for index in range(len(units)) if index not in finished]
+    if sizes is not None:
+        missing.sort(key=lambda index: -sizes[index])
     if finished:
         logger.info(
             "%s: %d of %d parts found (%.1f s of work), %d to do",
             stage,
             len(finished),
-            len(run.spans),
+            len(units),
             sum(record["seconds"] for record in finished.values()),
             len(missing),
         )
-    arguments = [(task, stage, run.location, dataset.location, index) for index in missing]
+    arguments = [
+        (task, stage, run.location, dataset.location, index, units[index]) for index in missing
+    ]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
-    return [finished[index] for index in range(len(run.spans))]
+    return [finished[index] for index in range(len(units))]
 
 
 def run_tasks(
@@ -67,7 +98,12 @@ def run_tasks(
 
 
 def _run_part(
-    task: PartTask, stage: str, run_location: Location, dataset_location: Location, index: int
+    task: PartTask,
+    stage: str,
+    run_location: Location,
+    dataset_location: Location,
+    index: int,
+    unit: tuple[Any, ...],
 ) -> dict[str, Any]:
     run = Run.open(run_location)
     if (finished := run.part_record(stage, index)) is not None:
@@ -75,10 +111,23 @@ def _run_part(
         return finished
     dataset = Dataset.open(dataset_location)
     start = time.perf_counter()
-    result = task(run, dataset, *run.spans[index])
+    result = task(run, dataset, *unit)
     record = {**result.record, "seconds": time.perf_counter() - start}
-    run.write_part(stage, index, record, result.arrays)
+    run.write_part(stage, index, record, result.arrays, slice_rows=result.slice_rows)
     return record
+
+
+def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer."""
+    waiting: list[NDArray[Any]] = []
+    for block in blocks:
+        waiting.append(block)
+        while sum(map(len, waiting)) >= n_rows:
+            joined = np.concatenate(waiting)
+            yield joined[:n_rows]
+            waiting = [joined[n_rows:]]
+    if any(map(len, waiting)):
+        yield np.concatenate(waiting)
 
 
 def block_rows(n_columns: int) -> int:

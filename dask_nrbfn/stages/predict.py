@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +15,10 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
-from dask_nrbfn.stages.parts import block_rows, run_tasks
+from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -40,9 +41,8 @@ _OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
 
 
 class ScoredBlock(NamedTuple):
-    """``start`` row number, ``scores`` float64 (b, K) and the ``codes`` (b,) of the dataset."""
+    """The ``scores`` float64 (b, K) and ``codes`` (b,) of consecutive rows."""
 
-    start: int
     scores: NDArray[np.float64]
     codes: NDArray[np.int64] | None
 
@@ -94,14 +94,15 @@ def predict_dataset(
     ExistsError
         If something is at `out`.
     """
-    _check_prediction(Model.load(model), dataset, engine)
+    opened = Model.load(model)
+    _check_prediction(opened, dataset, engine)
     suffix = Path(str(out)).suffix.lower()
     if suffix in _OTHER_TABLES:
         raise ParameterError(
             f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
         )
     if suffix not in (".csv", ".parquet"):
-        _predict_to_zarr(model, dataset, out, engine, overwrite=overwrite)
+        _predict_to_zarr(model, opened.classes, dataset, out, engine, overwrite=overwrite)
         return
     if "://" in str(out):
         raise ParameterError(f"{out} is not a local file.", f"Write {suffix} to a local path.")
@@ -111,7 +112,7 @@ def predict_dataset(
             f"{out} exists.", "Give another path; a file, not a directory, can be overwritten."
         )
     scratch = target.with_name(f".{target.name}.{os.getpid()}.zarr")
-    _predict_to_zarr(model, dataset, scratch, engine, overwrite=True)
+    _predict_to_zarr(model, opened.classes, dataset, scratch, engine, overwrite=True)
     try:
         _export(scratch, target, suffix)
     finally:
@@ -153,17 +154,25 @@ def check_same_columns(model: Model, dataset: Dataset) -> None:
 
 def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
-    rows, r = block_rows(len(model.basis)), len(model.basis)
-    scores = min(dataset.chunk_rows, dataset.n_rows) * len(model.classes)
-    needed = dataset.reading_bytes + 8 * (rows * r + 3 * model.basis.size + 2 * scores)
-    needed += 8 * 5 * rows * dataset.n_features
-    check_budget("predict", needed, engine, remedy="Ingest with a smaller --chunk-rows")
+    rows, (r, p) = block_rows(len(model.basis)), model.basis.shape
+    # A block of activations, the basis as read and as slopes, rows as stored, one ahead and
+    # centred, and the scores of a chunk and a block.
+    chunk = min(dataset.chunk_rows, dataset.n_rows) + rows
+    held = 8 * (rows * r + 3 * r * p + 4 * rows * p + 3 * chunk * len(model.classes))
+    engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
+    remedy = "Ingest with a smaller --chunk-rows"
+    check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
 
 
 def _predict_to_zarr(
-    model: Location, dataset: Dataset, out: Location, engine: Engine, *, overwrite: bool
+    model: Location,
+    classes: NDArray[Any],
+    dataset: Dataset,
+    out: Location,
+    engine: Engine,
+    *,
+    overwrite: bool,
 ) -> None:
-    classes = Model.load(model).classes
     with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, dtype, columns in (
             ("labels", classes.dtype, ()),
@@ -198,22 +207,24 @@ def _task_spans(dataset: Dataset, engine: Engine) -> list[tuple[int, int]]:
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    for X, codes in dataset.blocks(start, stop, block_rows(len(model.basis))):
-        yield ScoredBlock(start, model.scores(X), codes)
-        start += len(X)
+    size, threads = block_rows(len(model.basis)), blas_threads()
+    buffer = np.empty((min(size, stop - start), len(model.basis)))
+    for X, codes in dataset.blocks(start, stop, size):
+        yield ScoredBlock(model.scores(X, buffer=buffer[: len(X)], threads=threads), codes)
 
 
 def _write_scores(
     model_location: Location, dataset_location: Location, group: zarr.Group, start: int, stop: int
 ) -> None:
     model, dataset = Model.load(model_location), Dataset.open(dataset_location)
-    for first in range(start, stop, dataset.chunk_rows):
-        last = min(first + dataset.chunk_rows, stop)
-        scores = np.concatenate([b.scores for b in _scored_blocks(model, dataset, first, last)])
-        get_array(group, "scores")[first:last] = scores
+    scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
+    written_labels, written_scores = get_array(group, "labels"), get_array(group, "scores")
+    for scores in regroup(scores_of_blocks, dataset.chunk_rows):
+        chunk = slice(start, start + len(scores))
+        written_scores[chunk] = scores
         labels = model.classes[scores.argmax(axis=1)]
-        target = get_array(group, "labels")
-        target[first:last] = labels.astype(target.dtype)
+        written_labels[chunk] = labels.astype(written_labels.dtype)
+        start += len(scores)
 
 
 def _errors(model_location: Location, dataset_location: Location, start: int, stop: int) -> int:

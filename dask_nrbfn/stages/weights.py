@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.columns import read_scaling
@@ -32,6 +33,18 @@ def compute_model(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the model, which prediction needs nothing else of the run for."""
     run_tasks(engine, _write_model, [(run.location, dataset.location)], label="model")
     return {}
+
+
+def check_model(run: Run, engine: Engine) -> None:
+    """Raise DamagedResultError if the model that a run finished with cannot be read."""
+    run_tasks(engine, _load_model, [(run.location,)], label="model")
+
+
+def _load_model(run_location: Location) -> None:
+    try:
+        Model.load(run_location)
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
 
 
 def _solve(run_location: Location) -> dict[str, float]:

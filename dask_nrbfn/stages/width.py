@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.radial import sum_of_distances
+from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.storage.dataset import Dataset
@@ -39,11 +40,12 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
 
 def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     scaling = read_scaling(run)
-    basis = scaling.apply(run.read("basis/values"))
-    size = block_rows(len(basis))
-    buffer = np.empty((min(size, stop - start), len(basis)))
+    distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
+    n_basis, threads = run.basis_size(), blas_threads()
+    size = block_rows(n_basis)
+    buffer = np.empty((min(size, stop - start), n_basis))
     sums = [
-        sum_of_distances(scaling.apply(X), basis, buffer=buffer[: len(X)])
+        distances.total(X, buffer=buffer[: len(X)], threads=threads)
         for X, _ in dataset.blocks(start, stop, size)
     ]
     return PartResult({"distance_sum": math.fsum(sums)})

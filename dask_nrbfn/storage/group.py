@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,9 +30,11 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
-
-Location = str | os.PathLike[str] | zarr.abc.store.Store
-"""A local path, an fsspec URL, or a zarr store object of this process."""
+from dask_nrbfn.storage.local import DurableStore, is_group, replace_path
+from dask_nrbfn.storage.location import Location as Location
+from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
+from dask_nrbfn.storage.location import normalize as normalize
+from dask_nrbfn.storage.remote import move_group, open_store, remove_tree
 
 Array = zarr.Array[Any]
 
@@ -64,25 +66,11 @@ _FORMAT_VERSION = 1
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
-def normalize(location: Location) -> Location:
-    """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, zarr.abc.store.Store):
-        return location
-    text = os.fspath(location).removeprefix("file://")
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
-
-
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
     """Make a group that is complete from its first byte on, where nothing is stored yet."""
     return zarr.create_group(
-        _zarr_location(location), attributes=_identity(kind, attributes), overwrite=False
+        _store(location), attributes=_identity(kind, attributes), overwrite=False
     )
-
-
-def _local_path(location: Location) -> str | None:
-    """Return the absolute path of a location on this machine's file system."""
-    located = normalize(location)
-    return located if isinstance(located, str) and "://" not in located else None
 
 
 def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr.Group:
@@ -116,7 +104,7 @@ def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None
     DamagedDataError
         As for `open_group`.
     """
-    with _metadata_named(f"{group.store_path}/{name}"):
+    with metadata_named(f"{group.store_path}/{name}"):
         member = group.get(name)
     if not isinstance(member, zarr.Group) or "kind" not in member.attrs:
         return None
@@ -142,7 +130,7 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
             f"this package reads {_FORMAT_VERSION}.",
             "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
-    if attributes.pop("checksum", None) != _checksum(attributes):
+    if attributes.pop("checksum", None) != checksum(attributes):
         raise DamagedDataError(
             f"the attributes of {place} fail their checksum.",
             f"Restore its zarr.json from a copy, or write the {kind} again.",
@@ -150,7 +138,7 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
 
 
 @contextmanager
-def _metadata_named(place: object) -> Iterator[None]:
+def metadata_named(place: object) -> Iterator[None]:
     """Say which metadata it is that zarr cannot make sense of, however that shows."""
     try:
         yield
@@ -184,11 +172,16 @@ def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
 
 
 def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Group:
+    path = local_path(location)
     try:
-        with _metadata_named(location):
-            return zarr.open_group(_zarr_location(location), mode=mode)
+        if path is not None and not os.path.isdir(path):
+            # zarr would make the directory of a store that is to be written.
+            raise FileNotFoundError(path)
+        with metadata_named(location):
+            # Without the format zarr asks for five names at once, and when one request fails the
+            # others are left to complain.
+            return zarr.open_group(_store(location), mode=mode, zarr_format=3)
     except (FileNotFoundError, NotADirectoryError) as error:
-        path = _local_path(location)
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
                 f"{location} is no {kind}.", f"Give the path of a {kind}; ingest makes datasets."
@@ -212,15 +205,15 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    group.update_attributes({**attributes, "checksum": _checksum(changed)})
+    group.update_attributes({**attributes, "checksum": checksum(changed)})
 
 
 @contextmanager
 def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
     """Give an empty group that takes its place at `location` when the block ends well.
 
-    On a local file system it is built beside `location` and renamed, so that an error leaves what
-    was there before. In other stores it is built in place.
+    It is built beside `location`, under a hidden name, and renamed or, in an object store, copied
+    there by the server; an error leaves what was there before. A store object is written in place.
 
     Raises
     ------
@@ -230,25 +223,45 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     location = normalize(location)
     if exists(location):
         _check_replaceable(location, kind=kind, overwrite=overwrite)
-    path = _local_path(location)
-    if path is None:
-        yield zarr.create_group(_zarr_location(location), overwrite=True)
-        return
-    target = Path(os.path.realpath(path))
+    if (path := local_path(location)) is not None:
+        build: AbstractContextManager[zarr.Group] = _built_beside(Path(os.path.realpath(path)))
+    elif (url := remote(location)) is not None:
+        build = _built_remotely(url)
+    else:
+        build = nullcontext(zarr.create_group(_store(location), overwrite=True))
+    with build as group:
+        yield group
+
+
+@contextmanager
+def _built_beside(target: Path) -> Iterator[zarr.Group]:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
-        yield zarr.create_group(str(unfinished))
+        yield zarr.create_group(DurableStore(unfinished))
         replace_path(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
+@contextmanager
+def _built_remotely(target: RemoteLocation) -> Iterator[zarr.Group]:
+    unfinished = beside(target, f"{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        yield zarr.create_group(open_store(unfinished))
+    except BaseException:
+        # What went wrong first is what the user must know.
+        with suppress(NRBFNError):
+            remove_tree(unfinished)
+        raise
+    move_group(unfinished, target)
+
+
 def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> None:
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")
-    path = _local_path(location)
-    if path is not None and not _is_group(Path(path)):
+    path = local_path(location)
+    if path is not None and not is_group(Path(path)):
         raise ExistsError(
             f"{location} exists and is no Zarr group.", "Give another path, or remove it yourself."
         )
@@ -262,32 +275,9 @@ def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> Non
         )
 
 
-def _is_group(directory: Path) -> bool:
-    """Return whether a local directory is a Zarr group, if perhaps a damaged one."""
-    try:
-        return '"node_type": "array"' not in (directory / "zarr.json").read_text(errors="replace")
-    except OSError:
-        return False
-
-
-def replace_path(new: Path, target: Path) -> None:
-    """Put the file or directory `new` in the place of `target`, which may exist."""
-    if not target.is_dir():
-        os.replace(new, target)
-        return
-    old = new.with_suffix(".replaced")
-    os.rename(target, old)
-    try:
-        os.rename(new, target)
-    except OSError:
-        os.rename(old, target)
-        raise
-    shutil.rmtree(old)
-
-
 def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`."""
-    path = _local_path(location)
+    path = local_path(location)
     if path is not None:
         # An empty directory is where something may be put.
         return os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
@@ -308,12 +298,13 @@ def create_array(
     dtype: DTypeLike,
     chunks: tuple[int, ...],
     dimensions: tuple[str, ...],
+    shards: tuple[int, ...] | None = None,
     compress: bool = False,
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
     An existing array of the name is replaced. Floating-point results hardly compress, so only
-    `compress` runs them through Zstandard.
+    `compress` runs them through Zstandard. With `shards`, many chunks share one file.
     """
     text = np.dtype(dtype).kind in "TU"
     layout = [list(shape), [max(1, c) for c in chunks], "text" if text else str(np.dtype(dtype))]
@@ -322,20 +313,37 @@ def create_array(
         shape=shape,
         dtype=str if text else np.dtype(dtype),
         chunks=tuple(max(1, c) for c in chunks),
+        shards=shards,
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
         overwrite=True,
-        attributes={"checksum": _checksum(layout)},
+        attributes={"checksum": checksum(layout)},
         config={"write_empty_chunks": True},
     )
 
 
-def write_array(group: zarr.Group, name: str, values: NDArray[Any], *dimensions: str) -> None:
-    """Store a whole small array, in chunks of about 16 MiB along its first axis."""
+def write_array(
+    group: zarr.Group,
+    name: str,
+    values: NDArray[Any],
+    *dimensions: str,
+    slice_rows: int | None = None,
+) -> None:
+    """Store a whole array, in chunks of about 16 MiB along its first axis.
+
+    With `slice_rows` in chunks of as many rows, all in one file.
+    """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
-    chunks = (min(len(values), max(1, 2**24 // row_bytes)), *values.shape[1:])
+    rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
+    shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
     array = create_array(
-        group, name, shape=values.shape, dtype=values.dtype, chunks=chunks, dimensions=dimensions
+        group,
+        name,
+        shape=values.shape,
+        dtype=values.dtype,
+        chunks=(rows, *values.shape[1:]),
+        dimensions=dimensions,
+        shards=None if shard is None else (shard, *values.shape[1:]),
     )
     array[...] = values
 
@@ -369,9 +377,9 @@ def get_array(group: zarr.Group, name: str) -> Array:
         If it is not there.
     """
     place = f"{group.store_path}/{name}"
-    with _metadata_named(place):
+    with metadata_named(place):
         member = group.get(name)
-        sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == _checksum(
+        sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(
             _layout(member)
         )
     if not isinstance(member, zarr.Array) or not sound:
@@ -389,10 +397,10 @@ def _strict(group: zarr.Group) -> zarr.Group:
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
     identity = {"kind": f"dask_nrbfn.{kind}", "format_version": _FORMAT_VERSION, **attributes}
-    return {**identity, "checksum": _checksum(identity)}
+    return {**identity, "checksum": checksum(identity)}
 
 
-def _checksum(content: object) -> str:
+def checksum(content: object) -> str:
     """Return a digest of JSON content, which zarr's metadata has no checksum of its own for."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -403,6 +411,11 @@ def _layout(array: Array) -> list[object]:
     return [list(array.shape), list(array.chunks), dtype]
 
 
-def _zarr_location(location: Location) -> str | zarr.abc.store.Store:
-    located = normalize(location)
-    return located if isinstance(located, zarr.abc.store.Store) else os.fspath(located)
+def _store(location: Location) -> zarr.abc.store.Store:
+    if isinstance(location, zarr.abc.store.Store):
+        return location
+    if (url := remote(location)) is not None:
+        return open_store(url)
+    path = local_path(location)
+    assert path is not None
+    return DurableStore(path)

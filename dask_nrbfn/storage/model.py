@@ -66,8 +66,16 @@ class Model:
         """Number of columns p that rows must have."""
         return int(self.basis.shape[1])
 
-    def scores(self, X: NDArray[Any]) -> Floats:
+    def scores(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> Floats:
         """Return the class scores of rows, float64 (b, K); they sum to about 1.
+
+        Parameters
+        ----------
+        X : array (b, p)
+        buffer : float64 (b, r), optional
+            Scratch space, overwritten; saves allocating it anew for every block.
+        threads : int
+            Those of the elementwise steps.
 
         Raises
         ------
@@ -75,7 +83,7 @@ class Model:
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
-        return self._features.activations(self.scaling.apply(X)) @ self.weights.T
+        return self._features.weighted_sums(X, self.weights, buffer=buffer, threads=threads)
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
@@ -106,7 +114,7 @@ class Model:
 
     @cached_property
     def _features(self) -> RadialFeatures:
-        return RadialFeatures.from_basis(self.basis, self.width)
+        return RadialFeatures.from_basis(self.basis, self.width, self.scaling)
 
     def save(self, location: Location, *, overwrite: bool = True) -> None:
         """Write the model as a group at `location`; an old one stays until this is complete."""

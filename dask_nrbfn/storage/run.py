@@ -4,8 +4,11 @@ Stages are recorded in the run's attributes by the one process that drives the f
 written by tasks, each under its own name, and count only once they are marked complete.
 """
 
+import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -13,17 +16,24 @@ from typing import Any, Self
 import zarr
 from numpy.typing import DTypeLike, NDArray
 
-from dask_nrbfn.errors import RunMismatchError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DamagedResultError,
+    MissingDataError,
+    RunMismatchError,
+)
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Array,
     Location,
     attributes_of,
+    checksum,
     create_array,
     create_group,
     exists,
     get_array,
+    metadata_named,
     normalize,
     open_group,
     read_rows,
@@ -31,10 +41,56 @@ from dask_nrbfn.storage.group import (
     write_array,
 )
 
+logger = logging.getLogger(__name__)
+
 # A part is the work that a crash can cost, and its r x r sums are written once: with 16,384 rows
 # that is a twentieth of the time in which they are summed. Beyond 64 parts the parts grow.
 _DEFAULT_PART_ROWS = 16_384
 _DEFAULT_MAX_PARTS = 64
+
+# Rows of a chunk of the arrays that have one row per row of X. A part is a whole number of them, so
+# what a task holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB.
+_CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """How n rows are cut into parts, which depends on nothing else.
+
+    Attributes
+    ----------
+    n_rows, n_parts : int
+    """
+
+    n_rows: int
+    n_parts: int
+
+    @classmethod
+    def of(cls, n_rows: int, n_parts: int | None) -> Self:
+        """Return the layout of so many parts, or of a default number of them."""
+        default = min(max(n_rows // _DEFAULT_PART_ROWS, 1), _DEFAULT_MAX_PARTS)
+        return cls(n_rows, n_parts or default)
+
+    @property
+    def part_rows(self) -> int:
+        """Rows of every part but the last: a whole number of chunks."""
+        rows = -(-self.n_rows // self.n_parts)
+        return -(-rows // _CHUNK_ROWS) * _CHUNK_ROWS if rows > _CHUNK_ROWS else rows
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk of the arrays that have a row for every row of X."""
+        return min(self.part_rows, _CHUNK_ROWS)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last-plus-one row of every part."""
+        size = self.part_rows
+        return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
+
+
+# Requests to an object store at the same time, where each is short.
+_REQUESTS = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +145,6 @@ class Run:
             run = cls.open(location)
             run._check_same(dataset, params)
             return run
-        n_parts = params.n_parts or dataset.n_rows // _DEFAULT_PART_ROWS
         create_group(
             location,
             kind="run",
@@ -101,8 +156,9 @@ class Run:
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
-                "n_parts": min(max(n_parts, 1), params.n_parts or _DEFAULT_MAX_PARTS),
+                "n_parts": PartLayout.of(dataset.n_rows, params.n_parts).n_parts,
                 "environment": dict(environment),
+                "decisions": {},
                 "stages": {},
             },
         )
@@ -147,15 +203,19 @@ class Run:
             )
 
     @property
-    def spans(self) -> list[tuple[int, int]]:
-        """First and last-plus-one row of every part; they depend on n and the parts alone."""
-        size = self.part_rows
-        return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
+    def layout(self) -> "PartLayout":
+        """How the rows are cut."""
+        return PartLayout(self.n_rows, self.n_parts)
 
     @property
-    def part_rows(self) -> int:
-        """Rows of every part but the last."""
-        return -(-self.n_rows // self.n_parts)
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last-plus-one row of every part."""
+        return self.layout.spans
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk of the arrays that have a row for every row of X."""
+        return self.layout.chunk_rows
 
     @cached_property
     def _stored(self) -> zarr.Group:
@@ -166,16 +226,77 @@ class Run:
         return open_group(self.location, kind="run", writable=True)
 
     def group(self, stage: str) -> zarr.Group:
-        """Return the writable group of a stage."""
-        return self._writable.require_group(stage)
+        """Return the writable group of a stage.
+
+        Raises
+        ------
+        DamagedResultError
+            If its metadata is damaged.
+        """
+        with self._result_named(stage), metadata_named(f"{self.location}/{stage}"):
+            return self._writable.require_group(stage)
+
+    def has(self, name: str) -> bool:
+        """Return whether a group or array of a name is stored.
+
+        Raises
+        ------
+        DamagedResultError
+            If its metadata is damaged.
+        """
+        with self._result_named(name), metadata_named(f"{self.location}/{name}"):
+            return name in self._stored
 
     def array(self, name: str) -> Array:
-        """Return a stored array for reading, such as "neighbors/indices"."""
-        return get_array(self._stored, name)
+        """Return a stored array for reading, such as "neighbors/indices".
+
+        Raises
+        ------
+        DamagedResultError
+            If it is not there or not what was written.
+        """
+        with self._result_named(name):
+            return get_array(self._stored, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return rows of a stored array."""
-        return read_rows(self.array(name), start, stop)
+        """Return rows of a stored array.
+
+        Raises
+        ------
+        DamagedResultError
+            If they are not there or damaged.
+        """
+        array = self.array(name)
+        try:
+            with self._result_named(name):
+                return read_rows(array, start, stop)
+        except DamagedResultError as error:
+            if stop is not None and not error.parts:
+                error.parts = self._damaged_parts(array, start, stop)
+            raise
+
+    def _damaged_parts(self, array: Array, start: int, stop: int) -> tuple[int, ...]:
+        """Return the parts whose own rows of an array with a row for every row are damaged."""
+        damaged = []
+        for index, (first, last) in enumerate(self.spans):
+            if first < stop and start < last:
+                try:
+                    read_rows(array, first, last)
+                except (MissingDataError, DamagedDataError):
+                    damaged.append(index)
+        return tuple(damaged)
+
+    @contextmanager
+    def _result_named(self, name: str) -> Iterator[None]:
+        """Say of which stage and part it is that something cannot be read."""
+        try:
+            yield
+        except (MissingDataError, DamagedDataError) as error:
+            stage, *inner = name.split("/")
+            parts: tuple[int, ...] = ()
+            if inner[:1] == ["parts"]:
+                parts = tuple(int(index) for index in inner[1:2])
+            raise DamagedResultError(error.problem, error.remedy, stage, parts) from error
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -188,46 +309,71 @@ class Run:
         records: dict[str, dict[str, Any]] = self.attributes["stages"]
         return records
 
+    @property
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """What "auto" came to, by stage; taken up again on other workers, a run keeps to it."""
+        decided: dict[str, dict[str, Any]] = self.attributes["decisions"]
+        return decided
+
+    def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was decided for a stage before, or record `choice` and return it."""
+        group = open_group(self.location, kind="run", writable=True)
+        decided = {stage: dict(choice), **attributes_of(group)["decisions"]}
+        update_record(group, {"decisions": decided})
+        return dict(decided[stage])
+
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
         """Record a stage as finished; only the process that drives the run calls this."""
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, {"stages": {**attributes_of(group)["stages"], stage: dict(record)}})
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
-        """Lay out an array with one row, or one value, per row of X; a part writes one chunk."""
-        if name not in self._writable:
+        """Lay out an array with one row, or one value, per row of X."""
+        if self.has(name):
+            self.array(name)
+        else:
             columns = () if width is None else (width,)
             create_array(
                 self._writable,
                 name,
                 shape=(self.n_rows, *columns),
                 dtype=dtype,
-                chunks=(self.part_rows, *columns),
+                chunks=(self.chunk_rows, *columns),
                 dimensions=("row", "neighbor")[: 1 + len(columns)],
             )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
-        """Write the rows of one part into an array laid out by `require_row_array`."""
+        """Write whole chunks of an array laid out by `require_row_array`."""
         get_array(self._writable, name)[start : start + len(values)] = values
 
-    def finished_parts(self, stage: str) -> dict[int, dict[str, Any]]:
+    def finished_parts(self, stage: str, n_parts: int) -> dict[int, dict[str, Any]]:
         """Return the records of the parts of a stage that are complete, by number."""
-        parts = self._stored.get(f"{stage}/parts")
-        if not isinstance(parts, zarr.Group):
+        if not self.has(f"{stage}/parts"):
             return {}
-        return {
-            int(name): attributes_of(part)["record"]
-            for name, part in parts.groups()
-            if "record" in part.attrs
-        }
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            records = pool.map(lambda index: self.part_record(stage, index), range(n_parts))
+            return {index: record for index, record in enumerate(records) if record is not None}
 
     def part_record(self, stage: str, index: int) -> dict[str, Any] | None:
-        """Return the record of one part, None if it is not complete."""
-        part = self._stored.get(f"{stage}/parts/{index}")
-        if not isinstance(part, zarr.Group):
+        """Return the record of one part, None if it is not complete or its record is damaged."""
+        written = self._part_attributes(stage, index)
+        return None if written is None else written["record"]
+
+    def _part_attributes(self, stage: str, index: int) -> dict[str, Any] | None:
+        name = f"{stage}/parts/{index}"
+        try:
+            with metadata_named(f"{self.location}/{name}"):
+                part = self._stored.get(name)
+        except DamagedDataError as error:
+            logger.warning("%s The part is done again.", error.problem)
             return None
-        record: dict[str, Any] | None = attributes_of(part).get("record")
-        return record
+        if not isinstance(part, zarr.Group) or "record" not in part.attrs:
+            return None
+        written = attributes_of(part)
+        if written.pop("checksum", None) != checksum(written):
+            logger.warning("The record of %s is damaged. The part is done again.", name)
+            return None
+        return written
 
     def write_part(
         self,
@@ -235,21 +381,67 @@ class Run:
         index: int,
         record: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        slice_rows: int | None = None,
     ) -> None:
-        """Store the arrays of a part, then mark it complete with its record."""
-        part = self.group(f"{stage}/parts/{index}")
-        for name, values in (arrays or {}).items():
-            write_array(part, name, values, *(f"{name}_{axis}" for axis in range(values.ndim)))
-        part.update_attributes({"record": dict(record)})
+        """Store the arrays of a part, then mark it complete with its record.
 
-    def read_part(self, stage: str, index: int, name: str) -> NDArray[Any]:
-        """Return one array of a finished part."""
-        return self.read(f"{stage}/parts/{index}/{name}")
+        dask may run a task twice at the same time, so every attempt writes arrays of its own and
+        the record names those it belongs to.
+
+        Parameters
+        ----------
+        slice_rows : int, optional
+            Rows that are read together, if the arrays will be read in slices.
+        """
+        attempt = uuid.uuid4().hex
+        if arrays:
+            group = self.group(f"{stage}/parts/{index}/{attempt}")
+            for name, values in arrays.items():
+                dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
+                write_array(group, name, values, *dimensions, slice_rows=slice_rows)
+        written = {"record": dict(record), "attempt": attempt}
+        part = self.group(f"{stage}/parts/{index}")
+        part.update_attributes({**written, "checksum": checksum(written)})
+
+    def read_part(
+        self, stage: str, index: int, name: str, start: int = 0, stop: int | None = None
+    ) -> NDArray[Any]:
+        """Return rows of one array of a finished part.
+
+        Raises
+        ------
+        DamagedResultError
+            If the part is not there or damaged.
+        """
+        written = self._part_attributes(stage, index)
+        place = f"{stage}/parts/{index}"
+        if written is None:
+            raise DamagedResultError(
+                f"part {index} of {stage} is not there.", "Start the fit again.", stage, (index,)
+            )
+        return self.read(f"{place}/{written['attempt']}/{name}", start, stop)
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
-        if f"{stage}/parts" in self._writable:
-            del self._writable[f"{stage}/parts"]
+        self._delete(f"{stage}/parts")
+
+    def drop(self, stage: str) -> None:
+        """Delete everything of a stage."""
+        self._delete(stage)
+
+    def forget(self, stage: str, parts: tuple[int, ...]) -> None:
+        """Let some parts of a stage, or without any named all of it, be computed again."""
+        for name in [f"{stage}/parts/{index}" for index in parts] or [stage]:
+            self._delete(name)
+        group = open_group(self.location, kind="run", writable=True)
+        stages = attributes_of(group)["stages"]
+        if stages.pop(stage, None) is not None:
+            update_record(group, {"stages": stages})
+
+    def _delete(self, name: str) -> None:
+        # It need not be readable for this, nor there.
+        del self._writable[name]
 
     def basis_size(self) -> int:
         """Return the number of basis rows r, once they are chosen."""

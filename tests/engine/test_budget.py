@@ -1,51 +1,90 @@
 import re
+from dataclasses import dataclass
 
+import dask
 import pytest
 from dask.utils import parse_bytes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.budget import check_budget, usable_bytes
 from dask_nrbfn.errors import MemoryBudgetError
 
 GIB = 2**30
 
 
-def check(needed_bytes, memory_bytes):
+def check(held_bytes, memory_bytes):
     check_budget(
         "moments",
-        needed_bytes,
+        held_bytes,
         InlineEngine(memory_bytes=memory_bytes),
         remedy="Lower basis_size from 14000 to 11200",
     )
 
 
 def test_check_budget__what_fits_passes():
-    check(GIB, GIB + PROCESS_BYTES)
-    check(0, PROCESS_BYTES)
+    check(GIB, GIB)
 
 
 def test_check_budget__one_byte_too_many():
     with pytest.raises(MemoryBudgetError):
-        check(GIB + 1, GIB + PROCESS_BYTES)
+        check(GIB + 1, GIB)
 
 
 def test_check_budget__message_has_bytes_and_what_to_change():
     with pytest.raises(MemoryBudgetError) as caught:
         check(3 * GIB, 2 * GIB)
     assert re.fullmatch(
-        r"a moments task needs 3\.\d+ GiB, workers have 2\.0+ GiB for a task\.",
+        r"a moments task needs 3\.0+ GiB, workers have 2\.0+ GiB for a task\.",
         caught.value.problem,
     )
     assert re.fullmatch(
-        r"Lower basis_size from 14000 to 11200, or raise the workers' memory to 3\.\d+ GiB\.",
+        r"Lower basis_size from 14000 to 11200, or raise the workers' memory to 3 GiB\.",
         caught.value.remedy,
     )
     assert isinstance(caught.value, MemoryError)
 
 
-@pytest.mark.parametrize("needed_bytes", [GIB, 3 * GIB + 12_345_678, 777 * GIB, 5000 * GIB])
-def test_check_budget__memory_it_asks_for_is_enough(needed_bytes):
+@dataclass
+class Limited:
+    """Workers of `limit_bytes` that run tasks in `n_threads` threads."""
+
+    limit_bytes: int
+    n_threads: int = 1
+
+    @property
+    def memory_bytes(self):
+        return usable_bytes(self.limit_bytes, self.n_threads)
+
+
+def test_check_budget__message_tells_limit_and_what_can_be_used():
     with pytest.raises(MemoryBudgetError) as caught:
-        check(needed_bytes, GIB)
-    asked = re.search(r"memory to (.*)\.$", caught.value.remedy).group(1)
-    check(needed_bytes, parse_bytes(asked))
+        check_budget("width", 4 * GIB, Limited(4 * GIB), remedy="Lower basis_size")
+    assert caught.value.problem == (
+        "a width task needs 4.00 GiB, "
+        "workers are limited to 4.00 GiB, of which 3.80 GiB can be used by a task."
+    )
+    assert caught.value.remedy == "Lower basis_size, or raise the workers' memory to 4.22 GiB."
+
+
+@given(
+    held_bytes=st.integers(2**30, 2**43),
+    terminate=st.sampled_from([0.95, 0.8, 0.333, False]),
+    n_threads=st.integers(1, 9),
+)
+def test_check_budget__memory_it_asks_for_is_enough(held_bytes, terminate, n_threads):
+    with dask.config.set({"distributed.worker.memory.terminate": terminate}):
+        with pytest.raises(MemoryBudgetError) as caught:
+            check_budget("x", held_bytes, Limited(GIB // 2, n_threads), remedy="Lower it")
+        asked = parse_bytes(re.search(r"memory to (.*)\.$", caught.value.remedy).group(1))
+        check_budget("x", held_bytes, Limited(asked, n_threads), remedy="Lower it")
+
+
+@pytest.mark.parametrize(
+    ("terminate", "usable"), [(0.95, 950), (0.5, 500), (False, 1000), (0, 1000), (None, 1000)]
+)
+def test_usable_bytes__until_the_nanny_kills(terminate, usable):
+    with dask.config.set({"distributed.worker.memory.terminate": terminate}):
+        assert usable_bytes(1000, 1) == usable
+        assert usable_bytes(1000, 2) == usable // 2

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
+from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
@@ -68,9 +69,52 @@ def test_connect__client_stays_open(two_workers):
     with connect(client=client) as engine:
         assert engine.client is client
         assert (engine.n_workers, engine.threads, engine.in_memory) == (2, 1, False)
-        assert engine.memory_bytes == 2 * 2**30
+        assert engine.limit_bytes == 2 * 2**30
+        assert engine.memory_bytes == int(0.95 * 2 * 2**30)
     assert client.status == "running"
     assert client.submit(work.square, 4, pure=False).result() == 16
+
+
+@pytest.mark.parametrize(
+    ("terminate", "usable"), [(0.5, 2**30), (False, 2**31), (0, 2**31), (0.0, 2**31)]
+)
+def test_connect__memory_at_which_a_nanny_kills(two_workers, terminate, usable):
+    with (
+        dask.config.set({"distributed.worker.memory.terminate": terminate}),
+        connect(client=two_workers.client) as engine,
+    ):
+        assert (engine.memory_bytes, engine.limit_bytes) == (usable, 2**31)
+
+
+def test_connect__threads_of_a_worker_share_its_memory():
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=4,
+            processes=False,
+            memory_limit="4GiB",
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        connect(client=client) as engine,
+    ):
+        assert (engine.n_workers, engine.limit_bytes) == (4, 2**32)
+        assert engine.memory_bytes == int(0.95 * 2**32) // 4
+
+
+def test_connect__workers_without_a_limit():
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            processes=False,
+            memory_limit=0,
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        connect(client=client) as engine,
+    ):
+        assert (engine.memory_bytes, engine.limit_bytes) == (MEMORY_LIMIT // 2, MEMORY_LIMIT)
 
 
 def test_connect__running_scheduler_by_address_and_file(two_workers, tmp_path, caplog):
@@ -108,7 +152,8 @@ def used(request):
 
 def test_local_cluster__gets_its_memory_and_is_closed(used):
     assert used["engine"].n_workers == 1
-    assert used["engine"].memory_bytes == 2**30
+    assert used["engine"].limit_bytes == 2**30
+    assert used["engine"].memory_bytes == int(0.95 * 2**30)
     assert used["engine"].client.status == "closed"
 
 

@@ -1,6 +1,9 @@
 import io
 import logging
+import re
 import sys
+import threading
+import time
 
 import pytest
 
@@ -15,19 +18,34 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress__lines_in_a_log(monkeypatch, caplog):
-    monkeypatch.setattr(progress_module, "_LINE_INTERVAL_S", 0.0)
+@pytest.fixture(params=["inline", "two workers"])
+def engine(request):
+    if request.param == "inline":
+        return InlineEngine()
+    return request.getfixturevalue("two_workers")
+
+
+def test_progress__lines_in_a_log_while_a_task_runs(monkeypatch, caplog, engine):
+    monkeypatch.setattr(progress_module, "_LINE_INTERVAL_S", 0.2)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        InlineEngine().run(work.square, [(i,) for i in range(4)], label="moments")
-    assert caplog.messages == [f"moments: {done} of 4 parts done" for done in (1, 2, 3)]
+        engine.run(work.sleep, [(0,), (0,), (1.1,)], label="moments")
+    lines = [
+        re.fullmatch(r"moments: (\d) of 3 parts done, \d s so far", m) for m in caplog.messages
+    ]
+    assert 3 <= len(lines) <= 6
+    assert all(lines)
+    assert lines[-1].group(1) == "2"
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_progress__lines_of_a_cluster(monkeypatch, caplog, two_workers):
-    monkeypatch.setattr(progress_module, "_LINE_INTERVAL_S", 0.0)
+def test_progress__no_line_after_an_error(monkeypatch, caplog):
+    monkeypatch.setattr(progress_module, "_LINE_INTERVAL_S", 0.05)
+    with pytest.raises(ZeroDivisionError):
+        InlineEngine().run(work.fail_on, [(1, 1)], label="moments")
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
-        two_workers.run(work.square, [(i,) for i in range(4)], label="width")
-    assert caplog.messages == [f"width: {done} of 4 parts done" for done in (1, 2, 3)]
+        time.sleep(0.2)
+    assert caplog.messages == []
+    assert not any(thread.name == "progress" for thread in threading.enumerate())
 
 
 def test_progress__no_line_before_the_interval(caplog):

@@ -1,6 +1,9 @@
 import logging
+import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import dask
 import pytest
@@ -9,15 +12,19 @@ from distributed import Client
 from dask_nrbfn import errors
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.engine.connect import local_cluster
-from dask_nrbfn.engine.tasks import measure, peak_resident_bytes
-from dask_nrbfn.errors import NRBFNError, WorkerLostError
+from dask_nrbfn.engine.measure import measure, peak_resident_bytes, reset_peak
+from dask_nrbfn.errors import MemoryBudgetError, NRBFNError, WorkerLostError
 from tests.engine import work
 
+# DamagedResultError takes more than a problem and a remedy; test_errors has it.
 ERRORS = [
     kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, NRBFNError) and kind is not NRBFNError
+    if isinstance(kind, type) and issubclass(kind, NRBFNError)
+    if kind not in (NRBFNError, errors.DamagedResultError)
 ]
+
+CAN_RESET = os.access("/proc/self/clear_refs", os.W_OK)
 
 
 @pytest.fixture(params=["inline", "two workers"])
@@ -63,6 +70,65 @@ def test_run__peak_covers_the_largest_task(engine):
     assert engine.peak_bytes > n_bytes
 
 
+@pytest.mark.skipif(not CAN_RESET, reason="the kernel does not let a process reset its peak")
+def test_run__peak_starts_anew(engine):
+    n_bytes = 200 * 10**6
+    engine.run(work.allocate, [(n_bytes,)] * 4, label="allocate")
+    large, engine.peak_bytes = engine.peak_bytes, 0
+    engine.run(work.square, [(1,)] * 4, label="squares")
+    assert 0 < engine.peak_bytes < large - n_bytes // 2
+
+
+def test_run__many_more_tasks_than_slots(two_workers):
+    n_tasks = 500
+    numbers = two_workers.run(work.square, [(i,) for i in range(n_tasks)], label="squares")
+    assert numbers == [i * i for i in range(n_tasks)]
+
+
+def test_run__few_tasks_wait_at_the_scheduler(two_workers, monkeypatch):
+    submitted, submit = [], two_workers.client.submit
+    monkeypatch.setattr(
+        two_workers.client, "submit", lambda *a, **k: submitted.append(k["key"]) or submit(*a, **k)
+    )
+    with pytest.raises(ZeroDivisionError):
+        two_workers.run(work.fail_on, [(0, i) for i in range(1000)], label="fail")
+    assert len(submitted) < 50
+    assert all(key.startswith("fail-") for key in submitted)
+
+
+def test_run__tasks_start_in_the_order_given(two_workers, tmp_path):
+    path = tmp_path / "order"
+    two_workers.run(work.append_number, [(str(path), i) for i in range(60)], label="order")
+    order = [int(line) for line in path.read_text().split()]
+    assert sorted(order) == list(range(60))
+    assert max(abs(place - number) for place, number in enumerate(order)) < 8
+
+
+def test_run__releases_every_result(two_workers):
+    two_workers.run(work.square, [(i,) for i in range(20)], label="squares")
+    kept = two_workers.client.run_on_scheduler(_n_tasks)
+    for _ in range(100):
+        if not kept:
+            return
+        time.sleep(0.05)
+        kept = two_workers.client.run_on_scheduler(_n_tasks)
+    assert kept == 0
+
+
+def _n_tasks(dask_scheduler):
+    return len(dask_scheduler.tasks)
+
+
+def test_run__allocation_refused(engine):
+    engine.expected_bytes = 2**30
+    with pytest.raises(MemoryBudgetError) as caught:
+        engine.run(work.refuse_memory, [(1,)], label="width")
+    engine.expected_bytes = 0
+    assert caught.value.problem.startswith("a width task could not allocate memory (Unable to")
+    assert "; a width task is expected to need 1.00 GiB; workers " in caught.value.problem
+    assert caught.value.remedy.startswith("Raise the workers' memory")
+
+
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_run__error_arrives_as_it_was_raised(engine, kind):
     with pytest.raises(kind) as caught:
@@ -95,12 +161,30 @@ def _touch_or_raise(*arguments):
 def test_run__worker_killed_every_time(mortal_workers):
     with pytest.raises(WorkerLostError) as caught:
         mortal_workers.run(work.kill_worker, [(i,) for i in range(4)], label="moments")
-    message = caught.value.problem
-    assert message == "a moments task lost 2 workers, each with 1.00 GiB of memory for a task."
-    assert "raise their memory" in caught.value.remedy
+    assert caught.value.problem == (
+        "a moments task lost 2 workers; "
+        "workers are limited to 1.00 GiB, of which 0.95 GiB can be used by a task."
+    )
+    assert "raise the workers' memory" in caught.value.remedy
     assert isinstance(caught.value, RuntimeError)
     numbers = mortal_workers.run(work.square, [(i,) for i in range(4)], label="afterwards")
     assert numbers == [0, 1, 4, 9]
+
+
+def test_run__worker_out_of_memory(mortal_workers):
+    tasks = [(3 * 2**29,), (2**25,), (2**25,)]
+    mortal_workers.expected_bytes = 2**29
+    with pytest.raises(WorkerLostError) as caught:
+        mortal_workers.run(work.allocate_slowly, tasks, label="moments")
+    assert caught.value.problem == (
+        "a moments task lost 2 workers; a moments task is expected to need 512.00 MiB; "
+        "workers are limited to 1.00 GiB, of which 0.95 GiB can be used by a task."
+    )
+    assert caught.value.remedy == (
+        "Most often they ran out of memory: see the workers' logs, raise the workers' memory, run "
+        "one task at a time on each, lower basis_size, or raise n_partitions for the neighbour "
+        "search. Started again, the run goes on where it stopped."
+    )
 
 
 def test_run__worker_killed_once(mortal_workers, tmp_path):
@@ -121,7 +205,7 @@ def test_measure__value_seconds_and_bytes():
 
 def test_peak_resident_bytes__grows_with_what_is_allocated():
     script = (
-        "from dask_nrbfn.engine.tasks import peak_resident_bytes as peak\n"
+        "from dask_nrbfn.engine.measure import peak_resident_bytes as peak\n"
         "before = peak()\n"
         "block = bytearray(b'x') * 200_000_000\n"
         "del block\n"
@@ -135,10 +219,29 @@ def test_peak_resident_bytes__grows_with_what_is_allocated():
     assert 190_000_000 < after - before < 260_000_000
 
 
-def test_peak_resident_bytes__never_falls():
+@pytest.mark.skipif(not CAN_RESET, reason="the kernel does not let a process reset its peak")
+def test_measure__peak_is_that_of_the_task():
+    large = measure(work.allocate, 300_000_000).peak_bytes
+    assert measure(work.square, 2).peak_bytes < large - 200_000_000
+
+
+def test_measure__tasks_at_once_keep_the_peak_of_all():
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(measure, work.sleep, 1.0)
+        time.sleep(0.2)
+        measure(work.allocate, 300_000_000)
+        measure(work.square, 2)
+        assert other.result().peak_bytes > 300_000_000
+
+
+def test_reset_peak__not_permitted(monkeypatch):
+    def refuse(path, mode="r"):
+        raise PermissionError(path)
+
     before = peak_resident_bytes()
-    block = bytearray(50_000_000)
-    del block
+    monkeypatch.setattr("builtins.open", refuse)
+    reset_peak()
+    monkeypatch.undo()
     assert peak_resident_bytes() >= before
 
 

@@ -18,6 +18,10 @@ def square_later(number):
     return number * number
 
 
+def sleep(seconds):
+    time.sleep(seconds)
+
+
 def process_id(number):
     time.sleep(0.05)
     return os.getpid()
@@ -72,3 +76,32 @@ def environment():
         "blas": [p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"],
         "numba": numba.config.NUMBA_NUM_THREADS,
     }
+
+
+def mark_and_sleep(directory, number, seconds):
+    """Leave a file that says the task has begun."""
+    Path(directory, str(number)).touch()
+    time.sleep(seconds)
+    return number
+
+
+def append_number(path, number):
+    with open(path, "a") as file:
+        file.write(f"{number}\n")
+
+
+def allocate_slowly(n_bytes):
+    """Hold more and more memory, at a rate at which a nanny notices."""
+    blocks = []
+    for _ in range(n_bytes // 2**25):
+        blocks.append(np.ones(2**25, dtype=np.uint8))
+        time.sleep(0.02)
+    return len(blocks)
+
+
+def refuse_memory(number):
+    return np.empty(2**60, dtype=np.uint8)
+
+
+def refuse_import():
+    raise ModuleNotFoundError("No module named 'dask_nrbfn'")

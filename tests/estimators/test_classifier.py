@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNError, Run
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, RecallError
 from tests.tables import spirals, write_table
 
 # The checks fit tables of 10 to 20 rows, on which 20 neighbours are an error by design.
@@ -99,6 +99,20 @@ def test_classifier__pickles(table):
     network = NRBFNClassifier(alpha=1e-6).fit(X, y)
     again = pickle.loads(pickle.dumps(network))
     np.testing.assert_array_equal(again.predict(X), network.predict(X))
+
+
+def test_classifier__options_of_the_search(tmp_path, table):
+    options = {"n_partitions": 4, "overlap": 3, "basis_rule": "uniform", "min_recall": 0.5}
+    network = NRBFNClassifier(**options, n_neighbors=8, neighbors="exact", alpha=1e-4)
+    assert network.get_params().items() >= options.items()
+    assert clone(network).get_params() == network.get_params()
+    network.fit(*table)
+    network.save(tmp_path / "model")
+    loaded = NRBFNClassifier.load(tmp_path / "model").get_params()
+    # The floor is no part of what is computed, and not stored.
+    assert loaded.items() >= (options | {"min_recall": 0.95}).items()
+    with pytest.raises(RecallError, match="less than the 1 that is asked for"):
+        clone(network).set_params(overlap=1, min_recall=1).fit(*table)
 
 
 @pytest.fixture
@@ -218,6 +232,10 @@ def test_classifier__bad_parameters_at_fit(table):
         "neighbors": "fuzzy",
         "scale": "minmax",
         "n_parts": 0,
+        "basis_rule": "best",
+        "n_partitions": 0,
+        "overlap": 0,
+        "min_recall": 1.5,
     }
     for name, value in bad.items():
         with pytest.raises(ParameterError, match=f"{name} is {value!r}"):

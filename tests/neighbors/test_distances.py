@@ -15,7 +15,7 @@ def random_neighbors(n_rows, k, seed=0):
 
 
 def assert_measured(rows, queries, indices, *, rtol):
-    neighbors = measure_neighbors(rows, queries, indices)
+    neighbors = measure_neighbors(rows, rows[queries], indices)
     expected = np.take_along_axis(naive_distances(rows)[queries], neighbors.indices, axis=1)
     np.testing.assert_allclose(neighbors.distances, expected, rtol=rtol)
     np.testing.assert_array_equal(np.sort(neighbors.indices, axis=1), np.sort(indices, axis=1))
@@ -64,7 +64,7 @@ def test_measure_neighbors__squares_beyond_the_type_of_the_rows(dtype, scale):
 
 def test_measure_neighbors__equal_distances_by_row_number():
     rows = np.repeat([[0.0], [3.0]], 4, axis=0)
-    neighbors = measure_neighbors(rows, np.array([0]), np.array([[7, 2, 4, 1, 3, 5]]))
+    neighbors = measure_neighbors(rows, rows[:1], np.array([[7, 2, 4, 1, 3, 5]]))
     assert neighbors.indices.tolist() == [[1, 2, 3, 4, 5, 7]]
     assert neighbors.distances.tolist() == [[0.0, 0.0, 0.0, 3.0, 3.0, 3.0]]
 
@@ -74,13 +74,13 @@ def test_measure_neighbors__more_rows_than_gathered_at_once():
     rows, indices = blobs(700, 200), random_neighbors(700, 20)
     whole = assert_measured(rows, np.arange(700), indices, rtol=1e-13)
     for row in (0, 261, 262, 263, 523, 524, 699):
-        one = measure_neighbors(rows, np.array([row]), indices[row : row + 1])
+        one = measure_neighbors(rows, rows[row : row + 1], indices[row : row + 1])
         np.testing.assert_array_equal(one.distances[0], whole.distances[row])
 
 
 def test_measure_neighbors__inputs_stay_as_they_were():
     rows, indices = blobs(10, 3), random_neighbors(10, 4)
     before = rows.copy(), indices.copy()
-    measure_neighbors(rows, np.arange(10), indices)
+    measure_neighbors(rows, rows, indices)
     np.testing.assert_array_equal(rows, before[0])
     np.testing.assert_array_equal(indices, before[1])

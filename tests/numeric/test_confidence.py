@@ -1,12 +1,17 @@
+import tracemalloc
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.confidence import (
+    Candidates,
+    choose_basis,
+    even_below,
     hash_rows,
-    least_confident_rows,
-    rows_below,
+    keep_best,
     soft_confidence,
 )
 from tests.numeric.chunkings import row_chunkings, split
@@ -102,121 +107,236 @@ def test_soft_confidence__inputs_stay_as_they_were():
     np.testing.assert_array_equal(agrees, before[1])
 
 
-ROW_ORDER = np.arange(100, dtype=np.uint64)
+def naive_basis(priority, tiebreak, codes, *, size, threshold=None):
+    """Return the rows of a basis, ascending: classes first, then the others, no hash twice."""
+    order = sorted(range(len(codes)), key=lambda i: (priority[i], tiebreak[i], codes[i], i))
+    chosen = []
+
+    def take(row):
+        if tiebreak[row] not in tiebreak[chosen]:
+            chosen.append(row)
+
+    for row in order:
+        if codes[row] not in codes[chosen]:
+            take(row)
+    for row in order:
+        if len(chosen) < size and (threshold is None or priority[row] < threshold):
+            take(row)
+    return sorted(chosen)
 
 
-def labelled(n_rows, n_classes, seed, levels=20):
-    """Draw confidences with many ties and codes that miss no class."""
+def candidates(priority, tiebreak, codes):
+    tiebreak = np.asarray(tiebreak, dtype=np.uint64)
+    return Candidates(np.asarray(priority), tiebreak, np.asarray(codes), np.arange(len(codes)))
+
+
+def some_of(pool, rows):
+    return Candidates(pool.priority[rows], pool.tiebreak[rows], pool.codes[rows], pool.rows[rows])
+
+
+def draw_candidates(n_rows, n_classes, seed, *, n_points=12, levels=4, dtype=np.uint8):
+    """Draw rows with many duplicates and ties; duplicates may differ in class and priority."""
     rng = np.random.default_rng(seed)
-    codes = np.concatenate([np.arange(n_classes), rng.integers(0, n_classes, n_rows - n_classes)])
-    return rng.integers(0, levels, n_rows) / levels, rng.permutation(codes)
+    points = rng.integers(0, 2**64, n_points, dtype=np.uint64)
+    priority = rng.integers(0, levels, n_rows) / levels
+    codes = rng.integers(0, n_classes, n_rows).astype(dtype)
+    return candidates(priority, rng.choice(points, n_rows), codes)
 
 
-@given(threshold=st.sampled_from([0.05, 0.5, 0.9, 1.0]), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
-def test_rows_below__naive(threshold, seed):
-    confidence, codes = labelled(25, 3, seed)
-    rows = rows_below(
-        confidence, codes, np.arange(25, dtype=np.uint64), threshold=threshold, n_classes=3
-    )
-    expected = reference_basis_rows(confidence, codes, threshold=threshold)
-    np.testing.assert_array_equal(rows, expected)
-    assert set(codes[rows]) == {0, 1, 2}
+def chosen_rows(confidence, codes, tiebreak=None, **options):
+    """Return the rows chosen of all; without hashes all rows are distinct, in their order."""
+    tiebreak = range(len(codes)) if tiebreak is None else tiebreak
+    return choose_basis(candidates(confidence, tiebreak, codes), **options).rows.tolist()
 
 
-def test_rows_below__class_without_rows_below_gives_its_least_confident():
-    confidence = np.array([1.0, 0.99, 0.95, 0.97, 0.1])
-    codes = np.array([0, 0, 1, 1, 2])
-    assert rows_below(confidence, codes, ROW_ORDER[:5], threshold=0.9, n_classes=3).tolist() == [
-        1,
-        2,
-        4,
-    ]
+@given(
+    lengths=row_chunkings(),
+    n_classes=st.integers(1, 5),
+    n_points=st.sampled_from([1, 3, 12, 100]),
+    threshold=st.sampled_from([None, 0.0, 0.5, 1.0]),
+    seed=st.integers(0, 10**6),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_choose_basis__any_blocks_give_the_naive_choice(
+    lengths, n_classes, n_points, threshold, seed, data
+):
+    n_rows = sum(lengths)
+    size = data.draw(st.integers(n_classes, max(n_classes, n_rows)))
+    rows = draw_candidates(n_rows, n_classes, seed, n_points=n_points)
+    blocks = [some_of(rows, block) for block in split(np.arange(n_rows), lengths)]
+    blocks = data.draw(st.permutations(blocks))
+    pool = Candidates.none()
+    for block in blocks:
+        pool = keep_best(pool, block, size=size, n_classes=n_classes)
+        assert len(pool) <= size + n_classes**2
+    chosen = choose_basis(pool, size=size, n_classes=n_classes, threshold=threshold)
+    expected = naive_basis(rows.priority, rows.tiebreak, rows.codes, size=size, threshold=threshold)
+    assert chosen.rows.tolist() == expected
+    np.testing.assert_array_equal(chosen.priority, rows.priority[expected])
+    np.testing.assert_array_equal(chosen.codes, rows.codes[expected])
 
 
-def test_rows_below__threshold_itself_is_not_below():
-    rows = rows_below(
-        np.array([0.9, 0.5]), np.array([0, 0]), ROW_ORDER[:2], threshold=0.9, n_classes=1
-    )
-    assert rows.tolist() == [1]
+@given(n_classes=st.integers(1, 4), size=st.integers(4, 20), seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_keep_best__associative_and_commutative(n_classes, size, seed):
+    rows = draw_candidates(60, n_classes, seed)
+    a, b, c = (some_of(rows, block) for block in split(np.arange(60), [25, 5, 30]))
+
+    def both(first, second):
+        return keep_best(first, second, size=size, n_classes=n_classes)
+
+    left = both(both(a, b), c).rows.tolist()
+    assert both(a, both(b, c)).rows.tolist() == left
+    assert both(both(c, a), b).rows.tolist() == left
+    assert both(both(both(a, b), c), Candidates.none()).rows.tolist() == left
 
 
-def test_rows_below__class_without_rows_gives_none():
-    rows = rows_below(
-        np.array([0.5, 1.0]), np.array([0, 2]), ROW_ORDER[:2], threshold=0.9, n_classes=4
-    )
-    assert rows.tolist() == [0, 1]
-
-
-def test_rows_below__one_row():
-    rows = rows_below(np.array([1.0]), np.array([0]), ROW_ORDER[:1], threshold=0.9, n_classes=1)
-    assert rows.tolist() == [0]
-
-
-def test_rows_below__ties_follow_the_tiebreak():
-    confidence, codes = np.ones(4), np.array([0, 0, 1, 1])
-    ties = np.array([5, 3, 1, 9], dtype=np.uint64)
-    rows = rows_below(confidence, codes, ties, threshold=0.9, n_classes=2)
-    assert rows.tolist() == [1, 2]
-
-
-@given(n_rows=st.integers(3, 40), seed=st.integers(0, 99), data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_least_confident_rows__naive(n_rows, seed, data):
-    size = data.draw(st.integers(3, n_rows))
-    confidence, codes = labelled(n_rows, 3, seed, levels=4)
-    ties = np.random.default_rng(seed).permutation(n_rows).astype(np.uint64)
-    rows = least_confident_rows(confidence, codes, ties, size=size, n_classes=3)
-
-    ranked = sorted(range(n_rows), key=lambda i: (confidence[i], ties[i]))
-    expected = {next(i for i in ranked if codes[i] == code) for code in range(3)}
-    for row in ranked:
-        if len(expected) < size:
-            expected.add(row)
-    assert rows.tolist() == sorted(expected)
-    assert len(rows) == size
-    assert set(codes[rows]) == {0, 1, 2}
-
-
-def test_least_confident_rows__a_class_that_stands_apart_is_kept():
-    confidence, codes = np.array([0.1, 0.2, 0.3, 1.0, 1.0]), np.array([0, 0, 0, 1, 1])
-    ties = np.array([0, 0, 0, 9, 3], dtype=np.uint64)
-    rows = least_confident_rows(confidence, codes, ties, size=3, n_classes=2)
-    assert rows.tolist() == [0, 1, 4]
-
-
-def test_least_confident_rows__class_without_rows_leaves_its_place():
-    confidence, codes = np.array([0.3, 0.1, 0.2]), np.array([0, 0, 2])
-    ties = np.zeros(3, dtype=np.uint64)
-    rows = least_confident_rows(confidence, codes, ties, size=3, n_classes=4)
-    assert rows.tolist() == [0, 1, 2]
-
-
-@given(size=st.integers(3, 60), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
-def test_least_confident_rows__order_of_rows_is_free(size, seed):
-    # Few distinct rows and confidences: ties, and duplicates whose hashes tie too.
+@given(
+    size=st.integers(3, 30),
+    threshold=st.sampled_from([None, 0.5, 1.0]),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=100, deadline=None)
+def test_choose_basis__order_of_rows_is_free(size, threshold, seed):
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 4, (60, 2)).astype(np.float64)
-    confidence, codes = labelled(60, 3, seed, levels=2)
-    order = rng.permutation(60)
+    rows, order = draw_candidates(60, 3, seed, levels=2), rng.permutation(60)
 
-    def chosen(order):
-        ties = hash_rows(X[order], seed=7)
-        rows = least_confident_rows(confidence[order], codes[order], ties, size=size, n_classes=3)
-        return sorted(map(tuple, X[order][rows]))
+    def values(order):
+        tiebreak = hash_rows(X[order], seed=7)
+        pool = candidates(rows.priority[order], tiebreak, rows.codes[order])
+        basis = choose_basis(pool, size=size, n_classes=3, threshold=threshold)
+        return sorted(map(tuple, X[order][basis.rows]))
 
-    assert chosen(order) == chosen(np.arange(60))
+    assert values(order) == values(np.arange(60))
 
 
-def test_least_confident_rows__inputs_stay_as_they_were():
-    confidence, codes = labelled(20, 3, seed=0)
-    ties = np.arange(20, dtype=np.uint64)[::-1].copy()
-    before = confidence.copy(), codes.copy(), ties.copy()
-    least_confident_rows(confidence, codes, ties, size=5, n_classes=3)
-    rows_below(confidence, codes, ties, threshold=0.5, n_classes=3)
-    for array, copy in zip((confidence, codes, ties), before, strict=True):
-        np.testing.assert_array_equal(array, copy)
+@given(size=st.integers(4, 12), n_points=st.integers(1, 15), seed=st.integers(0, 10**6))
+@settings(max_examples=100, deadline=None)
+def test_choose_basis__has_its_size_every_class_and_no_row_twice(size, n_points, seed):
+    rows = draw_candidates(80, 4, seed, n_points=n_points)
+    basis = choose_basis(rows, size=size, n_classes=4)
+    assert len(basis) == basis.n_distinct == min(size, rows.n_distinct)
+    for code in set(rows.codes.tolist()) - set(basis.codes.tolist()):
+        assert np.isin(rows.tiebreak[rows.codes == code], basis.tiebreak).all()
+
+
+def test_choose_basis__below_the_threshold_without_duplicates_as_the_reference():
+    for seed, threshold in product(range(20), [0.05, 0.5, 0.9, 1.0]):
+        rng = np.random.default_rng(seed)
+        confidence, codes = rng.integers(0, 21, 25) / 20, rng.permutation([0, 1, 2, *[0] * 22])
+        rows = chosen_rows(confidence, codes, size=25, n_classes=3, threshold=threshold)
+        assert rows == list(reference_basis_rows(confidence, codes, threshold=threshold))
+
+
+def test_choose_basis__class_without_rows_below_gives_its_least_confident():
+    confidence, codes = [1.0, 0.99, 0.95, 0.97, 0.1], [0, 0, 1, 1, 2]
+    rows = chosen_rows(confidence, codes, size=5, n_classes=3, threshold=0.9)
+    assert rows == [1, 2, 4]
+
+
+def test_choose_basis__threshold_itself_is_not_below():
+    assert chosen_rows([0.9, 0.5], [0, 0], size=2, n_classes=1, threshold=0.9) == [1]
+    assert chosen_rows([1.0, 0.5, 1.0], [0] * 3, size=3, n_classes=1, threshold=1.0) == [1]
+
+
+def test_choose_basis__class_without_rows_leaves_its_place():
+    assert chosen_rows([0.3, 0.1, 0.2], [0, 0, 2], size=3, n_classes=3) == [0, 1, 2]
+    assert chosen_rows([0.5, 1.0], [0, 2], size=2, n_classes=4, threshold=0.9) == [0, 1]
+
+
+def test_choose_basis__one_row_and_none():
+    assert chosen_rows([1.0], [0], size=1, n_classes=1, threshold=0.9) == [0]
+    assert len(choose_basis(Candidates.none(), size=3, n_classes=3)) == 0
+
+
+def test_choose_basis__ties_follow_the_hash():
+    confidence, codes, ties = np.ones(4), [0, 0, 1, 1], [5, 3, 1, 9]
+    assert chosen_rows(confidence, codes, ties, size=4, n_classes=2, threshold=0.9) == [1, 2]
+    assert chosen_rows(confidence, codes, ties, size=3, n_classes=2) == [0, 1, 2]
+
+
+def test_choose_basis__a_class_that_stands_apart_is_kept():
+    confidence, codes, ties = [0.1, 0.2, 0.3, 1.0, 1.0], [0, 0, 0, 1, 1], [4, 5, 6, 9, 3]
+    assert chosen_rows(confidence, codes, ties, size=3, n_classes=2) == [0, 1, 4]
+
+
+def test_choose_basis__of_duplicates_the_first_enters():
+    confidence, ties = [0.3, 0.1, 0.1, 0.2], [7, 7, 7, 8]
+    assert chosen_rows(confidence, [0] * 4, ties, size=4, n_classes=1) == [1, 3]
+
+
+def test_choose_basis__class_whose_row_another_has_given_takes_its_next():
+    confidence, codes, ties = [0.1, 0.2, 0.4, 0.3], [0, 1, 1, 0], [7, 7, 8, 9]
+    assert chosen_rows(confidence, codes, ties, size=2, n_classes=2) == [0, 2]
+
+
+def test_choose_basis__class_of_duplicates_only_gives_none():
+    confidence, codes, ties = [0.1, 0.2, 0.3, 0.4], [0, 1, 1, 0], [7, 7, 7, 8]
+    assert chosen_rows(confidence, codes, ties, size=2, n_classes=2) == [0, 3]
+
+
+def test_choose_basis__class_takes_a_duplicate_that_no_other_gives():
+    # The row of class 1 is a duplicate of one of class 0, which has a less confident one to give.
+    confidence, codes, ties = [0.1, 0.2, 0.3, 0.15], [0, 0, 1, 0], [5, 7, 7, 6]
+    assert chosen_rows(confidence, codes, ties, size=2, n_classes=2) == [0, 2]
+
+
+def test_even_below__draws_below_the_threshold_first():
+    confidence, ties = np.array([0.1, 0.95, 0.5, 1.0, 0.8]), [9, 1, 3, 0, 5]
+    priority = even_below(confidence, threshold=0.9)
+    chosen = [chosen_rows(priority, [0] * 5, ties, size=size, n_classes=1) for size in (1, 2, 3)]
+    assert chosen == [[2], [2, 4], [0, 2, 4]]
+    assert chosen_rows(priority, [0] * 5, ties, size=4, n_classes=1) == [0, 1, 2, 4]
+
+
+def test_even_below__every_row_below_is_as_likely():
+    confidence = np.linspace(0, 0.99, 20)
+    priority = even_below(confidence, threshold=0.9)
+    X, counts = np.arange(20.0)[:, None], np.zeros(20)
+    for seed in range(900):
+        tiebreak = hash_rows(X, seed=seed)
+        counts[chosen_rows(priority, [0] * 20, tiebreak, size=6, n_classes=1)] += 1
+    n_below = np.count_nonzero(confidence < 0.9)
+    assert counts[n_below:].sum() == 0
+    # 900 draws of 6 of 18: 300 each, give or take five standard deviations of 14.
+    assert np.abs(counts[:n_below] - 300).max() < 70
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64])
+def test_keep_best__keeps_the_type_of_the_classes(dtype):
+    rows = draw_candidates(50, 3, seed=0, dtype=dtype)
+    pool = keep_best(Candidates.none(), rows, size=10, n_classes=3)
+    assert choose_basis(pool, size=10, n_classes=3).codes.dtype == dtype
+
+
+def test_keep_best__memory_is_that_of_the_pool_and_one_block():
+    def peak_bytes(n_blocks):
+        pool, rng = Candidates.none(), np.random.default_rng(0)
+        tracemalloc.start()
+        try:
+            for number in range(n_blocks):
+                rows = np.arange(number * 5000, (number + 1) * 5000)
+                tiebreak = rng.integers(0, 2**64, 5000, dtype=np.uint64)
+                block = Candidates(rng.random(5000), tiebreak, rows % 3, rows)
+                pool = keep_best(pool, block, size=1000, n_classes=3)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(40) < 1.1 * peak_bytes(3)
+
+
+def test_keep_best_and_choose_basis__inputs_stay_as_they_were():
+    rows = draw_candidates(20, 3, seed=0)
+    fields = (rows.priority, rows.tiebreak, rows.codes, rows.rows)
+    before = [field.copy() for field in fields]
+    keep_best(rows, Candidates.none(), size=5, n_classes=3)
+    choose_basis(rows, size=5, n_classes=3, threshold=0.5)
+    even_below(rows.priority, threshold=0.5)
+    for field, copy in zip(fields, before, strict=True):
+        np.testing.assert_array_equal(field, copy)
 
 
 def naive_splitmix(x):

@@ -43,14 +43,14 @@ def test_moments__naive(n_rows, n_basis):
     assert (moments.n_rows, moments.n_basis) == (n_rows, n_basis)
 
 
-# Panels have 1,024 columns, so these are: one row, one panel, its borders, and a ragged third one.
-@pytest.mark.parametrize("n_basis", [1, 5, 1023, 1024, 1025, 2050])
+# Panels have 2,048 columns, so these are: one row, one panel, its borders, and a ragged third one.
+@pytest.mark.parametrize("n_basis", [1, 5, 2047, 2048, 2049, 4100])
 def test_moments__panel_borders(n_basis):
     Phi, codes = draw(7, n_basis)
     moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
     gram = moments.gram()
     assert moments.packed_gram.shape == (packed_size(n_basis),)
-    assert packed_size(n_basis) <= n_basis * (n_basis + 1) / 2 + 1024 * n_basis / 2
+    assert packed_size(n_basis) <= n_basis * (n_basis + 1) / 2 + 2048 * n_basis / 2
     np.testing.assert_allclose(gram, Phi.T @ Phi, rtol=1e-12)
     np.testing.assert_array_equal(gram, gram.T)
     np.testing.assert_array_equal(unpack_gram(moments.packed_gram, n_basis), gram)
@@ -85,6 +85,16 @@ def test_moments__monoid_laws(rows, n_basis, seed):
     assert_same((a + b) + c, a + (b + c))
     # What is taken away again leaves the rounding of the larger sum.
     assert_same((a + b) - b, a, atol=1e-12 * (1 + sum(rows)))
+
+
+@pytest.mark.parametrize("n_basis", [5, 2060])
+def test_moments__same_bits_with_any_threads(n_basis):
+    Phi, codes = draw(30, n_basis)
+    one, three = (Moments.zeros(n_basis, N_CLASSES) for _ in range(2))
+    for _ in range(2):
+        one.accumulate(Phi, codes)
+        three.accumulate(Phi, codes, threads=3)
+    assert_same(three, one, rtol=0)
 
 
 def test_moments__repeated_rows_multiply():
@@ -137,7 +147,7 @@ def test_add_in_place__same_bits_as_a_sum():
     assert_same(b, moments_of(6, 4, seed=1), rtol=0)
 
 
-@pytest.mark.parametrize("n_basis", [1, 5, 1024, 1025, 2050])
+@pytest.mark.parametrize("n_basis", [1, 5, 2048, 2049, 4100])
 @pytest.mark.parametrize("n_rows", [0, 1, 9])
 def test_check_moments__whole(n_rows, n_basis):
     check_moments(moments_of(n_rows, n_basis), n_rows)
@@ -168,7 +178,7 @@ def test_check_moments__one_damaged_value(field, damage):
 
 
 def test_check_moments__damage_beyond_the_first_panel():
-    moments = moments_of(9, 1030)
+    moments = moments_of(9, 2060)
     moments.packed_gram[-1] += 1e-3
     with pytest.raises(DamagedDataError, match="damaged"):
         check_moments(moments, 9)

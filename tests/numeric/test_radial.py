@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.numeric.radial import RadialFeatures, squared_distances, sum_of_distances
+from dask_nrbfn.numeric import strips
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures, sum_of_distances
+from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_activations, reference_distances
 
@@ -12,7 +14,20 @@ def draw(n_rows, n_features, seed=0):
     return np.random.default_rng(seed).normal(size=(n_rows, n_features))
 
 
-# 64 rows pass through the elementwise steps together.
+@pytest.fixture(scope="module", autouse=True)
+def short_strips():
+    """Let 64 rows of 7 columns pass through the elementwise steps together, not thousands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strips, "_STRIP_ELEMENTS", 64 * 7)
+        yield
+
+
+def scalings(n_features):
+    rng = np.random.default_rng(2)
+    shift, scale = rng.normal(size=n_features), rng.uniform(0.5, 2.0, n_features)
+    return [Scaling(kind, shift, scale) for kind in ("none", "standard", "unit")]
+
+
 @pytest.mark.parametrize("n_rows", [0, 1, 63, 64, 65, 130])
 @pytest.mark.parametrize("n_basis", [1, 7])
 def test_activations__naive(n_rows, n_basis):
@@ -97,13 +112,66 @@ def test_activations__out_gives_the_same_bits():
     np.testing.assert_array_equal(features.activations(X, out=buffer), features.activations(X))
 
 
+@pytest.mark.parametrize("threads", [2, 3, 50])
+@pytest.mark.parametrize("n_rows", [0, 1, 65, 400])
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_radial__same_bits_with_any_threads(threads, n_rows, dtype):
+    X, basis = (40 * draw(n_rows, 5)).astype(dtype), draw(7, 5, seed=1)
+    weights = draw(3, 7, seed=3)
+    for scaling in scalings(5):
+        features = RadialFeatures.from_basis(basis, 1.0, scaling)
+        distances = BasisDistances.from_basis(basis, scaling)
+        for work in (
+            features.activations,
+            lambda X, features=features, **options: features.weighted_sums(X, weights, **options),
+            distances.squared,
+            distances.total,
+        ):
+            np.testing.assert_array_equal(work(X, threads=threads), work(X))
+
+
+def test_radial__one_thread_makes_no_pool(monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("a pool was made")
+
+    monkeypatch.setattr(strips, "ThreadPoolExecutor", refuse)
+    X, basis = draw(400, 5), draw(7, 5, seed=1)
+    features, distances = RadialFeatures.from_basis(basis, 1.0), BasisDistances.from_basis(basis)
+    features.activations(X)
+    distances.total(X)
+    features.activations(X[:20], threads=2)
+    with pytest.raises(AssertionError, match="a pool was made"):
+        features.activations(X, threads=2)
+
+
+@pytest.mark.parametrize("kind", range(3))
+def test_radial__scales_rows(kind):
+    X, basis, scaling = draw(130, 4), draw(7, 4, seed=1), scalings(4)[kind]
+    scaled = scaling.apply(X)
+    features = RadialFeatures.from_basis(basis, 0.9)
+    np.testing.assert_array_equal(
+        RadialFeatures.from_basis(basis, 0.9, scaling).activations(X), features.activations(scaled)
+    )
+    total = BasisDistances.from_basis(basis, scaling).total(X)
+    assert total == BasisDistances.from_basis(basis).total(scaled)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 130])
+def test_weighted_sums__activations_times_weights(n_rows):
+    X, features = draw(n_rows, 4), RadialFeatures.from_basis(draw(7, 4, seed=1), 0.9)
+    weights, buffer = draw(3, 7, seed=2), np.full((n_rows, 7), np.nan)
+    sums = features.weighted_sums(X, weights)
+    np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
+    np.testing.assert_array_equal(features.weighted_sums(X, weights, buffer=buffer), sums)
+
+
 def test_radial__inputs_stay_as_they_were():
     X, basis = draw(70, 3), draw(6, 3, seed=1)
     X_before, basis_before = X.copy(), basis.copy()
     features = RadialFeatures.from_basis(basis, 1.0)
     first = features.activations(X)
     sum_of_distances(X, basis)
-    squared_distances(X, basis)
+    BasisDistances.from_basis(basis).squared(X)
     np.testing.assert_array_equal(features.activations(X), first)
     np.testing.assert_array_equal(X, X_before)
     np.testing.assert_array_equal(basis, basis_before)
@@ -114,7 +182,7 @@ def test_radial__inputs_stay_as_they_were():
 def test_squared_distances__naive(n_rows, n_basis):
     X, basis = draw(n_rows, 4), draw(n_basis, 4, seed=1)
     expected = reference_distances(X, basis).reshape(n_rows, n_basis) ** 2
-    np.testing.assert_allclose(squared_distances(X, basis), expected, rtol=1e-11)
+    np.testing.assert_allclose(BasisDistances.from_basis(basis).squared(X), expected, rtol=1e-11)
 
 
 def test_squared_distances__far_offset():
@@ -123,12 +191,12 @@ def test_squared_distances__far_offset():
     assert not np.allclose(  # without the shift the terms cancel
         (X**2).sum(axis=1)[:, None] - 2 * X @ basis.T + (basis**2).sum(axis=1), expected, rtol=0.1
     )
-    np.testing.assert_allclose(squared_distances(X, basis), expected, rtol=1e-11)
+    np.testing.assert_allclose(BasisDistances.from_basis(basis).squared(X), expected, rtol=1e-11)
 
 
 def test_squared_distances__duplicates_are_never_negative():
     X = np.repeat(draw(40, 6) * 1e3, 3, axis=0)
-    squared = squared_distances(X, X)
+    squared = BasisDistances.from_basis(X).squared(X)
     same = np.arange(120)[:, None] // 3 == np.arange(120) // 3
     assert squared.min() >= 0
     assert squared[same].max() < 1e-14 * squared.max()
@@ -137,14 +205,16 @@ def test_squared_distances__duplicates_are_never_negative():
 
 def test_squared_distances__narrow_types_do_not_overflow():
     X, basis = np.array([[0, 255]], dtype=np.uint8), np.array([[255.0, 0.0], [0.0, 0.0]])
-    np.testing.assert_allclose(squared_distances(X, basis), [[2 * 255**2, 255**2]], rtol=1e-14)
+    np.testing.assert_allclose(
+        BasisDistances.from_basis(basis).squared(X), [[2 * 255**2, 255**2]], rtol=1e-14
+    )
 
 
 def test_squared_distances__out_gives_the_same_bits():
     X, basis, buffer = draw(100, 5), draw(9, 5, seed=1), np.full((100, 9), np.nan)
-    squared = squared_distances(X, basis, out=buffer)
+    squared = BasisDistances.from_basis(basis).squared(X, out=buffer)
     assert np.shares_memory(squared, buffer)
-    np.testing.assert_array_equal(squared, squared_distances(X, basis))
+    np.testing.assert_array_equal(squared, BasisDistances.from_basis(basis).squared(X))
 
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
@@ -168,5 +238,5 @@ def test_sum_of_distances__one_row_that_is_the_basis():
 def test_sum_of_distances__buffer_gives_the_same_bits():
     X, basis, buffer = draw(100, 5), draw(9, 5, seed=1), np.full((100, 9), np.nan)
     fresh = sum_of_distances(X, basis)
-    assert sum_of_distances(X, basis, buffer=buffer) == fresh
-    assert sum_of_distances(X, basis, buffer=buffer) == fresh
+    assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
+    assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh

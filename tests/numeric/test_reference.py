@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
-from dask_nrbfn.numeric.confidence import rows_below, soft_confidence
+from dask_nrbfn.numeric.confidence import Candidates, choose_basis, soft_confidence
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures, sum_of_distances
 from dask_nrbfn.numeric.ridge import solve_weights
@@ -129,8 +129,9 @@ def numeric_fit(X, y, *, alpha, n_classes):
     neighbors = np.argsort(distances, axis=1, kind="stable")[:, :20]
     nearest = np.take_along_axis(distances, neighbors, axis=1)
     confidence = soft_confidence(nearest, y[neighbors] == y[:, None], width=nearest.mean())
-    row_order = np.arange(len(y), dtype=np.uint64)
-    rows = rows_below(confidence, y, row_order, threshold=0.9, n_classes=n_classes)
+    row_order = np.arange(len(y))
+    pool = Candidates(confidence, row_order.astype(np.uint64), y, row_order)
+    rows = choose_basis(pool, size=len(y), n_classes=n_classes, threshold=0.9).rows
     width = sum_of_distances(X, X[rows]) / (len(X) * len(rows))
     features = RadialFeatures.from_basis(X[rows], width)
     moments = Moments.from_block(features.activations(X), y, n_classes=n_classes)

@@ -243,7 +243,7 @@ def test_arrays__option_of_another_format(tmp_path, rows, name, option):
 
 STREAM = """
 import sys
-from dask_nrbfn.engine.tasks import peak_resident_bytes
+from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 source = open_source(sys.argv[1])
 before = peak_resident_bytes()

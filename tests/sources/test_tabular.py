@@ -418,7 +418,7 @@ def test_parquet__damaged_page(tmp_path):
 
 STREAM = """
 import sys
-from dask_nrbfn.engine.tasks import peak_resident_bytes
+from dask_nrbfn.engine.measure import peak_resident_bytes
 from dask_nrbfn.sources import open_source
 list(open_source(sys.argv[1]).blocks(1000))
 before = peak_resident_bytes()

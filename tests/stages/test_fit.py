@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 from itertools import pairwise
@@ -12,6 +13,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DamagedDataError,
+    DamagedResultError,
     DataError,
     MemoryBudgetError,
     MissingDataError,
@@ -24,6 +26,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_fit
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -149,27 +152,6 @@ def test_fit__second_start_does_nothing(tmp_path):
     assert list(before) == list(STAGES)
 
 
-class StoppedError(Exception):
-    pass
-
-
-class StoppingEngine(InlineEngine):
-    """Runs so many tasks and then raises, as a job that is killed between two tasks."""
-
-    def __init__(self, n_tasks):
-        super().__init__()
-        self.left = n_tasks
-
-    def run(self, task, arguments, *, label):
-        for index, values in enumerate(arguments):
-            if self.left == 0:
-                raise StoppedError
-            self.left -= 1
-            result = super().run(task, [values], label=label)
-            arguments[index] = result[0]
-        return list(arguments)
-
-
 def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
     X, y = spirals(200)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=17)
@@ -179,7 +161,7 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
     for n_tasks in range(100):
         place = tmp_path / f"run{n_tasks}"
         try:
-            fit_dataset(dataset, place, params, StoppingEngine(n_tasks))
+            fit_dataset(dataset, place, params, CountingEngine(n_tasks))
         except StoppedError:
             n_stops += 1
             run = fit_dataset(dataset, place, params, InlineEngine())
@@ -190,8 +172,8 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
             )
         else:
             break
-    # Three parts in each of five passes, and combine, basis, weights and model.
-    assert n_stops == 5 * 3 + 4
+    # Three parts in each of five passes, and combine, basis, weights, model and its check.
+    assert n_stops == 5 * 3 + 5
 
 
 def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
@@ -200,9 +182,9 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     params = FitParams(alpha=1e-4, n_parts=4)
     # Four parts each of columns, neighbors, confidence and width, the basis, two of moments.
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, StoppingEngine(4 * 4 + 1 + 2))
+        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 1 + 2))
     run = Run.open(tmp_path / "run")
-    kept = run.finished_parts("moments")
+    kept = run.finished_parts("moments", 4)
     assert sorted(kept) == [0, 1]
     caplog.set_level("INFO", logger="dask_nrbfn")
     fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
@@ -216,7 +198,8 @@ def test_fit__killed_while_finished_parts_are_dropped(tmp_path, monkeypatch):
 
     def die_at_moments(run, stage):
         if stage == "moments":
-            shutil.rmtree(tmp_path / "run" / "moments" / "parts" / "0" / "packed_gram")
+            (gram,) = (tmp_path / "run" / "moments" / "parts" / "0").glob("*/packed_gram")
+            shutil.rmtree(gram)
             raise StoppedError
         drop_parts(run, stage)
 
@@ -234,8 +217,8 @@ def test_fit__a_search_goes_on_as_it_began(tmp_path, monkeypatch):
     dataset = write_table(tmp_path / "data", X, y)
     params = FitParams(alpha=1e-4, n_parts=3)
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, StoppingEngine(4))
-    monkeypatch.setattr("dask_nrbfn.stages.neighbors.search_method", lambda *_: "approximate")
+        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4))
+    monkeypatch.setattr("dask_nrbfn.stages.neighbors.faster_method", lambda *_, **__: "approximate")
     run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert run.stages["neighbors"]["method"] == "exact"
 
@@ -250,6 +233,156 @@ def test_fit__records_what_it_did(tmp_path):
     assert all(a <= b for a, b in pairwise(started))
     assert all(record["seconds"] >= 0 for record in run.stages.values())
     json.dumps(attributes)
+
+
+@pytest.mark.parametrize("stage", ["neighbors", "model"])
+def test_fit__killed_before_anything_is_dropped(tmp_path, monkeypatch, stage):
+    dataset = write_table(tmp_path / "data", *spirals(100))
+    finish_stage = Run.finish_stage
+
+    def die(run, name, record):
+        finish_stage(run, name, record)
+        if name == stage:
+            raise StoppedError
+
+    monkeypatch.setattr(Run, "finish_stage", die)
+    params = FitParams(alpha=1e-4, n_neighbors=5, n_partitions=3, neighbors="exact")
+    place = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
+    monkeypatch.undo()
+    assert (place / "neighbors" / "parts").exists()
+    fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
+    assert [path.name for path in place.rglob("parts")] == []
+    assert not (place / "partitions").exists()
+
+
+def damaged(place, pattern, kind):
+    """Damage the one file of a run that fits."""
+    (path,) = place.glob(pattern)
+    content = bytearray(path.read_bytes())
+    if kind == "missing":
+        path.unlink()
+    elif kind == "flipped":
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    else:
+        path.write_bytes(b'{"zarr_format": 3,')
+
+
+CUT = FitParams(alpha=1e-4, n_neighbors=10, n_parts=3, basis_size=40, neighbors="exact")
+PARTED = dataclasses.replace(CUT, n_partitions=4)
+
+# Where the fit is stopped, what is damaged there, and the tasks done before and again.
+DAMAGE = [
+    (CUT, ("neighbors", 0), "columns/mean/c/0", "columns", 6),
+    (CUT, ("columns", 2), "columns/parts/1/*/mean/c/0", "columns", 4),
+    (CUT, ("confidence", 0), "neighbors/indices/c/1/0", "neighbors", 4),
+    (CUT, ("basis", 0), "confidence/values/c/2", "confidence", 4),
+    (CUT, ("basis", 0), "confidence/tiebreak/c/0", "confidence", 4),
+    (CUT, ("width", 0), "basis/values/c/0/0", "basis", 2),
+    (CUT, ("combine", 0), "moments/parts/2/*/packed_gram/c/0", "moments", 4),
+    (CUT, ("weights", 0), "moments/packed_gram/c/0", "moments", 6),
+    (CUT, ("model", 0), "weights/values/c/0/0", "weights", 2),
+    (PARTED, ("candidates", 1), "partitions/parts/1/*/rows/c/0/0", "partitions", 5),
+    (PARTED, ("partitions", 2), "partitions/centroids/c/0/0", "partitions", 6),
+    (PARTED, ("neighbors", 1), "candidates/parts/3/*/distances/c/0/0", "candidates", 5),
+    (PARTED, ("recall", 2), "recall/parts/0/*/distances/c/0/0", "recall", None),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Give a dataset and the weights of undisturbed fits."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    dataset = write_table(root / "data", *spirals(300), chunk_rows=70)
+    weights = {}
+    for number, params in enumerate((CUT, PARTED)):
+        run = fit_dataset(dataset, root / str(number), params, InlineEngine(), min_recall=0.0)
+        weights[params] = run.read("weights/values").tobytes()
+    return dataset, weights
+
+
+@pytest.mark.parametrize("kind", ["flipped", "missing"])
+@pytest.mark.parametrize(("params", "stop", "pattern", "label", "n_tasks"), DAMAGE)
+def test_fit__damaged_results_are_computed_again(
+    tmp_path, caplog, undisturbed, params, stop, pattern, label, n_tasks, kind
+):
+    dataset, weights = undisturbed
+    place, (stopped_in, n_done) = tmp_path / "run", stop
+    first, second = CountingEngine(n_done, label=stopped_in), CountingEngine()
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, params, first, min_recall=0.0)
+    damaged(place, pattern, kind)
+    caplog.set_level("WARNING", logger="dask_nrbfn")
+    run = fit_dataset(dataset, place, params, second, min_recall=0.0)
+    assert run.read("weights/values").tobytes() == weights[params]
+    assert "computed again" in caplog.text
+    if n_tasks is not None:
+        # Once, and what was damaged once more; a task that fails is not counted.
+        assert first.done[label] + second.done[label] == n_tasks
+
+
+METADATA = [
+    (CUT, ("confidence", 0), "neighbors/indices/zarr.json"),
+    (CUT, ("neighbors", 1), "neighbors/distances/zarr.json"),
+    (CUT, ("weights", 0), "moments/cross/zarr.json"),
+    (CUT, ("combine", 0), "moments/parts/1/zarr.json"),
+    (CUT, ("combine", 0), "moments/parts/1/*/cross/zarr.json"),
+    (CUT, ("moments", 1), "moments/parts/zarr.json"),
+    (PARTED, ("candidates", 1), "partitions/zarr.json"),
+    (PARTED, ("partitions", 2), "partitions/centroids/zarr.json"),
+    (PARTED, ("neighbors", 1), "candidates/parts/2/zarr.json"),
+    (PARTED, ("neighbors", 1), "candidates/parts/2/*/indices/zarr.json"),
+]
+
+
+@pytest.mark.parametrize("kind", ["flipped", "garbage"])
+@pytest.mark.parametrize(("params", "stop", "pattern"), METADATA)
+def test_fit__damaged_metadata_is_written_again(
+    tmp_path, caplog, undisturbed, params, stop, pattern, kind
+):
+    dataset, weights = undisturbed
+    place, (label, n_done) = tmp_path / "run", stop
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, params, CountingEngine(n_done, label=label), min_recall=0.0)
+    damaged(place, pattern, kind)
+    run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
+    assert run.read("weights/values").tobytes() == weights[params]
+    if kind == "garbage":
+        assert "computed again" in caplog.text or "done again" in caplog.text
+
+
+def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
+    dataset, weights = undisturbed
+    place = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, CUT, CountingEngine(2, label="width"))
+    path = place / "width" / "parts" / "1" / "zarr.json"
+    attributes = json.loads(path.read_text())
+    attributes["attributes"]["record"]["distance_sum"] += 1e-3
+    path.write_text(json.dumps(attributes))
+    engine = CountingEngine()
+    run = fit_dataset(dataset, place, CUT, engine)
+    assert "The record of width/parts/1 is damaged. The part is done again." in caplog.text
+    assert engine.done["width"] == 2
+    assert run.read("weights/values").tobytes() == weights[CUT]
+
+
+def test_fit__a_disk_that_damages_everything_ends_the_fit(tmp_path, monkeypatch, undisturbed):
+    dataset, _ = undisturbed
+    place, finish_stage, finished = tmp_path / "run", Run.finish_stage, []
+
+    def damage(run, stage, record):
+        finish_stage(run, stage, record)
+        finished.append(stage)
+        if stage == "basis":
+            damaged(place, "basis/values/c/0/0", "flipped")
+
+    monkeypatch.setattr(Run, "finish_stage", damage)
+    with pytest.raises(DamagedResultError, match="basis/values cannot be read"):
+        fit_dataset(dataset, place, CUT, InlineEngine())
+    assert 2 <= finished.count("basis") <= 30
 
 
 def mismatch(tmp_path, dataset, params):
@@ -281,7 +414,7 @@ def refused(error, dataset, params=None, engine=None):
 
 def test_fit__bad_tables_are_refused_before_any_task():
     X, y = spirals(30)
-    idle = StoppingEngine(0)
+    idle = CountingEngine(0)
     one_class = write_table(MemoryStore(), X, np.zeros(30, int))
     assert "1 class" in refused(DataError, one_class, engine=idle)
     unlabelled = write_table(MemoryStore(), X)
@@ -301,7 +434,7 @@ def test_fit__bad_tables_are_refused_before_any_task():
 def test_fit__budget_is_checked_before_any_task():
     X, y = spirals(3000)
     table = write_table(MemoryStore(), X, y)
-    tight = StoppingEngine(0)
+    tight = CountingEngine(0)
     tight.memory_bytes = 500 * 2**20
     message = refused(MemoryBudgetError, table, FitParams(basis_size=2900), tight)
     assert "basis_size: from 2900 basis rows to at most" in message
@@ -320,7 +453,7 @@ def test_fit__missing_chunk_is_found_before_the_search(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)
     (tmp_path / "data" / "X" / "c" / "2" / "0").unlink()
-    message = refused(MissingDataError, dataset, engine=StoppingEngine(1))
+    message = refused(MissingDataError, dataset, engine=CountingEngine(1))
     assert "X/c/2/0" in message
 
 
@@ -331,7 +464,7 @@ def test_fit__flipped_byte_is_found_before_the_search(tmp_path):
     content = bytearray(chunk.read_bytes())
     content[len(content) // 2] ^= 1
     chunk.write_bytes(content)
-    assert "cannot be read" in refused(DamagedDataError, dataset, engine=StoppingEngine(1))
+    assert "cannot be read" in refused(DamagedDataError, dataset, engine=CountingEngine(1))
 
 
 def test_fit__nan_written_behind_our_back_is_found(tmp_path):

@@ -1,11 +1,26 @@
+import os
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError
+from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError, ParameterError
+from dask_nrbfn.storage import local
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import exists, kind_of, open_group, replacing_group
+from dask_nrbfn.storage.group import (
+    attributes_of,
+    create_group,
+    exists,
+    kind_of,
+    open_group,
+    replacing_group,
+    update_record,
+)
+from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
 from tests.storage.written import fill_dataset, table, write_dataset
 
 
@@ -159,3 +174,109 @@ def test_open_group__read_only_unless_asked(tmp_path):
     writable = open_group(tmp_path / "data", kind="dataset", writable=True)
     writable["X"][0] = 1.0
     np.testing.assert_array_equal(writable["X"][0], 1.0)
+
+
+def test_open_group__of_nothing_makes_no_directory(tmp_path):
+    for writable in (False, True):
+        with pytest.raises(MissingDataError):
+            open_group(tmp_path / "nowhere", kind="dataset", writable=writable)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_location__joined_and_beside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {"key": "a"}
+    bucket = RemoteLocation("s3://bucket/", options)
+    assert join("runs", "a") == join(tmp_path / "runs", "a") == f"{tmp_path}/runs/a"
+    assert join("s3://bucket/", "a") == "s3://bucket/a"
+    assert join(bucket, "a") == locate("s3://bucket/a", options)
+    assert beside(join(bucket, "a"), "lock") == RemoteLocation("s3://bucket/.a.lock", options)
+    assert beside(RemoteLocation("memory://a"), "lock").url == "memory://.a.lock"
+    assert normalize(RemoteLocation("file:///a", options)) == "/a"
+    with pytest.raises(ParameterError, match="whole bucket"):
+        beside(bucket, "lock")
+    with pytest.raises(ParameterError, match="store object"):
+        join(MemoryStore(), "a")
+
+
+# Durability. That a rename is atomic, and that what was flushed survives a power cut, is promised
+# by the file system and cannot be tested here. What can: the order of flushing and renaming, what
+# an error in between leaves, and what a killed process leaves.
+
+
+@pytest.fixture
+def group(tmp_path):
+    create_group(tmp_path / "run", kind="run", attributes={"count": 0})
+    return open_group(tmp_path / "run", kind="run", writable=True)
+
+
+def count_in(place):
+    return attributes_of(open_group(place, kind="run"))["count"]
+
+
+def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypatch):
+    steps = []
+    flush, replace = os.fsync, os.replace
+
+    def record_flush(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        steps.append(("flush", path, os.path.isfile(path) and b'"count": 1' in read(path)))
+        flush(descriptor)
+
+    def record_replace(old, new):
+        steps.append(("rename", str(old), str(new)))
+        replace(old, new)
+
+    def read(path):
+        with open(path, "rb") as file:
+            return file.read()
+
+    monkeypatch.setattr(local.os, "fsync", record_flush)
+    monkeypatch.setattr(local.os, "replace", record_replace)
+    update_record(group, {"count": 1})
+    # The first step is zarr's own: it writes the unfinished file beside another one.
+    unfinished = steps[0][2]
+    assert steps[1:] == [
+        ("flush", unfinished, True),
+        ("rename", unfinished, f"{tmp_path}/run/zarr.json"),
+        ("flush", f"{tmp_path}/run", False),
+    ]
+
+
+@pytest.mark.parametrize("name", ["fsync", "replace"])
+def test_update_record__an_error_leaves_the_old(group, tmp_path, monkeypatch, name):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local.os, name, fail)
+        with pytest.raises(OSError, match="No space left"):
+            update_record(group, {"count": 1})
+    assert count_in(tmp_path / "run") == 0
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["zarr.json"]
+    update_record(group, {"count": 2})
+    assert count_in(tmp_path / "run") == 2
+
+
+UPDATE = """
+import sys
+from dask_nrbfn.storage.group import attributes_of, open_group, update_record
+group = open_group(sys.argv[1], kind="run", writable=True)
+count = attributes_of(group)["count"]
+while True:
+    count += 1
+    update_record(group, {"count": count, "padding": "x" * 100_000})
+    print(count, flush=True)
+"""
+
+
+def test_update_record__killed_at_any_moment(group, tmp_path):
+    for delay_s in (0.0, 0.013, 0.029):
+        process = subprocess.Popen(
+            [sys.executable, "-c", UPDATE, tmp_path / "run"], stdout=subprocess.PIPE, text=True
+        )
+        printed = [process.stdout.readline()]
+        time.sleep(delay_s)
+        process.kill()
+        printed += process.communicate()[0].split()
+        assert count_in(tmp_path / "run") - int(printed[-1]) in range(2)

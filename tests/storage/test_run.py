@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.errors import DamagedDataError, MissingDataError, RunMismatchError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DamagedResultError,
+    MissingDataError,
+    RunMismatchError,
+)
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
@@ -18,7 +23,10 @@ CHANGES = {
     "confidence_threshold": (0.9, 0.8),
     "alpha": (1e-13, 1e-12),
     "basis_size": (None, 30),
+    "basis_rule": ("least-confident", "uniform"),
     "neighbors": ("auto", "exact"),
+    "n_partitions": (None, 3),
+    "overlap": (2, 3),
     "scale": ("none", "unit"),
     "n_parts": (None, 2),
     "seed": (0, 1),
@@ -134,8 +142,8 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
     assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])]
     assert spans[-1][1] == n_rows
     lengths = [b - a for a, b in spans]
-    assert set(lengths[:-1]) <= {run.part_rows}
-    assert 1 <= lengths[-1] <= run.part_rows
+    assert set(lengths[:-1]) <= {run.layout.part_rows}
+    assert 1 <= lengths[-1] <= run.layout.part_rows
     assert len(spans) <= n_parts
 
 
@@ -156,13 +164,13 @@ def test_start__number_of_parts_as_given(dataset):
 
 def test_part__complete_or_absent(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=3), {})
-    assert run.finished_parts("moments") == {}
+    assert run.finished_parts("moments", 3) == {}
     values = table(4)
     run.write_part("moments", 2, {"seconds": 1.5}, {"gram": values, "counts": np.arange(3)})
     run.write_part("moments", 0, {"seconds": 0.5})
-    assert run.finished_parts("moments") == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
+    assert run.finished_parts("moments", 3) == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
     assert run.read_part("moments", 2, "gram").tobytes() == values.tobytes()
-    assert run.finished_parts("width") == {}
+    assert run.finished_parts("width", 3) == {}
 
 
 def test_part__arrays_without_a_record_do_not_count(place, dataset):
@@ -171,9 +179,9 @@ def test_part__arrays_without_a_record_do_not_count(place, dataset):
     unfinished = run.group("moments/parts/1")
     array = unfinished.create_array("gram", shape=(2,), dtype="f8")
     array[...] = 1.0
-    assert set(run.finished_parts("moments")) == {0}
+    assert set(run.finished_parts("moments", 3)) == {0}
     run.write_part("moments", 1, {"seconds": 0.7}, {"gram": table(2)})
-    assert set(run.finished_parts("moments")) == {0, 1}
+    assert set(run.finished_parts("moments", 3)) == {0, 1}
     np.testing.assert_array_equal(run.read_part("moments", 1, "gram"), table(2))
 
 
@@ -199,8 +207,8 @@ def test_drop_parts__leaves_the_rest(place, dataset):
     run.write_part("width", 0, {"seconds": 0.5})
     run.drop_parts("moments")
     run.drop_parts("moments")
-    assert run.finished_parts("moments") == {}
-    assert list(run.finished_parts("width")) == [0]
+    assert run.finished_parts("moments", 3) == {}
+    assert list(run.finished_parts("width", 3)) == [0]
 
 
 def test_require_row_array__keeps_what_is_written(place, dataset):
@@ -229,7 +237,7 @@ def test_require_row_array__of_an_unwritten_part_is_missing(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=2), {})
     run.require_row_array("confidence/values", np.float64)
     run.write_rows("confidence/values", 0, np.ones(5))
-    with pytest.raises(MissingDataError, match="confidence/values/c/1"):
+    with pytest.raises(DamagedResultError, match="confidence/values/c/1"):
         run.read("confidence/values")
 
 
@@ -259,4 +267,76 @@ def test_run__opens_in_zarr(tmp_path, dataset):
     run = Run.start(tmp_path / "run", dataset, FitParams(), {})
     run.write_part("moments", 0, {"seconds": 0.5}, {"gram": table(3)})
     group = zarr.open_group(str(tmp_path / "run"), mode="r")
-    np.testing.assert_array_equal(group["moments/parts/0/gram"][...], table(3))
+    attempt = group["moments/parts/0"].attrs["attempt"]
+    np.testing.assert_array_equal(group[f"moments/parts/0/{attempt}/gram"][...], table(3))
+
+
+def test_decide__the_first_decision_stays(place, dataset):
+    run = Run.start(place, dataset, FitParams(), {})
+    assert run.decisions == {}
+    assert run.decide("neighbors", {"method": "exact"}) == {"method": "exact"}
+    assert run.decide("neighbors", {"method": "approximate"}) == {"method": "exact"}
+    assert run.decide("basis", {"cap": 3}) == {"cap": 3}
+    assert Run.open(place).decisions == {"neighbors": {"method": "exact"}, "basis": {"cap": 3}}
+
+
+def test_part__damage_names_stage_and_part(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    run.write_part("moments", 1, {}, {"gram": table(3)})
+    with pytest.raises(DamagedResultError) as caught:
+        run.read_part("moments", 1, "cross")
+    assert (caught.value.stage, caught.value.parts) == ("moments", (1,))
+    with pytest.raises(DamagedResultError, match="part 2 of moments is not there") as caught:
+        run.read_part("moments", 2, "gram")
+    assert (caught.value.stage, caught.value.parts) == ("moments", (2,))
+
+
+@pytest.mark.parametrize("rows", [(0, 10), (4, 8), (3, 9), (5, 6), (0, 100)])
+def test_read__damage_names_the_parts_that_must_be_done_again(dataset, rows):
+    run = Run.start(MemoryStore(), dataset, FitParams(n_parts=3), {})
+    run.require_row_array("confidence/values", np.float64)
+    run.write_rows("confidence/values", 0, np.ones(4))
+    run.write_rows("confidence/values", 8, np.ones(2))
+    with pytest.raises(DamagedResultError) as caught:
+        run.read("confidence/values", *rows)
+    assert (caught.value.stage, caught.value.parts) == ("confidence", (1,))
+
+
+def test_forget__a_part_and_the_stage(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    for index in range(3):
+        run.write_part("neighbors", index, {"index": index})
+    for stage in ("columns", "neighbors"):
+        run.finish_stage(stage, {})
+    run.forget("neighbors", (1,))
+    assert set(run.finished_parts("neighbors", 3)) == {0, 2}
+    assert set(Run.open(place).stages) == {"columns"}
+    run.forget("neighbors", (1,))
+    run.forget("neighbors", ())
+    assert not run.has("neighbors")
+    assert run.finished_parts("neighbors", 3) == {}
+    run.write_part("neighbors", 0, {"index": 0})
+    assert set(run.finished_parts("neighbors", 3)) == {0}
+
+
+def test_part__two_attempts_at_the_same_time(place, dataset):
+    # The record that is written last names the arrays that belong to it.
+    run = Run.start(place, dataset, FitParams(), {})
+    run.write_part("moments", 0, {"of": 1}, {"gram": table(3), "cross": table(2)})
+    run.write_part("moments", 0, {"of": 2}, {"gram": table(4, seed=1)})
+    assert run.part_record("moments", 0) == {"of": 2}
+    np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(4, seed=1))
+    with pytest.raises(DamagedResultError):
+        run.read_part("moments", 0, "cross")
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 5, 6, 13])
+@pytest.mark.parametrize("width", [0, 1, 3])
+def test_part__read_in_slices(place, dataset, n_rows, width):
+    run = Run.start(place, dataset, FitParams(), {})
+    values = table(n_rows, width)
+    run.write_part("candidates", 0, {}, {"rows": values}, slice_rows=5)
+    for start in range(n_rows + 1):
+        for stop in range(start, n_rows + 1):
+            found = run.read_part("candidates", 0, "rows", start, stop)
+            np.testing.assert_array_equal(found, values[start:stop])

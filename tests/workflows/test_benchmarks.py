@@ -69,9 +69,28 @@ def test_fit__both_give_the_same_network(tmp_path, dataset):
     assert re.fullmatch(r"ratio of the totals: [\d.]+", out.splitlines()[-1])
 
 
-def test_memory__prints_the_peak_against_the_limit(tmp_path):
-    arguments = (3000, "--basis-size", 100, "--memory", "512MiB", "--neighbors", "exact")
-    out = run_benchmark("memory", *arguments, "--threads", 1, cwd=tmp_path)
-    assert out.startswith("3000 x 32 float64, 750.00 kiB; 100 basis rows, neighbours exact")
-    (ratio,) = re.findall(r"^peak .* of 512\.00 MiB, ratio ([\d.]+); eps", out, flags=re.MULTILINE)
-    assert 0 < float(ratio) < 1
+def test_plan__shows_every_stage_beside_its_plan(tmp_path):
+    arguments = (3000, 4000, "--basis-size", 100, "--memory", "1GiB", "--partitions", 4)
+    out = run_benchmark("plan", *arguments, "--neighbors", "exact", "--threads", 1, cwd=tmp_path)
+    assert "3000 rows, 100 basis rows, exact neighbours in 4 partition(s)" in out
+    for stage in ("columns", "neighbors", "recall", "moments", "model", "all"):
+        line = rf"^{stage} +[\d.]+ +[\d.]+ +[\d.]+ .* ([\d.]+)$"
+        shares = [float(share) for share in re.findall(line, out, re.MULTILINE)]
+        assert len(shares) == 2
+        assert all(0 < share < 1 for share in shares)
+    assert re.search(r"^us of a row +3,000 +4,000$", out, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predict__prints_the_ratio(tmp_path, dataset):
+    out = run_benchmark("predict", dataset, "--basis-size", 50, cwd=tmp_path)
+    assert out.startswith("600 x 5, 50 basis rows: ")
+    assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
+    arguments = (dataset, "--basis-size", 50, "--partitions", 3, "--parts", 2)
+    out = run_benchmark("workers", *arguments, cwd=tmp_path)
+    for stage in ("neighbors", "width", "moments", "predict"):
+        assert re.search(rf"^{stage} +[\d.]+ +[\d.]+ +[\d.]+$", out, flags=re.MULTILINE)

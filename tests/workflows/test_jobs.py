@@ -5,6 +5,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier, NRBFNError
+from dask_nrbfn.storage.location import RemoteLocation
 from tests.workflows.script import ROOT, run_script
 
 SETTINGS = """
@@ -126,6 +127,12 @@ WRONG = {
     "engine bool": ("workers = 0", "workers = true", "workers in [engine] is True."),
     "fit value": ("alpha = 1e-9", "alpha = 2", "alpha is 2."),
     "engine value": ("threads = 1", "threads = 0", "threads is 0."),
+    "storage without URL": (
+        "[engine]",
+        '[storage]\nkey = "a"\n[engine]',
+        "[storage] is given, but [output] has no URL.",
+    ),
+    "storage type": ("[data]", "storage = 1\n[data]", "storage in the settings is 1."),
     "missing key": ('directory = "output"', "", "[output] has no directory."),
     "no TOML": ("[fit]", "[fit", "settings.toml is no TOML: "),
 }
@@ -144,6 +151,21 @@ def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
         read_settings(path)
     assert expected in raised.value.problem
     assert raised.value.remedy
+
+
+def test_settings__storage_goes_with_urls(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from settings import read_settings
+
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        SETTINGS.replace('"output"', '"s3://bucket/fits"')
+        + '[storage]\nclient_kwargs = { endpoint_url = "http://a" }\n'
+    )
+    settings = read_settings(path)
+    options = {"client_kwargs": {"endpoint_url": "http://a"}}
+    assert settings.location("run") == RemoteLocation("s3://bucket/fits/run.zarr", options)
+    assert settings.predictions == f"{tmp_path}/predictions.csv"
 
 
 @pytest.mark.parametrize("case", ["fit key", "no TOML"])

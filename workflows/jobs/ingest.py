@@ -14,6 +14,7 @@ from settings import Settings
 
 from dask_nrbfn import Dataset, ingest_file
 from dask_nrbfn.errors import MissingDataError
+from dask_nrbfn.storage.location import Location
 
 logger = logging.getLogger("dask_nrbfn.jobs.ingest")
 
@@ -33,7 +34,7 @@ def ingest(settings: Settings, options: argparse.Namespace) -> None:
             )
 
 
-def is_complete(location: str) -> bool:
+def is_complete(location: Location) -> bool:
     """Return whether a finished dataset is at `location`."""
     try:
         Dataset.open(location)

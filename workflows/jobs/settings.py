@@ -8,8 +8,9 @@ from typing import Any
 
 from dask_nrbfn import EngineOptions, FitParams
 from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
-SECTIONS = ("data", "fit", "engine", "output")
+SECTIONS = ("data", "fit", "engine", "output", "storage")
 DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
 SOURCE_KEYS = {"source": str, "x": str, "y": str, "label": str}
 # FitParams checks its values itself.
@@ -38,9 +39,9 @@ class Settings:
     chunk_rows : int or None
     fit : FitParams
     engine : EngineOptions
-    directory : str
+    directory : str or RemoteLocation
         Where train.zarr, test.zarr and run.zarr are: a directory or URL.
-    predictions : str
+    predictions : str or RemoteLocation
         Where the predictions of the test rows go.
     """
 
@@ -48,8 +49,8 @@ class Settings:
     chunk_rows: int | None
     fit: FitParams
     engine: EngineOptions
-    directory: str
-    predictions: str
+    directory: str | RemoteLocation
+    predictions: str | RemoteLocation
 
     def source(self, part: str) -> Mapping[str, str]:
         """Return the source of "train" or "test".
@@ -66,9 +67,9 @@ class Settings:
             )
         return self.sources[part]
 
-    def location(self, name: str) -> str:
+    def location(self, name: str) -> str | RemoteLocation:
         """Return where "train", "test" or "run" is."""
-        return f"{self.directory}/{name}.zarr"
+        return join(self.directory, f"{name}.zarr")
 
 
 def read_settings(path: Path) -> Settings:
@@ -85,6 +86,7 @@ def read_settings(path: Path) -> Settings:
     _check("the settings", tables, dict.fromkeys(SECTIONS, dict), required=("data", "output"))
     data, output = tables["data"], tables["output"]
     fit, engine = tables.get("fit", {}), dict(tables.get("engine", {}))
+    storage = tables.get("storage", {})
     _check("[data]", data, DATA_KEYS, required=("train",))
     _check("[fit]", fit, FIT_KEYS)
     _check("[engine]", engine, ENGINE_KEYS)
@@ -93,6 +95,11 @@ def read_settings(path: Path) -> Settings:
     if "scheduler_file" in engine:
         engine["scheduler_file"] = _resolve(base, engine["scheduler_file"])
     directory = _resolve(base, output["directory"])
+    predictions = _resolve(base, output.get("predictions", f"{directory}/predictions.zarr"))
+    if storage and "://" not in directory + predictions:
+        raise ParameterError(
+            "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
+        )
     return Settings(
         sources={
             part: _read_source(part, data[part], base) for part in ("train", "test") if part in data
@@ -100,8 +107,8 @@ def read_settings(path: Path) -> Settings:
         chunk_rows=data.get("chunk_rows"),
         fit=FitParams(**fit),
         engine=EngineOptions(**engine),
-        directory=directory,
-        predictions=_resolve(base, output.get("predictions", f"{directory}/predictions.zarr")),
+        directory=locate(directory, storage),
+        predictions=locate(predictions, storage),
     )
 
 

@@ -1,0 +1,78 @@
+"""What a task takes: seconds, and the memory of its process."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from dask_nrbfn.errors import NRBFNError
+
+_lock = threading.Lock()
+_n_running = 0
+
+
+class Measured(NamedTuple):
+    """Result of a task and what it took."""
+
+    value: Any
+    seconds: float
+    peak_bytes: int
+
+
+def measure(task: Callable[..., Any], *arguments: Any) -> Measured:
+    """Run a task and say how long it took and how large its process was meanwhile.
+
+    Notes
+    -----
+    The peak belongs to the process. Tasks that run at the same time in several threads of one
+    process all report the same memory, counted from when the process last ran none; so it may be
+    that of a task before them, and is never too small. Where the kernel cannot forget a peak (not
+    Linux, or not permitted) it is counted from the start of the process.
+    """
+    start = time.perf_counter()
+    with _peak_from_here():
+        try:
+            value = task(*arguments)
+        except NRBFNError as error:
+            # What lies behind it need not survive the way from a worker.
+            error.__cause__ = error.__context__ = None
+            raise
+        return Measured(value, time.perf_counter() - start, peak_resident_bytes())
+
+
+@contextlib.contextmanager
+def _peak_from_here() -> Iterator[None]:
+    """Forget the peak before a task, unless another one of this process is at work."""
+    global _n_running
+    with _lock:
+        if _n_running == 0:
+            reset_peak()
+        _n_running += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _n_running -= 1
+
+
+def reset_peak() -> None:
+    """Make the present resident size of this process its peak, if the kernel lets us."""
+    # 5 is documented in proc(5): VmHWM becomes VmRSS. Elsewhere the file does not exist.
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak_resident_bytes() -> int:
+    """Return the largest resident size of this process since its start or `reset_peak`."""
+    if sys.platform == "linux":
+        # getrusage would also count the process that started this one.
+        with open("/proc/self/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

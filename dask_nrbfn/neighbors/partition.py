@@ -1,0 +1,236 @@
+"""Partitions of the feature space that overlap and are about equally full."""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.metrics.pairwise import euclidean_distances
+from threadpoolctl import threadpool_limits
+
+from dask_nrbfn.numeric.confidence import hash_rows
+
+Floats = NDArray[np.float64]
+
+# Largest partition over the mean. Nearer to 1 costs recall, 0.5 % at 1.1; further from it memory.
+MAX_IMBALANCE = 1.2
+
+# Where balancing succeeded it took 4 to 95 rounds. In the first ones the centroids follow their
+# rows; they then stand still, or the offsets never settle.
+_MAX_ROUNDS = 200
+_MOVING_ROUNDS = 50
+_KMEANS_ITERATIONS = 20
+_POWER_ITERATIONS = 10
+
+# Distances to all centroids that are held at a time: 32 MiB.
+_STRIP_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Partitions:
+    """S centroids; a row belongs to the nearest, and to others whose border is near.
+
+    Attributes
+    ----------
+    centroids : float64 (S, p)
+    offsets : float64 (S,)
+        Added to the squared distances, so that full partitions seem further away.
+    reaches : float64 (S,)
+        How near to the border of another partition a row of this one belongs to both.
+    """
+
+    centroids: Floats
+    offsets: Floats
+    reaches: Floats
+
+    @classmethod
+    def balanced(cls, sample: NDArray[Any], n_partitions: int, *, overlap: int, seed: int) -> Self:
+        """Place partitions that hold about as many rows each.
+
+        Parameters
+        ----------
+        sample : float (s, p)
+            Rows drawn from all rows.
+        n_partitions : int
+            Fewer are made if the sample has fewer distinct rows.
+        overlap : int
+            Partitions of a row on average. At most one more than this: rows in the middle of their
+            partition need no other, which leaves more to those near a border. Measured on 5 million
+            rows in 20 partitions, 98 instead of 94 of 100 neighbours share one at an overlap of 2.
+        seed : int
+
+        Notes
+        -----
+        k-means on the distinct rows of the sample, then offsets that bring the fullest partition
+        down to 1.2 times the mean: each round moves every offset to where its partition would hold
+        the geometric mean of what it holds and what it should. That needs only the order of
+        distances, so it works whatever the scales of the clusters; the cells stay convex (a power
+        diagram). k-means spends its centroids on wide clusters, whatever they hold: where offsets
+        do not mend that, the sample is halved again and again instead, and the means of the pieces
+        are balanced; that finds a few per cent fewer neighbours on even rows. Runs on one thread,
+        because with more the last bits differ from run to run.
+        """
+        sample = np.asarray(sample, dtype=np.float64)
+        _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
+        n_partitions = min(n_partitions, len(first))
+        with threadpool_limits(1):
+            distinct = sample[np.sort(first)]
+            means = KMeans(
+                n_partitions, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed
+            ).fit(distinct)
+            if n_partitions <= overlap:
+                return cls._plain(means.cluster_centers_)
+            placed, imbalance = cls._plain(means.cluster_centers_)._balance(sample, overlap)
+            if imbalance <= MAX_IMBALANCE:
+                return placed
+            pieces = _means_of_pieces(sample, n_partitions, np.random.default_rng(seed))
+            halved, halved_imbalance = cls._plain(pieces)._balance(sample, overlap)
+            return halved if halved_imbalance < imbalance else placed
+
+    @classmethod
+    def _plain(cls, centroids: Floats) -> Self:
+        return cls(centroids, np.zeros(len(centroids)), np.full(len(centroids), np.inf))
+
+    def _balance(self, sample: Floats, overlap: int) -> tuple[Self, float]:
+        """Return balanced partitions, and the fullest of them over the mean."""
+        goal = len(sample) * overlap / len(self.offsets)
+        best, best_count = self, math.inf
+        current = self
+        for step in range(_MAX_ROUNDS):
+            squared = current._squared_distances(sample)
+            nearest = _smallest(squared, overlap + 1)
+            margins = current._margins(squared, nearest)
+            current = replace(
+                current, reaches=_reaches(nearest[:, 0], margins, overlap, len(self.offsets))
+            )
+            members = current._within_reach(nearest, margins)
+            counts = np.bincount(members[members >= 0], minlength=len(self.offsets))
+            if counts.max() < best_count:
+                best, best_count = current, counts.max()
+            if best_count <= MAX_IMBALANCE * goal:
+                break
+            changes = _offset_changes(
+                squared, nearest[:, :overlap], np.sqrt(goal / np.maximum(counts, 1))
+            )
+            offsets = current.offsets + changes
+            centroids = current.centroids
+            if step < _MOVING_ROUNDS:
+                centroids = _means_of_members(sample, nearest[:, 0], centroids)
+            current = replace(current, centroids=centroids, offsets=offsets - np.median(offsets))
+        return best, best_count / goal
+
+    def route(self, rows: NDArray[Any], *, overlap: int) -> NDArray[np.int64]:
+        """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
+
+        The nearest comes first; -1 stands where a row belongs to fewer.
+        """
+        step = max(1, _STRIP_ELEMENTS // len(self.offsets))
+        strips = []
+        for start in range(0, len(rows), step):
+            squared = self._squared_distances(rows[start : start + step])
+            nearest = _smallest(squared, overlap + 1)
+            strips.append(self._within_reach(nearest, self._margins(squared, nearest)))
+        return np.concatenate(strips)
+
+    def _squared_distances(self, rows: NDArray[Any]) -> Floats:
+        """Return squared distances with offsets, up to a constant of each row."""
+        norms = np.einsum("ij,ij->i", self.centroids, self.centroids)
+        squared: Floats = np.matmul(rows, -2.0 * self.centroids.T)
+        squared += norms + self.offsets
+        return squared
+
+    def _margins(self, squared: Floats, nearest: NDArray[np.int64]) -> Floats:
+        """Return the distances of rows from the borders to their nearest partitions."""
+        home = nearest[:, :1]
+        differences = np.take_along_axis(squared, nearest, axis=1)
+        differences -= differences[:, :1].copy()
+        apart = self._centroid_distances[home, nearest]
+        return differences / (2.0 * apart)
+
+    @cached_property
+    def _centroid_distances(self) -> Floats:
+        distances = euclidean_distances(self.centroids)
+        # Every row is at the border of a partition with itself, and with its double.
+        distances[distances == 0.0] = np.inf
+        return distances
+
+    def _within_reach(self, nearest: NDArray[np.int64], margins: Floats) -> NDArray[np.int64]:
+        inside = margins < self.reaches[nearest[:, :1]]
+        inside[:, 0] = True
+        return np.where(inside, nearest, -1)
+
+
+def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:
+    """Return what lets a partition's rows belong to at most `overlap` of them on average."""
+    reaches = np.full(n_partitions, np.inf)
+    order = np.argsort(home, kind="stable")
+    counts = np.bincount(home, minlength=n_partitions)
+    for partition, members in enumerate(np.split(order, np.cumsum(counts)[:-1])):
+        wanted = (overlap - 1) * len(members)
+        if len(members):
+            others = np.append(margins[members, 1:], np.inf)
+            reaches[partition] = np.partition(others, wanted)[wanted]
+    return reaches
+
+
+def _smallest(values: Floats, count: int) -> NDArray[np.int64]:
+    """Return the columns of the `count` smallest values of every row, in ascending order."""
+    if count >= values.shape[1]:
+        return np.argsort(values, axis=1, kind="stable")
+    columns = np.sort(np.argpartition(values, count, axis=1)[:, :count], axis=1)
+    order = np.argsort(np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(columns, order, axis=1)
+
+
+def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats) -> Floats:
+    """Return what to add to the offsets, so that each partition comes to `growth` times its rows.
+
+    Counted are the rows that have it among their `overlap` nearest, which those near its borders
+    follow.
+    """
+    overlap = members.shape[1]
+    last, next_best = np.partition(squared, (overlap - 1, overlap), axis=1)[
+        :, overlap - 1 : overlap + 1
+    ].T
+    inside = np.zeros(squared.shape, dtype=bool)
+    np.put_along_axis(inside, members, True, axis=1)
+    changes = np.zeros(squared.shape[1])
+    for partition, factor in enumerate(growth):
+        # A row belongs to the partition as long as its offset grows by less than this.
+        room = np.where(inside[:, partition], next_best, last) - squared[:, partition]
+        count = max(int(inside[:, partition].sum()), 1)
+        rank = len(room) - int(np.clip(factor * count, 1, len(room) - 1))
+        changes[partition] = np.partition(room, rank)[rank]
+    return changes
+
+
+def _means_of_pieces(rows: Floats, n_pieces: int, rng: np.random.Generator) -> Floats:
+    """Return the means of pieces of equally many rows, halved where they spread most, (S, p)."""
+    if n_pieces == 1:
+        return rows.mean(axis=0, keepdims=True)
+    n_left = n_pieces // 2
+    centred = rows - rows.mean(axis=0)
+    # Towards the first principal component; how near is no matter.
+    direction = rng.normal(size=rows.shape[1])
+    for _ in range(_POWER_ITERATIONS):
+        direction = centred.T @ (centred @ direction)
+        direction /= max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)
+    order = np.argsort(centred @ direction, kind="stable")
+    cut = round(len(rows) * n_left / n_pieces)
+    left = _means_of_pieces(rows[order[:cut]], n_left, rng)
+    right = _means_of_pieces(rows[order[cut:]], n_pieces - n_left, rng)
+    return np.concatenate([left, right])
+
+
+def _means_of_members(sample: Floats, nearest: NDArray[np.int64], centroids: Floats) -> Floats:
+    counts = np.bincount(nearest, minlength=len(centroids))
+    order = np.argsort(nearest, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    filled = counts > 0
+    sums = np.add.reduceat(sample[order], starts[filled], axis=0)
+    means = centroids.copy()
+    means[filled] = sums / counts[filled, None]
+    return means

@@ -1,0 +1,199 @@
+"""How fast one worker is, measured on rows of the dataset at hand."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.neighbors import (
+    Partitions,
+    exact_neighbors,
+    find_repeats,
+    measure_neighbors,
+    merge_neighbors,
+    nearest_rows,
+    update_rate,
+)
+from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.radial import RadialFeatures, sum_of_distances
+from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.scaling import ColumnStatistics
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, get_array, read_rows, write_array
+
+# Each kernel runs for so long, on blocks of so many rows; together a few seconds.
+_SECONDS = 0.15
+_ROWS = 4096
+_SEARCHED_ROWS = 8192
+_MAX_BASIS = 1500
+_AUDITED_ROWS = 1000
+_WRITTEN_VALUES = 2**22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What one worker does in a second.
+
+    Attributes
+    ----------
+    moments_flops : float
+        Symmetric products of activations, and distances to a basis.
+    solve_flops : float
+        Cholesky factorization.
+    activations : float
+        Exponentials, normalized.
+    roots : float
+        Distances, summed.
+    column_values : float
+        Values that enter column statistics.
+    hashed_values : float
+    pairs : float
+        Pairs of rows in an exact search, at the dataset's number of columns.
+    audited_pairs : float
+        The same with a thousand rows against many.
+    updates : float
+        Candidate values of NNDescent.
+    measured_values : float
+        Differences of neighbours.
+    merged_candidates : float
+    routed_distances : float
+        Distances to the centroids of partitions.
+    weighed_neighbors : float
+        Neighbours that enter a confidence.
+    read_bytes : float
+        Rows of the dataset, decoded.
+    scratch_bytes : float
+        Arrays of a run, written or read.
+    """
+
+    moments_flops: float
+    solve_flops: float
+    activations: float
+    roots: float
+    column_values: float
+    hashed_values: float
+    pairs: float
+    audited_pairs: float
+    updates: float
+    measured_values: float
+    merged_candidates: float
+    routed_distances: float
+    weighed_neighbors: float
+    read_bytes: float
+    scratch_bytes: float
+
+
+def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
+    """Measure the rates of this process; takes a few seconds and needs a labelled dataset.
+
+    Parameters
+    ----------
+    location : Location
+        Of the dataset; a chunk or two of it are read.
+    n_basis, n_neighbors : int
+        Rates depend on them a little; at most 1,500 basis rows are used.
+    """
+    dataset = Dataset.open(location)
+    chunk, read_bytes = _read(dataset)
+    X = np.resize(chunk.astype(np.float64), (_SEARCHED_ROWS, dataset.n_features))
+    # Rows of a short dataset repeat here; noise keeps them apart, as different rows are.
+    X = X + 1e-3 * (X.std() + 1e-12) * np.random.default_rng(0).standard_normal(X.shape)
+    threads = blas_threads()
+    return Rates(
+        updates=update_rate(threads),
+        read_bytes=read_bytes,
+        scratch_bytes=_scratch_rate(),
+        **_network_rates(X[:_ROWS], min(n_basis, _MAX_BASIS)),
+        **_search_rates(X, min(n_neighbors, _ROWS // 4)),
+    )
+
+
+def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
+    n, p = X.shape
+    basis = X[:n_basis] + 0.5
+    features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
+    Phi = features.activations(X)
+    codes = np.zeros(n, dtype=np.int64)
+    moments = Moments.zeros(len(basis), 2)
+    product_s = _seconds(lambda: moments.accumulate(Phi, codes))
+    exponents_s = _seconds(lambda: np.matmul(X, basis.T, out=Phi))
+    activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
+    distances_s = _seconds(lambda: sum_of_distances(X, basis, buffer=Phi, threads=blas_threads()))
+    gram = np.eye(len(basis))
+    solve_s = _seconds(lambda: solve_weights(gram, np.ones((2, len(basis))), alpha=1e-3))
+    r = len(basis)
+    return {
+        "moments_flops": n * r**2 / product_s,
+        "solve_flops": r**3 / 3 / solve_s,
+        "activations": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
+        "roots": n * r / max(distances_s - exponents_s, 0.2 * distances_s),
+        "column_values": X.size / _seconds(lambda: ColumnStatistics.from_block(X)),
+        "hashed_values": X.size / _seconds(lambda: hash_rows(X, seed=0)),
+    }
+
+
+def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
+    rows = X.astype(np.float32)
+    n, p = rows.shape
+    few = rows[:_ROWS]
+    indices = exact_neighbors(few, np.arange(len(few)), n_neighbors=k)
+    found = measure_neighbors(few, few, indices)
+    twice = np.hstack([found.indices, found.indices + 1])
+    distances = np.hstack([found.distances, found.distances])
+    partitions = Partitions(X[:64], np.zeros(64), np.ones(64))
+    exact_s = _seconds(lambda: exact_neighbors(rows, np.arange(n), n_neighbors=k))
+    audit_s = _seconds(lambda: nearest_rows(rows, rows[:_AUDITED_ROWS], count=k + 1))
+    return {
+        "pairs": n**2 / exact_s,
+        "audited_pairs": n * _AUDITED_ROWS / audit_s,
+        "measured_values": indices.size
+        * p
+        / _seconds(lambda: measure_neighbors(few, few, indices)),
+        "merged_candidates": twice.size
+        / _seconds(lambda: merge_neighbors(twice, distances, n_neighbors=k)),
+        "routed_distances": n
+        * 64
+        / _seconds(
+            lambda: (find_repeats(rows, n_neighbors=k, seed=0), partitions.route(rows, overlap=2))
+        ),
+        "weighed_neighbors": found.indices.size
+        / _seconds(lambda: soft_confidence(found.distances, found.indices > 0, width=1.0)),
+    }
+
+
+def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
+    """Return the rows of a chunk and the bytes a second of reading it again."""
+    X, _ = dataset.read_chunk(0)
+    return X, X.nbytes / _seconds(lambda: dataset.read_chunk(0))
+
+
+def _scratch_rate() -> float:
+    """Return the bytes a second of writing an array to a temporary directory and reading it."""
+    values = np.random.default_rng(0).random(_WRITTEN_VALUES)
+    with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
+        group = zarr.create_group(directory)
+
+        def write_and_read() -> None:
+            write_array(group, "values", values, "value")
+            read_rows(get_array(group, "values"))
+
+        return 2 * values.nbytes / _seconds(write_and_read)
+
+
+def _seconds(kernel: Callable[[], object]) -> float:
+    """Return the seconds of the fastest of a few calls, after one that warms up."""
+    kernel()
+    fastest, spent = np.inf, 0.0
+    while spent < _SECONDS:
+        start = time.perf_counter()
+        kernel()
+        fastest = min(fastest, time.perf_counter() - start)
+        spent += fastest
+    return float(fastest)

@@ -1,0 +1,104 @@
+"""The exact neighbours of a few rows among all rows, part by part."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.neighbors import (
+    MISSING,
+    Neighbors,
+    measure_neighbors,
+    merge_neighbors,
+    nearest_rows,
+)
+from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
+from dask_nrbfn.stages.space import SearchSpace, search_block_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.run import Run
+
+# Rows that are searched in one pass over all rows; what a task holds grows with them.
+MAX_TARGETS = 10_000
+
+
+def search_rows_exactly(
+    run: Run, dataset: Dataset, engine: Engine, *, stage: str, rows: NDArray[np.int64]
+) -> None:
+    """Store the exact neighbours of some rows as arrays "indices" and "distances" of a stage.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    stage : str
+        Group of the run that the results, and the parts before, are stored in.
+    rows : int64 (q,)
+        Ascending row numbers, at most `MAX_TARGETS`.
+    """
+    write_array(run.group(stage), "rows", rows, "target")
+    run_tasks(engine, _store_targets, [(run.location, dataset.location, stage)], label=stage)
+    units = [(stage, start, stop) for start, stop in run.spans]
+    run_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
+    run_tasks(engine, _merge_spans, [(run.location, stage)], label=stage)
+
+
+def exact_search_bytes(n_targets: int, n_features: int, *, n_neighbors: int) -> int:
+    """Return the bytes that a task of an exact search of `n_targets` rows holds."""
+    # Targets; candidates as numbers and distances, those of a block beside the best so far.
+    return n_targets * (8 * n_features + 3 * 2 * 16 * (n_neighbors + 1))
+
+
+def _store_targets(run_location: Location, dataset_location: Location, stage: str) -> None:
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+    values = space.apply(dataset.take(run.read(f"{stage}/rows")))
+    write_array(run.group(stage), "values", values, "target", "feature")
+
+
+def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) -> PartResult:
+    space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+    numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
+    best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
+    size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    for X, _ in dataset.blocks(start, stop, size):
+        nearest = _search_block(space.apply(X), start, targets, numbers, run.params.n_neighbors)
+        best = _merge(best, nearest, run.params.n_neighbors)
+        start += len(X)
+    return PartResult({}, best._asdict())
+
+
+def _search_block(
+    rows: NDArray[Any],
+    first_row: int,
+    targets: NDArray[Any],
+    numbers: NDArray[np.int64],
+    n_neighbors: int,
+) -> Neighbors:
+    places = nearest_rows(rows, targets, count=min(n_neighbors + 1, len(rows)))
+    neighbors = measure_neighbors(rows, targets, places)
+    indices = neighbors.indices + first_row
+    indices[indices == numbers[:, None]] = MISSING
+    return Neighbors(indices, neighbors.distances)
+
+
+def _merge_spans(run_location: Location, stage: str) -> None:
+    run = Run.open(run_location)
+    best = _read_part(run, stage, 0)
+    for index in range(1, len(run.spans)):
+        best = _merge(best, _read_part(run, stage, index), run.params.n_neighbors)
+    group = run.group(stage)
+    write_array(group, "indices", best.indices, "target", "neighbor")
+    write_array(group, "distances", best.distances, "target", "neighbor")
+
+
+def _read_part(run: Run, stage: str, index: int) -> Neighbors:
+    return Neighbors(*(run.read_part(stage, index, name) for name in Neighbors._fields))
+
+
+def _merge(a: Neighbors, b: Neighbors, n_neighbors: int) -> Neighbors:
+    return merge_neighbors(
+        np.hstack([a.indices, b.indices]),
+        np.hstack([a.distances, b.distances]),
+        n_neighbors=n_neighbors,
+    )

@@ -1,0 +1,307 @@
+"""Neighbours in partitions: no task holds more rows than one partition has."""
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.errors import DamagedResultError, RecallError
+from dask_nrbfn.neighbors import (
+    MISSING,
+    Neighbors,
+    Partitions,
+    approximate_neighbors,
+    exact_neighbors,
+    find_repeats,
+    measure_neighbors,
+    merge_neighbors,
+)
+from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
+from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
+from dask_nrbfn.stages.space import SearchSpace, most_lists, search_block_rows, searching_bytes
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
+# and no more of all than a node holds with ease.
+SAMPLE_ROWS_PER_PARTITION = 512
+_MIN_SAMPLE_ROWS = 2**15
+_MAX_SAMPLE_ROWS = 2**18
+_MAX_SAMPLE_ELEMENTS = 2**25
+
+# Rows of scratch that are read together; a partition's share of a block is a few of them.
+_SLICE_ROWS = 512
+
+# NNDescent gains nothing on fewer rows than this.
+_MIN_APPROXIMATE_ROWS = 4096
+
+
+class _Block(NamedTuple):
+    """Rows ``start`` to ``stop``, cut into partitions by one task."""
+
+    start: int
+    stop: int
+
+
+def search_partitions(
+    run: Run, dataset: Dataset, engine: Engine, *, n_partitions: int, threads: int
+) -> dict[str, Any]:
+    """Store the neighbours of every row, searched in overlapping partitions.
+
+    Rows go to scratch in the order of their partitions ("partitions"), every partition is searched
+    on its own ("candidates"), and the lists of a row's partitions are merged ("neighbors"). Each of
+    the three is a pass in parts; the scratch is left for the caller to drop.
+    """
+    blocks = _blocks(run, dataset)
+    if not run.has("partitions/centroids"):
+        arguments = [(run.location, dataset.location, n_partitions)]
+        run_tasks(engine, _place_partitions, arguments, label="partitions")
+    routed = run_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
+    counts = np.array([record["counts"] for record in routed], dtype=np.int64)
+    write_array(run.group("partitions"), "counts", counts, "block", "partition")
+    sizes = counts.sum(axis=0)
+    logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
+    _check_largest(int(sizes.max()), run, dataset, engine)
+    run_parts(
+        run,
+        dataset,
+        engine,
+        stage="candidates",
+        task=_search_partition,
+        units=[(partition, threads) for partition in range(len(sizes))],
+        sizes=sizes.tolist(),
+    )
+    merged = run_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
+    repaired = _repair(run, dataset, engine, [record["n_incomplete"] for record in merged])
+    return {
+        "n_partitions": len(sizes),
+        "largest_partition": int(sizes.max()),
+        "n_repaired": repaired["n_rows"],
+        "distance_sum": math.fsum(
+            [*(record["distance_sum"] for record in merged), repaired["distance_sum"]]
+        ),
+    }
+
+
+def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> None:
+    """Raise MemoryBudgetError if the rows could not be cut into pieces that fit a worker."""
+    method = run.decisions["neighbors"]["method"]
+    held = searching_bytes(dataset, run.params, method, n_rows)
+    check_budget("neighbors", held, engine, remedy="Give more n_partitions, in a new run")
+
+
+def drop_partitions(run: Run) -> None:
+    """Delete what only the search in partitions needed."""
+    for stage in ("partitions", "candidates", "repair"):
+        run.drop(stage)
+
+
+def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
+    return [block for start, stop in run.spans for block in _blocks_of(run, dataset, start, stop)]
+
+
+def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_Block]:
+    rows = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    for first in range(start, stop, rows):
+        yield _Block(first, min(first + rows, stop))
+
+
+def _place_partitions(
+    run_location: Location, dataset_location: Location, n_partitions: int
+) -> None:
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    wanted = n_partitions * SAMPLE_ROWS_PER_PARTITION
+    most = min(_MAX_SAMPLE_ROWS, _MAX_SAMPLE_ELEMENTS // max(n_partitions, dataset.n_features))
+    size = min(run.n_rows, most, max(_MIN_SAMPLE_ROWS, wanted))
+    rng = np.random.default_rng([run.params.seed, 0])
+    rows = np.sort(rng.choice(run.n_rows, size, replace=False))
+    sample = _search_space(run, dataset).apply(dataset.take(rows))
+    # As many copies of a row as the partitions will see of it.
+    copies = (run.params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
+    repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=run.params.seed)
+    partitions = Partitions.balanced(
+        sample[repeats.searched],
+        n_partitions,
+        overlap=run.params.overlap,
+        seed=run.params.seed,
+    )
+    group = run.group("partitions")
+    write_array(group, "offsets", partitions.offsets, "partition")
+    write_array(group, "reaches", partitions.reaches, "partition")
+    write_array(group, "centroids", partitions.centroids, "partition", "feature")
+
+
+def _search_space(run: Run, dataset: Dataset) -> SearchSpace:
+    return SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+
+
+def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
+    (block,) = dataset.blocks(start, stop, stop - start)
+    rows = _search_space(run, dataset).apply(block.X)
+    k = run.params.n_neighbors
+    repeats = find_repeats(rows, n_neighbors=k, seed=run.params.seed)
+    partitions = Partitions(
+        *(run.read(f"partitions/{name}") for name in ("centroids", "offsets", "reaches"))
+    )
+    searched = np.flatnonzero(repeats.searched)
+    members = partitions.route(rows[searched], overlap=run.params.overlap)
+    counts = np.bincount(members[members >= 0], minlength=len(partitions.offsets))
+    order = np.argsort(members, axis=None, kind="stable")[-counts.sum() :]
+    places = searched[order // members.shape[1]]
+    return PartResult(
+        {"counts": counts.tolist()},
+        {
+            "rows": rows[places],
+            "numbers": start + places,
+            "repeated": start + repeats.rows,
+            "copies": start + repeats.indices,
+        },
+        slice_rows=_SLICE_ROWS,
+    )
+
+
+def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) -> PartResult:
+    """Store the nearest other rows of every row of one partition, in the order of the rows."""
+    counts = run.read("partitions/counts")
+    firsts = np.cumsum(counts, axis=1) - counts
+    pieces = [
+        (index, int(first), int(first + count))
+        for index, (first, count) in enumerate(
+            zip(firsts[:, partition], counts[:, partition], strict=True)
+        )
+        if count
+    ]
+    size = int(counts[:, partition].sum())
+    space = _search_space(run, dataset)
+    rows = np.empty((size, dataset.n_features), dtype=space.dtype)
+    numbers = np.empty(size, dtype=np.int64)
+    done = 0
+    for index, first, last in pieces:
+        window = slice(done, done + last - first)
+        rows[window] = run.read_part("partitions", index, "rows", first, last)
+        numbers[window] = run.read_part("partitions", index, "numbers", first, last)
+        done = window.stop
+    found = _search(rows, run, threads)
+    return PartResult(
+        {"rows": size},
+        # A redone block may be cut otherwise, on other processors; the numbers tell.
+        {"numbers": numbers, "indices": numbers[found.indices], "distances": found.distances},
+        slice_rows=_SLICE_ROWS,
+    )
+
+
+def _search(rows: NDArray[Any], run: Run, threads: int) -> Neighbors:
+    """Return the k nearest other rows, fewer if there are not so many."""
+    k = min(run.params.n_neighbors, len(rows) - 1)
+    if k < 1:
+        return Neighbors(np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0)))
+    approximate = run.decisions["neighbors"]["method"] == "approximate"
+    if approximate and len(rows) >= _MIN_APPROXIMATE_ROWS:
+        indices = approximate_neighbors(rows, n_neighbors=k, seed=run.params.seed, threads=threads)
+    else:
+        indices = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=k)
+    return measure_neighbors(rows, rows, indices)
+
+
+def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    """Merge the candidates of every row of a span, block by block."""
+    counts = run.read("partitions/counts")
+    k = run.params.n_neighbors
+    first_block = [block.start for block in _blocks(run, dataset)].index(start)
+    distance_sums, incomplete = [], []
+    for index, block in enumerate(_blocks_of(run, dataset, start, stop), start=first_block):
+        indices, distances = _candidates_of_block(run, index, block, counts)
+        neighbors = merge_neighbors(indices, distances, n_neighbors=k)
+        run.write_rows("neighbors/indices", block.start, neighbors.indices)
+        run.write_rows("neighbors/distances", block.start, neighbors.distances)
+        complete = neighbors.indices[:, -1] != MISSING
+        distance_sums.append(float(neighbors.distances[complete].sum()))
+        incomplete.append(block.start + np.flatnonzero(~complete))
+    rows = np.concatenate(incomplete)
+    return PartResult(
+        {"distance_sum": math.fsum(distance_sums), "n_incomplete": len(rows)},
+        {"incomplete": rows},
+    )
+
+
+def _candidates_of_block(
+    run: Run, index: int, block: _Block, counts: NDArray[np.int64]
+) -> Neighbors:
+    """Return everything found for the rows of a block, one list behind the other."""
+    k, n_rows = run.params.n_neighbors, block.stop - block.start
+    before = counts[:index].sum(axis=0)
+    places = run.read_part("partitions", index, "numbers") - block.start
+    lists = most_lists(run.params.overlap)
+    indices = np.full((n_rows, lists, k), MISSING)
+    distances = np.full((n_rows, lists, k), np.inf)
+    # The last list is that of repeated rows, the others fill up in the order of the partitions.
+    repeated = run.read_part("partitions", index, "repeated") - block.start
+    indices[repeated, -1] = run.read_part("partitions", index, "copies")
+    distances[repeated, -1] = 0.0
+    filled = np.zeros(n_rows, dtype=np.int64)
+    done = 0
+    for partition in np.flatnonzero(counts[index]):
+        first, count = int(before[partition]), int(counts[index, partition])
+        numbers, *lists_found = (
+            run.read_part("candidates", int(partition), name, first, first + count)
+            for name in ("numbers", *Neighbors._fields)
+        )
+        rows = places[done : done + count]
+        if not np.array_equal(numbers, rows + block.start):
+            raise DamagedResultError(
+                f"part {partition} of candidates is of other rows than the partition.",
+                "Start the fit again.",
+                "candidates",
+                (int(partition),),
+            )
+        found = Neighbors(*lists_found)
+        width = found.indices.shape[1]
+        indices[rows, filled[rows], :width] = found.indices
+        distances[rows, filled[rows], :width] = found.distances
+        filled[rows] += 1
+        done += count
+    return Neighbors(indices.reshape(n_rows, -1), distances.reshape(n_rows, -1))
+
+
+def _repair(run: Run, dataset: Dataset, engine: Engine, n_incomplete: list[int]) -> dict[str, Any]:
+    """Search rows with fewer than k neighbours again, among all rows."""
+    total = sum(n_incomplete)
+    if not total:
+        return {"n_rows": 0, "distance_sum": 0.0}
+    if total > MAX_TARGETS:
+        raise RecallError(
+            f"{total} rows have fewer than n_neighbors={run.params.n_neighbors} other rows in "
+            "their partitions.",
+            "Lower n_partitions or raise overlap, in a new run.",
+        )
+    logger.info("neighbors: %d rows in small partitions are searched among all rows", total)
+    parts = [
+        run.read_part("neighbors", index, "incomplete")
+        for index, count in enumerate(n_incomplete)
+        if count
+    ]
+    search_rows_exactly(run, dataset, engine, stage="repair", rows=np.concatenate(parts))
+    (record,) = run_tasks(engine, _store_repaired, [(run.location,)], label="repair")
+    return dict(record)
+
+
+def _store_repaired(run_location: Location) -> dict[str, Any]:
+    run = Run.open(run_location)
+    rows, distances = run.read("repair/rows"), run.read("repair/distances")
+    for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
+        for start in np.unique(rows // run.chunk_rows) * run.chunk_rows:
+            stop = min(int(start) + run.chunk_rows, run.n_rows)
+            first, last = np.searchsorted(rows, [start, stop])
+            chunk = run.read(f"neighbors/{name}", int(start), stop)
+            chunk[rows[first:last] - start] = values[first:last]
+            run.write_rows(f"neighbors/{name}", int(start), chunk)
+    return {"n_rows": len(rows), "distance_sum": float(distances.sum())}

@@ -1,0 +1,244 @@
+"""Plan: flops, bytes and seconds of every stage before the first one runs."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+from dask.system import CPU_COUNT
+from dask.utils import format_bytes
+from threadpoolctl import threadpool_limits
+
+from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
+from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.calibrate import Rates, calibrate
+from dask_nrbfn.stages.costs import FitSizes, StageCost, largest_basis, stage_costs
+from dask_nrbfn.stages.neighbors import plan_search
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.storage.dataset import Dataset
+
+# From submitting a task to its record: opening run and dataset, writing the part, the scheduler.
+_TASK_S = 0.03
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One line of a plan: `cost` and the seconds it is expected to take."""
+
+    cost: StageCost
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit is expected to take.
+
+    Attributes
+    ----------
+    stages : tuple of PlannedStage
+    n_basis : int
+        Basis rows planned for: `basis_size`, or the most that rows and memory allow.
+    n_partitions : int
+    method : {"exact", "approximate"}
+    memory_bytes : int
+        What a task may use.
+    n_workers, threads : int
+    rates : Rates
+    """
+
+    stages: tuple[PlannedStage, ...]
+    n_basis: int
+    n_partitions: int
+    method: str
+    memory_bytes: int
+    n_workers: int
+    threads: int
+    rates: Rates
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits the memory of a worker."""
+        return all(stage.cost.held_bytes <= self.memory_bytes for stage in self.stages)
+
+
+def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) -> Plan:
+    """Return what a fit on `engine` is expected to take; runs nothing on it.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    engine : Engine
+        Only its number of workers, their threads and memory are used.
+    rates : Rates
+        Of one such worker.
+
+    Raises
+    ------
+    ParameterError, MemoryBudgetError
+        If the fit could not start.
+    """
+    search = plan_search(dataset, params, engine)
+    n_basis = planned_basis(dataset, params, engine)
+    sizes = FitSizes.of(dataset, params, search, n_basis)
+    stages = tuple(
+        PlannedStage(cost, _expected_s(cost, rates, engine.n_workers))
+        for cost in stage_costs(sizes).values()
+    )
+    return Plan(
+        stages,
+        n_basis,
+        sizes.n_partitions,
+        sizes.method,
+        engine.memory_bytes,
+        engine.n_workers,
+        engine.threads,
+        rates,
+    )
+
+
+def planned_basis(dataset: Dataset, params: FitParams, engine: Engine) -> int:
+    """Return the basis rows of a fit: `basis_size`, or the most that rows and memory allow."""
+    return params.basis_size or largest_basis(
+        dataset, params, plan_search(dataset, params, engine), engine
+    )
+
+
+def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
+    # The last round of tasks may leave workers idle.
+    rounds = math.ceil(cost.n_tasks / n_workers)
+    share = rounds / cost.n_tasks
+    shared = _work_s(cost.work, rates) * share + rounds * _TASK_S
+    return shared + _work_s(cost.alone, rates) + cost.fixed_s
+
+
+def _work_s(work: Mapping[str, float], rates: Rates) -> float:
+    return sum(amount / getattr(rates, name) for name, amount in work.items())
+
+
+def plan_on_options(
+    dataset: Dataset, params: FitParams, options: EngineOptions, *, rates: Path | None = None
+) -> Plan:
+    """Return the plan of a fit on the engine that `options` describe, which is not started.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    params : FitParams
+    options : EngineOptions
+        With a scheduler, its cluster is asked for its workers, and one of them is measured.
+    rates : path, optional
+        JSON of the rates of one worker; default: they are measured, in this process without a
+        scheduler, and taken to grow with the threads beyond this machine's cores.
+    """
+    given = None if rates is None else read_rates(rates)
+    if options.scheduler or options.scheduler_file:
+        with connect(options) as engine:
+            given = given or measure_rates(dataset, params, engine)
+            return plan_fit(dataset, params, engine, given)
+    engine = describe_engine(options)
+    if given is None:
+        cores = min(engine.threads, CPU_COUNT)
+        with threadpool_limits(cores):
+            measured = measure_rates(dataset, params, InlineEngine())
+        given = scale_rates(measured, engine.threads / cores)
+    return plan_fit(dataset, params, engine, given)
+
+
+def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
+    """Return the rates of a worker of `engine`, measured in a few seconds."""
+    n_basis = planned_basis(dataset, params, engine)
+    arguments = [(dataset.location, n_basis, params.n_neighbors)]
+    (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
+    return cast(Rates, rates)
+
+
+def plan_table(plan: Plan) -> str:
+    """Return a plan as text, a line for each stage."""
+    lines = [
+        f"{plan.n_workers} worker(s) x {plan.threads} thread(s), "
+        f"{format_bytes(plan.memory_bytes)} for a task; {plan.n_basis} basis rows; "
+        f"{plan.method} neighbours in {plan.n_partitions} partition(s)",
+        f"{'stage':<12}{'GFLOP':>12}{'read':>12}{'written':>12}{'held':>12}{'seconds':>10}",
+    ]
+    for planned in plan.stages:
+        cost = planned.cost
+        sizes = (cost.read_bytes, cost.written_bytes, cost.held_bytes)
+        shown = "".join(f"{format_bytes(size):>12}" for size in sizes)
+        over = "  more than a worker has" if cost.held_bytes > plan.memory_bytes else ""
+        lines.append(
+            f"{cost.stage:<12}{cost.flops / 1e9:>12,.1f}{shown}{planned.seconds:>10.1f}{over}"
+        )
+    lines.append(f"{'all':<60}{sum(stage.seconds for stage in plan.stages):>10.1f}")
+    return "\n".join(lines)
+
+
+def describe_plan(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    return {
+        "n_basis": plan.n_basis,
+        "n_partitions": plan.n_partitions,
+        "method": plan.method,
+        "n_workers": plan.n_workers,
+        "threads": plan.threads,
+        "memory_bytes": plan.memory_bytes,
+        "predicted_bytes": max(stage.cost.held_bytes for stage in plan.stages),
+        "seconds": round(sum(stage.seconds for stage in plan.stages), 2),
+        "fits": plan.fits,
+        "stages": [
+            {
+                "stage": stage.cost.stage,
+                "flops": stage.cost.flops,
+                "read_bytes": stage.cost.read_bytes,
+                "written_bytes": stage.cost.written_bytes,
+                "bytes": stage.cost.held_bytes,
+                "seconds": round(stage.seconds, 3),
+            }
+            for stage in plan.stages
+        ],
+        "rates": asdict(plan.rates),
+    }
+
+
+_RATES_REMEDY = "Write it with plan --json on such a machine, or by hand."
+
+
+def read_rates(path: Path) -> Rates:
+    """Return the rates in a JSON file: the "rates" of a plan, or an object of their names.
+
+    Raises
+    ------
+    MissingDataError
+        If there is no such file.
+    ParameterError
+        If it is no JSON, or rates are missing, unknown or not positive.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
+    except (ValueError, OSError) as error:
+        raise ParameterError(f"{path} is no JSON ({error}).", _RATES_REMEDY) from error
+    if isinstance(found, dict):
+        found = found.get("rates", found)
+    names = [field.name for field in fields(Rates)]
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise ParameterError(f"{path} has no rates.", f"Give all of {', '.join(names)}.")
+    for name, value in found.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise ParameterError(f"{name} in {path} is {value!r}.", "Give a number above 0.")
+    return Rates(**found)
+
+
+def scale_rates(rates: Rates, factor: float) -> Rates:
+    """Return the rates of a worker with `factor` times the threads; reading is as it was."""
+    storage = {"read_bytes", "scratch_bytes"}
+    changed = {
+        field.name: factor * getattr(rates, field.name)
+        for field in fields(Rates)
+        if field.name not in storage
+    }
+    return replace(rates, **changed)

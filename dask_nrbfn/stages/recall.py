@@ -1,0 +1,73 @@
+"""Stage "recall": how many of the true neighbours the search found."""
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import RecallError
+from dask_nrbfn.neighbors import Recall, measure_recall
+from dask_nrbfn.stages.exact_search import search_rows_exactly
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+# The standard error of a recall of 0.95 is then about 0.003.
+AUDITED_ROWS = 1000
+
+
+def compute_recall(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Return the recall of the neighbours of 1,000 rows, found again among all rows.
+
+    An exact search over all rows at once has a recall of 1 by construction and is not audited.
+    """
+    search = run.decisions["neighbors"]
+    if search["method"] == "exact" and search["n_partitions"] == 1:
+        return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
+    n_audited = min(run.n_rows, AUDITED_ROWS)
+    rng = np.random.default_rng([run.params.seed, 1])
+    rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
+    search_rows_exactly(run, dataset, engine, stage="recall", rows=rows)
+    (recall,) = run_tasks(engine, _compare, [(run.location,)], label="recall")
+    logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
+    return {
+        "recall": recall.mean,
+        "recall_standard_error": recall.standard_error,
+        "n_audited": n_audited,
+    }
+
+
+def check_recall(run: Run, min_recall: float) -> None:
+    """Raise RecallError if the recall of a run is below what is asked for."""
+    audit = run.stages["recall"]
+    if audit["recall"] >= min_recall:
+        return
+    remedy = "Search exactly, or with more n_neighbors"
+    if (n_partitions := run.decisions["neighbors"]["n_partitions"]) > 1:
+        overlap = run.params.overlap
+        remedy = (
+            f"Raise overlap from {overlap} to {overlap + 1}, or lower n_partitions from "
+            f"{n_partitions}"
+        )
+    raise RecallError(
+        f"the search found {audit['recall']:.4f} +- {audit['recall_standard_error']:.4f} of the "
+        f"true neighbours, less than the {min_recall:g} that is asked for.",
+        f"{remedy}, in a new run; or go on with this one and a lower recall.",
+    )
+
+
+def _compare(run_location: Location) -> Recall:
+    run = Run.open(run_location)
+    rows = run.read("recall/rows")
+    found = np.empty((len(rows), run.params.n_neighbors))
+    for start in range(0, run.n_rows, run.chunk_rows):
+        first, last = np.searchsorted(rows, [start, start + run.chunk_rows])
+        if first < last:
+            stop = min(start + run.chunk_rows, run.n_rows)
+            chunk = run.read("neighbors/distances", start, stop)
+            found[first:last] = chunk[rows[first:last] - start]
+    return measure_recall(found, run.read("recall/distances"))

@@ -1,0 +1,81 @@
+"""The rows as a neighbour search sees them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.budget import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
+from dask_nrbfn.neighbors import search_bytes
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.columns import read_scaling, read_statistics
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+# Bytes of the rows of one block in double precision, or of their neighbour lists, where a block
+# costs more than its rows: searching it for a thousand rows, or cutting it into partitions.
+_BLOCK_BYTES = 2**26
+
+# A neighbour is a number and a distance.
+LIST_BYTES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSpace:
+    """Scaled rows about their centre, in the precision that the search needs."""
+
+    scaling: Scaling
+    centre: NDArray[np.float64] | float
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, run: Run, dataset: Dataset, method: str) -> "SearchSpace":
+        """Return the space of a search by `method`, "exact" or "approximate"."""
+        centre = read_statistics(run).exact_centre() if run.params.scale == "none" else 0.0
+        return cls(read_scaling(run), centre, search_dtype(dataset, method))
+
+    def apply(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Return rows of X (b, p) in this space."""
+        return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
+
+
+def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
+    """Return the precision of a search: single where it loses nothing, or is all there is."""
+    small = np.can_cast(dataset.X.dtype, np.float32)
+    return np.dtype(np.float32 if small or method == "approximate" else np.float64)
+
+
+def search_block_rows(chunk_rows: int, n_features: int, params: FitParams) -> int:
+    """Return the rows of a block of a search, a whole number of a run's chunks.
+
+    What counts is the larger of a row and of the neighbour lists that are merged for it.
+    """
+    row_bytes = max(8 * n_features, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
+    return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
+
+
+def most_lists(overlap: int) -> int:
+    """Return the lists of a row: of its partitions, one more than on average, and of its copies."""
+    return overlap + 2
+
+
+def worker_bytes(method: str) -> int:
+    """Return the bytes of a worker's process once it has searched neighbours by `method`."""
+    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
+
+
+def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
+    """Return the bytes that a worker holds while it searches so many rows."""
+    return (
+        worker_bytes(method)
+        + dataset.reading_bytes
+        + search_bytes(
+            n_rows,
+            dataset.n_features,
+            itemsize=search_dtype(dataset, method).itemsize,
+            n_neighbors=params.n_neighbors,
+            method=method,
+        )
+    )

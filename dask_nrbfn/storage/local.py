@@ -1,0 +1,71 @@
+"""Local file systems: what a crash or a power cut must not tear apart."""
+
+import asyncio
+import os
+import shutil
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from zarr.core.buffer import Buffer
+from zarr.storage import LocalStore
+
+
+class DurableStore(LocalStore):
+    """A directory whose metadata is on the disk, old or new as a whole, once it is written.
+
+    zarr writes a file beside and renames it, but leaves it to the system when either reaches the
+    disk. Chunks are left at that: they have a checksum, and one that a power cut took is found.
+    """
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Store a value; metadata so that it is on the disk when this returns."""
+        if not key.endswith("zarr.json"):
+            await super().set(key, value)
+            return
+        unfinished = f"{key}.{uuid.uuid4().hex}.partial"
+        await super().set(unfinished, value)
+        await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
+
+
+def _publish(unfinished: Path, target: Path) -> None:
+    """Rename a file, flushed before and its directory after."""
+    try:
+        _flush(unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    # Some network file systems cannot flush a directory.
+    with suppress(OSError):
+        _flush(target.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_path(new: Path, target: Path) -> None:
+    """Put the file or directory `new` in the place of `target`, which may exist."""
+    if not target.is_dir():
+        os.replace(new, target)
+        return
+    old = new.with_suffix(".replaced")
+    os.rename(target, old)
+    try:
+        os.rename(new, target)
+    except OSError:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old)
+
+
+def is_group(directory: Path) -> bool:
+    """Return whether a local directory is a Zarr group, if perhaps a damaged one."""
+    try:
+        return '"node_type": "array"' not in (directory / "zarr.json").read_text(errors="replace")
+    except OSError:
+        return False

@@ -1,0 +1,126 @@
+"""Where things are stored: local paths, URLs with or without storage options, store objects."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import zarr.abc.store
+from zarr.storage import LocalStore
+
+from dask_nrbfn.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class RemoteLocation:
+    """An fsspec URL and what its file system must be told to open it.
+
+    Options that the environment or fsspec's own configuration gives need not be here. They travel
+    to the workers with every task, but are no part of the text of the location, so that they
+    appear in no log, error or record.
+
+    Parameters
+    ----------
+    url : str
+        Such as ``s3://bucket/run.zarr``.
+    storage_options : mapping
+        Arguments of the fsspec file system, such as ``{"key": ..., "secret": ...}``.
+
+    Raises
+    ------
+    ParameterError
+        If `url` is none.
+
+    Examples
+    --------
+    >>> print(RemoteLocation("s3://bucket/run.zarr", {"secret": "abc"}))
+    s3://bucket/run.zarr
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url:
+            raise ParameterError(
+                f"{self.url} has storage options but is no URL.",
+                "Give a URL such as s3://bucket/name, or a path without options.",
+            )
+
+    def __str__(self) -> str:
+        return self.url
+
+
+Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store
+"""A local path, an fsspec URL, or a zarr store object of this process."""
+
+
+def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
+    """Return the location that a user names: storage options belong to URLs only.
+
+    >>> locate("run.zarr", {"key": "abc"})
+    'run.zarr'
+    """
+    return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
+
+
+def normalize(location: Location) -> Location:
+    """Return `location` with a local path made absolute, so that it means the same everywhere."""
+    if isinstance(location, zarr.abc.store.Store):
+        return location
+    if isinstance(location, RemoteLocation):
+        return normalize(location.url) if location.url.startswith("file://") else location
+    text = os.fspath(location).removeprefix("file://")
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def join(location: Location, name: str) -> str | RemoteLocation:
+    """Return the location of `name` in the directory, or under the URL, `location`.
+
+    >>> join("s3://bucket/fits/", "run.zarr")
+    's3://bucket/fits/run.zarr'
+
+    Raises
+    ------
+    ParameterError
+        If `location` is a store object, which holds one group only.
+    """
+    located = normalize(location)
+    if isinstance(located, RemoteLocation):
+        return replace(located, url=f"{located.url.rstrip('/')}/{name}")
+    if isinstance(located, str):
+        return f"{located.rstrip('/')}/{name}"
+    raise ParameterError(f"{location} is a store object.", "Give a directory or URL.")
+
+
+def local_path(location: Location) -> str | None:
+    """Return the absolute path of a location on this machine's file system, else None."""
+    located = normalize(location)
+    if isinstance(located, LocalStore):
+        return str(located.root.absolute())
+    return located if isinstance(located, str) and "://" not in located else None
+
+
+def remote(location: Location) -> RemoteLocation | None:
+    """Return a location that fsspec opens with its options, else None."""
+    located = normalize(location)
+    if isinstance(located, str) and "://" in located:
+        return RemoteLocation(located)
+    return located if isinstance(located, RemoteLocation) else None
+
+
+def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
+    """Return ``.NAME.suffix`` in the place where `location`, which ends in NAME, is.
+
+    Raises
+    ------
+    ParameterError
+        If `location` is a whole bucket, which nothing can be beside.
+    """
+    place, _, name = location.url.rstrip("/").rpartition("/")
+    # In memory:// URLs what stands for the bucket is a name like others.
+    if place.endswith(":/") and not place.startswith("memory:"):
+        raise ParameterError(
+            f"{location} is a whole bucket.", f"Give a name in it, such as {location}/name.zarr."
+        )
+    return replace(location, url=f"{place}/.{name}.{suffix}")

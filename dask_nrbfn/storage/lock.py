@@ -1,0 +1,279 @@
+"""One job at a time on a run, and none shut out by a job that is dead.
+
+On a local file system the kernel holds the lock and lets go of it when the process ends, however
+that happens. In an object store each job keeps a lease: an object of its own that it renews.
+"""
+
+import json
+import logging
+import os
+import random
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dask_nrbfn.errors import NRBFNError, ParameterError, RunBusyError
+from dask_nrbfn.storage.location import Location, RemoteLocation, beside, local_path, remote
+from dask_nrbfn.storage.remote import explained, file_system
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+# A lease is renewed so often that five renewals may fail, or one wait so long behind other work of
+# its process, before others take the job for dead. Clocks of machines that share a run may differ
+# by the difference of the two.
+_RENEWAL_S = 20
+_EXPIRY_S = 120
+
+# Jobs that start in the same moment see each other's lease, and all step back and try again.
+_ATTEMPTS = 4
+_LONGEST_PAUSE_S = 2.0
+
+# Store objects that a fit of this process works on, by id.
+_busy_stores: set[int] = set()
+_busy_stores_lock = threading.Lock()
+
+
+@contextmanager
+def locked_run(location: Location) -> Iterator[Callable[[], None]]:
+    """Keep other jobs from working on the run at `location`, which need not be there yet.
+
+    Yields
+    ------
+    callable
+        Raises RunBusyError if another job has taken this one for dead and gone on with the run, as
+        may happen to a lease while a machine sleeps.
+
+    Raises
+    ------
+    RunBusyError
+        If another job works on the run.
+    ParameterError
+        If the lock cannot be kept there.
+    """
+    if (path := local_path(location)) is not None:
+        with _locked_file(location, Path(os.path.realpath(path))):
+            yield _nothing_to_check
+    elif (url := remote(location)) is not None:
+        with _lease(url) as lease:
+            yield lease.check
+    else:
+        with _reserved_store(location):
+            yield _nothing_to_check
+
+
+def _nothing_to_check() -> None:
+    """Nobody can take what the kernel or this process holds."""
+
+
+@contextmanager
+def _reserved_store(store: object) -> Iterator[None]:
+    with _busy_stores_lock:
+        if id(store) in _busy_stores:
+            raise _busy(store, _holder(), "Wait until it is done.")
+        _busy_stores.add(id(store))
+    try:
+        yield
+    finally:
+        _busy_stores.discard(id(store))
+
+
+@contextmanager
+def _locked_file(location: Location, run: Path) -> Iterator[None]:
+    # Not inside the run: a run begins in a directory that is empty or absent.
+    path = run.with_name(f".{run.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(path, location)
+    except PermissionError as error:
+        raise ParameterError(
+            f"{path}, which keeps other jobs from the run, cannot be written ({error}).",
+            "Give a run in a directory that you may write to.",
+        ) from error
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _lock(path: Path, location: Location) -> int | None:
+    """Return the descriptor of a locked file, None where the file system knows no locks."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if fcntl is None:
+                raise OSError("this system has no flock")
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            remedy = "Wait until it is done, or end it; this job then goes on where it stopped."
+            raise _busy(location, _read_holder(path), remedy) from error
+        except OSError as error:
+            os.close(descriptor)
+            logger.warning("%s cannot be locked (%s): start no second job on it", location, error)
+            return None
+        if _is_still(path, descriptor):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(_holder()).encode())
+            return descriptor
+        # Its holder removed it between the opening and the locking.
+        os.close(descriptor)
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _read_holder(path: Path) -> dict[str, Any]:
+    # Just locked, it may not be written yet.
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads(path.read_text()))
+    return {}
+
+
+class _Lease:
+    """An object of this job beside the run, renewed by a thread until it is given back.
+
+    Two jobs never go on together: each writes its lease first and looks for others then, and an
+    object store lists what was written. This needs no conditional writes, which not all have.
+    """
+
+    def __init__(self, run: RemoteLocation) -> None:
+        self._run = run
+        self._fs, self._directory = file_system(beside(run, "lock"))
+        self._path = f"{self._directory}/{uuid.uuid4().hex}.json"
+        self._holder = _holder()
+        self._lost = False
+        self._ended = threading.Event()
+        self._renewer = threading.Thread(target=self._keep, name="renew-lease", daemon=True)
+
+    def acquire(self) -> None:
+        """Write the lease, or raise RunBusyError."""
+        for _ in range(_ATTEMPTS):
+            if other := self._other():
+                break
+            self._write()
+            if not (other := self._other()):
+                self._renewer.start()
+                return
+            self._remove(self._path)
+            time.sleep(random.uniform(0, _LONGEST_PAUSE_S))
+        raise _busy(
+            self._run,
+            other,
+            f"Wait until it is done; a job that died is forgotten after {_EXPIRY_S} s.",
+        )
+
+    def release(self) -> None:
+        """Stop renewing and remove the lease."""
+        self._ended.set()
+        if self._renewer.is_alive():
+            self._renewer.join()
+        self._remove(self._path)
+
+    def check(self) -> None:
+        """Raise RunBusyError if another job took the run over."""
+        if self._lost:
+            raise RunBusyError(
+                f"the lease on {self._run} was not renewed for {_EXPIRY_S} s and another job took "
+                "the run over.",
+                "Let that job finish the run.",
+            )
+
+    def _other(self) -> dict[str, Any]:
+        """Return the holder of a living lease, empty if there is none; remove dead ones."""
+        with explained(str(self._run)):
+            for path in self._fs.find(self._directory):
+                if path == self._path:
+                    continue
+                holder: dict[str, Any] = {}
+                with suppress(FileNotFoundError, ValueError, TypeError):
+                    holder = dict(json.loads(self._fs.cat_file(path)))
+                if holder and not _is_dead(holder):
+                    return holder
+                self._remove(path)
+        return {}
+
+    def _keep(self) -> None:
+        while not self._lost and not self._ended.wait(_RENEWAL_S):
+            try:
+                self._lost = not self._fs.exists(self._path)
+                if not self._lost:
+                    self._write()
+            except Exception as error:
+                # The next renewal may succeed; if none does, others go on after the expiry.
+                logger.warning("the lease on %s was not renewed: %s", self._run, error)
+
+    def _write(self) -> None:
+        content = json.dumps({**self._holder, "renewed": time.time()}).encode()
+        with explained(str(self._run)):
+            self._fs.pipe_file(self._path, content)
+
+    def _remove(self, path: str) -> None:
+        # One that cannot be removed expires.
+        with suppress(NRBFNError), explained(str(self._run)):
+            self._fs.rm_file(path)
+
+
+@contextmanager
+def _lease(run: RemoteLocation) -> Iterator[_Lease]:
+    lease = _Lease(run)
+    try:
+        lease.acquire()
+        yield lease
+    finally:
+        lease.release()
+
+
+def _holder() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": _machine(),
+    }
+
+
+def _machine() -> str | None:
+    """Return what process numbers are unique in; names of hosts are not, among containers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _is_dead(holder: dict[str, Any]) -> bool:
+    if time.time() - holder.get("renewed", 0) > _EXPIRY_S:
+        return True
+    if holder.get("machine") is None or holder["machine"] != _machine():
+        return False
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _busy(place: object, holder: dict[str, Any], remedy: str) -> RunBusyError:
+    who = "another job"
+    if holder:
+        who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')},"
+    return RunBusyError(f"{who} works on the run {place}.", remedy)

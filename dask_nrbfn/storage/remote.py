@@ -1,0 +1,159 @@
+"""Object stores through fsspec: their errors in words, nothing cached, groups moved as a whole."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from fsspec.core import url_to_fs
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import FsspecStore
+
+from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
+from dask_nrbfn.storage.location import RemoteLocation
+
+# Metadata is a few kilobytes and the first thing that is asked for. File systems may retry for
+# many minutes on a server that accepts connections and never answers: s3fs 6, gcsfs more.
+_METADATA_TIMEOUT_S = 30
+
+# Other processes write what this one must see, such as the parts of a run.
+_OPTIONS: dict[str, Any] = {"use_listings_cache": False}
+
+
+class _RemoteStore(FsspecStore):
+    """An fsspec store whose errors say what is wrong and how to mend it."""
+
+    def __str__(self) -> str:
+        return str(self.fs.unstrip_protocol(self.path))
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        async with self._explained(key):
+            return await super().get(key, prototype, byte_range)
+
+    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
+        async with self._explained(key):
+            await super().set(key, value, byte_range)
+
+    async def exists(self, key: str) -> bool:
+        async with self._explained(key):
+            return await super().exists(key)
+
+    async def delete(self, key: str) -> None:
+        async with self._explained(key):
+            await super().delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        async with self._explained(prefix):
+            await super().delete_dir(prefix)
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        async with self._explained(prefix):
+            names = []
+            async for name in super().list_dir(prefix):
+                names.append(name)
+        for name in names:
+            yield name
+
+    @asynccontextmanager
+    async def _explained(self, key: str) -> AsyncIterator[None]:
+        seconds = _METADATA_TIMEOUT_S if key.endswith("zarr.json") else None
+        with explained(str(self)):
+            async with asyncio.timeout(seconds):
+                yield
+
+
+def open_store(location: RemoteLocation) -> FsspecStore:
+    """Return the zarr store of a group, without any request."""
+    with _configured(location):
+        return _RemoteStore.from_url(
+            location.url, storage_options={**_OPTIONS, **location.storage_options}
+        )
+
+
+def file_system(location: RemoteLocation) -> tuple[Any, str]:
+    """Return the fsspec file system of a location, for synchronous use, and the path in it."""
+    with _configured(location):
+        fs, path = url_to_fs(location.url, **{**_OPTIONS, **location.storage_options})
+    return fs, path
+
+
+@contextmanager
+def _configured(location: RemoteLocation) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ParameterError(
+            f"{location} needs a package that is not installed ({error}).",
+            "Install it: dask-nrbfn[s3] brings what s3:// needs, dask-nrbfn[gcs] gs://.",
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ParameterError(
+            f"{location} cannot be opened with these storage options ({error}).",
+            "Check the URL's protocol and the arguments of its fsspec file system.",
+        ) from error
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """Turn what a file system raises into a StorageError or MissingDataError about `place`."""
+    try:
+        yield
+    except (NRBFNError, FileExistsError):
+        raise
+    except FileNotFoundError as error:
+        raise MissingDataError(
+            f"{place} cannot be used ({error}).", "Make the bucket, or give one that exists."
+        ) from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+        raise StorageError(*_diagnosis(place, error, reason)) from error
+
+
+def _diagnosis(place: str, error: Exception, reason: str) -> tuple[str, str]:
+    # Every cloud's library has an error of its own for credentials that it does not find.
+    if isinstance(error, PermissionError) or "credential" in reason.lower():
+        return (
+            f"access to {place} is refused ({reason}).",
+            "Check the credentials and what they allow: environment, configuration files, or "
+            "storage options.",
+        )
+    if isinstance(error, TimeoutError):
+        reason = f"no answer in {_METADATA_TIMEOUT_S} s"
+    return (
+        f"{place} cannot be read or written ({reason}).",
+        "Check the network, the endpoint and the storage options, and try again.",
+    )
+
+
+def remove_tree(location: RemoteLocation) -> None:
+    """Delete everything under a location."""
+    fs, path = file_system(location)
+    with explained(str(location)), suppress(FileNotFoundError):
+        fs.rm(path, recursive=True)
+
+
+def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
+    """Put a complete group in the place of what is at `target`, inside the object store.
+
+    The root's zarr.json goes first and comes last: a group that is half removed or half there is
+    never opened. If it fails, or the process dies, the new group is still complete at `source`.
+    """
+    fs, old = file_system(source)
+    _, new = file_system(target)
+    names = [path.removeprefix(f"{old}/") for path in fs.find(old)]
+    names.remove("zarr.json")
+    try:
+        with suppress(FileNotFoundError):
+            fs.rm_file(f"{new}/zarr.json")
+        remove_tree(target)
+        fs.copy([f"{old}/{name}" for name in names], [f"{new}/{name}" for name in names])
+        fs.copy([f"{old}/zarr.json"], [f"{new}/zarr.json"])
+    except Exception as error:
+        raise StorageError(
+            f"{target} could not be replaced ({type(error).__name__}: {error}).",
+            f"The new one is complete at {source}: move it there, or write it again.",
+        ) from error
+    remove_tree(source)

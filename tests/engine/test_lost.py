@@ -1,0 +1,164 @@
+"""What is left of a run when processes die under it."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import dask
+import pytest
+from distributed import Client
+
+from dask_nrbfn.engine import EngineOptions, connect
+from dask_nrbfn.errors import ClusterError, ParameterError
+from tests.engine import work
+from tests.engine.processes import ENVIRONMENT, PATIENCE_S, Processes, wait_until
+
+N_TASKS = 6
+
+
+@pytest.fixture
+def processes(tmp_path):
+    with Processes(tmp_path, n_workers=1) as cluster:
+        cluster.revive()
+        yield cluster
+
+
+def sleepers(directory, seconds):
+    return [(str(directory), number, seconds) for number in range(N_TASKS)]
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Give a directory where tasks leave a file when they begin."""
+    path = tmp_path / "begun"
+    path.mkdir()
+    return path
+
+
+def act_when_begun(begun, action):
+    """Do something to the cluster as soon as a task runs."""
+
+    def act():
+        wait_until(lambda: any(begun.iterdir()))
+        action()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_run__scheduler_killed(processes, begun):
+    start = time.monotonic()
+    with connect(EngineOptions(scheduler=processes.address)) as engine:
+        thread = act_when_begun(begun, lambda: processes.kill("scheduler"))
+        with pytest.raises(ClusterError) as caught:
+            engine.run(work.mark_and_sleep, sleepers(begun, 5), label="moments")
+        thread.join()
+    assert engine.client.status == "closed"
+    assert caught.value.problem == f"the connection to the scheduler {processes.address} is lost."
+    assert caught.value.remedy == (
+        "Start the scheduler and the job again: finished parts are kept."
+    )
+    assert time.monotonic() - start < PATIENCE_S
+
+
+def test_run__scheduler_killed_between_two_runs(processes):
+    with connect(EngineOptions(scheduler=processes.address)) as engine:
+        assert engine.run(work.square, [(2,)], label="width") == [4]
+        processes.kill("scheduler")
+        with pytest.raises(ClusterError, match="is lost"):
+            engine.run(work.square, [(3,)], label="moments")
+
+
+@pytest.mark.slow
+def test_run__all_workers_killed_and_none_comes(processes, begun, caplog):
+    with (
+        dask.config.set({"nrbfn.no-workers-timeout": "3 seconds"}),
+        connect(EngineOptions(scheduler=processes.address)) as engine,
+    ):
+        thread = act_when_begun(begun, processes.kill_workers)
+        with pytest.raises(ClusterError) as caught:
+            engine.run(work.mark_and_sleep, sleepers(begun, 5), label="moments")
+        thread.join()
+    assert caught.value.problem == (
+        f"the scheduler {processes.address} has had no workers for 3 s."
+    )
+    assert caught.value.remedy == "Start workers and the job again: finished parts are kept."
+    waits = [line for line in caplog.messages if "all workers are lost" in line]
+    assert waits == ["moments: all workers are lost; waits 3 s for one"]
+
+
+@pytest.mark.slow
+def test_run__all_workers_killed_and_one_comes(processes, begun, caplog):
+    def replace():
+        processes.kill_workers()
+        wait_until(lambda: "moments: all workers are lost; waits 300 s for one" in caplog.messages)
+        processes.revive()
+
+    with connect(EngineOptions(scheduler=processes.address)) as engine:
+        thread = act_when_begun(begun, replace)
+        numbers = engine.run(work.mark_and_sleep, sleepers(begun, 0.5), label="moments")
+        thread.join()
+    assert numbers == list(range(N_TASKS))
+
+
+JOB = """
+import sys
+from dask_nrbfn.engine import EngineOptions, connect
+from tests.engine import work
+if __name__ == "__main__":
+    scheduler, directory = sys.argv[1:]
+    with connect(EngineOptions(scheduler=scheduler) if scheduler else None) as engine:
+        tasks = [(directory, number, 30 * (number == 0)) for number in range(9)]
+        engine.run(work.mark_and_sleep, tasks, label="moments")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [2, 15], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("where", ["external", "local"])
+def test_run__interrupted(request, begun, tmp_path, where, signal_number):
+    scheduler = request.getfixturevalue("processes").address if where == "external" else ""
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    job = subprocess.Popen(
+        [sys.executable, str(script), scheduler, str(begun)],
+        env=os.environ | ENVIRONMENT,
+        stderr=subprocess.PIPE,
+    )
+    wait_until(lambda: any(begun.iterdir()))
+    start = time.monotonic()
+    job.send_signal(signal_number)
+    job.communicate(timeout=PATIENCE_S)
+    assert time.monotonic() - start < 10
+    assert job.returncode in (-signal_number, 128 + signal_number, 1)
+    if where == "external":
+        with Client(scheduler, set_as_default=False) as client:
+            wait_until(lambda: client.run_on_scheduler(_n_waiting) == 0)
+    assert len(list(begun.iterdir())) == 1
+
+
+def _n_waiting(dask_scheduler):
+    return sum(task.state in ("queued", "waiting") for task in dask_scheduler.tasks.values())
+
+
+@pytest.mark.parametrize("given", ["soon", "5 moons", None])
+def test_connect__timeout_that_is_none(two_workers, given):
+    with (
+        dask.config.set({"nrbfn.no-workers-timeout": given}),
+        pytest.raises(ParameterError, match=r"nrbfn\.no-workers-timeout is"),
+        connect(client=two_workers.client),
+    ):
+        pytest.fail("the block must not run")
+
+
+def test_connect__error_of_a_worker_arrives(two_workers, monkeypatch):
+    module = sys.modules["dask_nrbfn.engine.connect"]
+    monkeypatch.setattr(module, "blas_threads", work.refuse_import)
+    with (
+        pytest.raises(ModuleNotFoundError, match="dask_nrbfn"),
+        connect(client=two_workers.client),
+    ):
+        pytest.fail("the block must not run")

@@ -1,0 +1,237 @@
+import logging
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages import basis as stage
+from dask_nrbfn.stages.basis import compute_basis, compute_confidence
+from dask_nrbfn.stages.costs import BASIS_STAGES, FitSizes, largest_basis, stage_costs
+from dask_nrbfn.stages.neighbors import NeighborSearch
+from dask_nrbfn.storage import run as run_module
+from dask_nrbfn.storage.run import Run
+from tests.tables import write_table
+
+SEARCH = NeighborSearch(method="exact", n_partitions=1, threads=1)
+
+
+def begin(X, y, params, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    run = Run.start(MemoryStore(), dataset, params, {})
+    run.decide("neighbors", asdict(SEARCH))
+    return run, dataset
+
+
+def with_neighbors(X, y, params, *, seed=0, **options):
+    """Begin a run whose rows have random neighbours."""
+    run, dataset = begin(X, y, params, **options)
+    rng, shape = np.random.default_rng(seed), (len(X), params.n_neighbors)
+    indices, distances = rng.integers(0, len(X), shape), rng.uniform(0.1, 3, shape)
+    run.require_row_array("neighbors/indices", np.int64, params.n_neighbors)
+    run.require_row_array("neighbors/distances", np.float64, params.n_neighbors)
+    for start, stop in run.spans:
+        run.write_rows("neighbors/indices", start, indices[start:stop])
+        run.write_rows("neighbors/distances", start, distances[start:stop])
+    run.finish_stage("neighbors", {"mean_distance": distances.mean()})
+    confidence = soft_confidence(distances, y[indices] == y[:, None], width=distances.mean())
+    return run, dataset, confidence
+
+
+def with_confidence(X, y, confidence, params, **options):
+    """Begin a run whose rows have the confidence given."""
+    run, dataset = begin(X, y, params, **options)
+    hashes = hash_rows(X, seed=params.seed)
+    run.require_row_array("confidence/values", np.float64)
+    run.require_row_array("confidence/tiebreak", np.uint64)
+    for start, stop in run.spans:
+        run.write_rows("confidence/values", start, confidence[start:stop])
+        run.write_rows("confidence/tiebreak", start, hashes[start:stop])
+    n_below = int(np.count_nonzero(confidence < params.confidence_threshold))
+    run.finish_stage("confidence", {"n_below_threshold": n_below})
+    return run, dataset
+
+
+def chosen(X, y, confidence, params, **options):
+    """Return the basis rows and the record of the stage."""
+    engine = options.pop("engine", InlineEngine())
+    run, dataset = with_confidence(X, y, confidence, params, **options)
+    record = compute_basis(run, dataset, engine)
+    rows = run.read("basis/rows")
+    np.testing.assert_array_equal(run.read("basis/values"), X[rows])
+    assert record["n_basis"] == len(rows) == run.basis_size()
+    return rows, record
+
+
+def distinct_rows(n_rows=300, seed=0):
+    """Draw distinct rows of three classes, with confidences of which half are 1."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(n_rows, 3)), rng.integers(0, 3, n_rows)
+    return X, y, np.where(rng.random(n_rows) < 0.5, 1.0, rng.random(n_rows))
+
+
+def engine_for(n_basis, dataset):
+    """Return an engine with the memory for so many basis rows."""
+    costs = stage_costs(FitSizes.of(dataset, FitParams(), SEARCH, n_basis))
+    return InlineEngine(memory_bytes=max(costs[stage].held_bytes for stage in BASIS_STAGES))
+
+
+@pytest.mark.parametrize(
+    ("chunk_rows", "n_parts", "block_rows"), [(7, 3, 5), (16, 1, 64), (50, 9, 1)]
+)
+def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_parts, block_rows):
+    monkeypatch.setattr(run_module, "_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(stage, "block_rows", lambda n_columns: block_rows)
+    X, y, _ = distinct_rows(200)
+    params = FitParams(n_neighbors=3, n_parts=n_parts, seed=3, confidence_threshold=1.0)
+    run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
+    record = compute_confidence(run, dataset, InlineEngine())
+    np.testing.assert_array_equal(run.read("confidence/values"), expected)
+    np.testing.assert_array_equal(run.read("confidence/tiebreak"), hash_rows(X, seed=3))
+    assert record["n_below_threshold"] == np.count_nonzero(expected < 1) < 200
+
+
+def test_confidence__reads_a_chunk_at_a_time(monkeypatch):
+    monkeypatch.setattr(run_module, "_CHUNK_ROWS", 8)
+    X, y, _ = distinct_rows(100)
+    run, dataset, _ = with_neighbors(X, y, FitParams(n_neighbors=4, n_parts=2))
+    lengths = []
+
+    def counted(distances, agrees, *, width):
+        lengths.append(len(distances))
+        return soft_confidence(distances, agrees, width=width)
+
+    monkeypatch.setattr(stage, "soft_confidence", counted)
+    compute_confidence(run, dataset, InlineEngine())
+    assert sum(lengths) == 100
+    assert max(lengths) == 8
+
+
+@pytest.mark.parametrize("threshold", [0.9, 1.0])
+def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
+    X, y, confidence = distinct_rows()
+    rows, record = chosen(X, y, confidence, FitParams(confidence_threshold=threshold))
+    assert rows.tolist() == np.flatnonzero(confidence < threshold).tolist()
+    assert record == {"n_basis": len(rows), "n_below_threshold": len(rows)}
+    assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
+
+
+def test_basis__has_its_size_beyond_the_threshold():
+    X, y, confidence = distinct_rows()
+    confidence[y == 2] = 1.0
+    rows, record = chosen(X, y, confidence, FitParams(basis_size=250))
+    assert len(rows) == 250
+    assert record["n_below_threshold"] == np.count_nonzero(confidence < 0.9) < 250
+    assert set(np.flatnonzero(confidence < 1)) < set(rows)
+    assert set(y[rows]) == {0, 1, 2}
+
+
+def test_basis__order_of_rows_is_free():
+    X, y, confidence = distinct_rows()
+    X[200:] = X[:100]
+    order = np.random.default_rng(1).permutation(300)
+    params = FitParams(basis_size=120)
+    first, _ = chosen(X, y, confidence, params)
+    second, _ = chosen(X[order], y[order], confidence[order], params)
+    assert sorted(X[first].tolist()) == sorted(X[order][second].tolist())
+
+
+@pytest.mark.parametrize("rule", ["least-confident", "uniform"])
+@pytest.mark.parametrize("basis_size", [None, 40])
+def test_basis__any_blocks(monkeypatch, rule, basis_size):
+    X, y, confidence = distinct_rows()
+    X[200:] = X[:100]
+    params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
+    at_once, _ = chosen(X, y, confidence, params)
+    monkeypatch.setattr(run_module, "_CHUNK_ROWS", 16)
+    monkeypatch.setattr(stage, "_SELECTION_ROWS", 1)
+    in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
+    assert in_blocks.tolist() == at_once.tolist()
+
+
+def test_basis__duplicates_enter_once():
+    X, y, confidence = distinct_rows(100)
+    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
+    rows, record = chosen(X, y, confidence, FitParams())
+    assert rows.tolist() == np.flatnonzero(confidence[:100] < 0.9).tolist()
+    assert record["n_below_threshold"] == 3 * len(rows)
+    rows, _ = chosen(X, y, confidence, FitParams(basis_size=100))
+    assert rows.tolist() == list(range(100))
+
+
+def test_basis__size_beyond_the_distinct_rows():
+    X, y, confidence = distinct_rows(100)
+    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
+    with pytest.raises(ParameterError, match="basis_size is 101, X has 100 distinct rows"):
+        chosen(X, y, confidence, FitParams(basis_size=101))
+
+
+def test_basis__uniform_draws_below_the_threshold():
+    X, y, confidence = distinct_rows()
+    y[confidence < 0.9] = np.arange(np.count_nonzero(confidence < 0.9)) % 3
+    draws = [
+        chosen(X, y, confidence, FitParams(basis_size=40, basis_rule="uniform", seed=seed))[0]
+        for seed in (0, 1)
+    ]
+    for rows in draws:
+        assert len(rows) == 40
+        assert confidence[rows].max() < 0.9
+        # The 40 least confident rows of some 135, evenly spread to 0.9, lie below 0.3.
+        assert confidence[rows].max() > 0.6
+    assert draws[0].tolist() != draws[1].tolist()
+
+
+def test_basis__uniform_is_filled_up_from_beyond_and_says_so(caplog):
+    X, y, confidence = distinct_rows()
+    confidence = np.where(np.arange(300) < 30, 0.5, 0.9 + confidence / 10)
+    params = FitParams(basis_size=100, basis_rule="uniform")
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        rows, _ = chosen(X, y, confidence, params)
+    least = np.sort(confidence)[99]
+    assert set(np.flatnonzero(confidence < least)) <= set(rows)
+    assert "30 rows are below the threshold 0.9; 70 of the basis are beyond it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"), [("least-confident", "the least"), ("uniform", "a draw")]
+)
+def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
+    X, y, confidence = distinct_rows()
+    dataset = write_table(MemoryStore(), X, y)
+    engine = engine_for(60, dataset)
+    assert largest_basis(dataset, FitParams(), SEARCH, engine) == 60
+    rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
+    n_below = np.count_nonzero(confidence < 0.9)
+    assert record == {"n_basis": 60, "n_below_threshold": n_below, "cap": 60}
+    expected, _ = chosen(X, y, confidence, FitParams(basis_rule=rule, basis_size=60))
+    assert rows.tolist() == expected.tolist()
+    (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
+    assert f"{n_below} rows are below the threshold 0.9; the memory at hand allows 60, {said}" in (
+        warning.getMessage()
+    )
+
+
+@pytest.mark.parametrize(("fewer", "capped"), [(0, False), (1, True)])
+def test_basis__cap_counts_distinct_rows(caplog, fewer, capped):
+    X, y, confidence = distinct_rows(100)
+    X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
+    n_distinct = np.count_nonzero(confidence[:100] < 0.9)
+    engine = engine_for(n_distinct - fewer, write_table(MemoryStore(), X, y))
+    rows, record = chosen(X, y, confidence, FitParams(), engine=engine)
+    assert len(rows) == n_distinct - fewer
+    assert ("cap" in record) is capped
+    assert ("memory at hand" in caplog.text) is capped
+
+
+def test_basis__classes_without_rows_below_count_in_the_cap():
+    X, y, confidence = distinct_rows()
+    confidence[y == 2] = 1.0
+    n_below = np.count_nonzero(confidence < 0.9)
+    dataset = write_table(MemoryStore(), X, y)
+    rows, record = chosen(X, y, confidence, FitParams(), engine=engine_for(n_below, dataset))
+    assert record["cap"] == len(rows) == n_below
+    assert np.count_nonzero(y[rows] == 2) == 1

@@ -1,0 +1,322 @@
+"""The search in partitions, against the naive one and against disturbances."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import MemoryBudgetError, ParameterError, RecallError
+from dask_nrbfn.neighbors import Partitions
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.run import Run
+from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+SCRATCH = ("partitions", "candidates", "repair")
+
+
+def params(**changes):
+    chosen = {
+        "n_neighbors": 10,
+        "neighbors": "exact",
+        "n_partitions": 4,
+        "overlap": 3,
+        "basis_size": 30,
+        "alpha": 1e-4,
+        "n_parts": 3,
+    }
+    return FitParams(**(chosen | changes))
+
+
+def fit(X, y, wanted=None, *, engine=None, location=None, min_recall=0.0, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    place = MemoryStore() if location is None else location
+    chosen = wanted or params()
+    return fit_dataset(dataset, place, chosen, engine or InlineEngine(), min_recall=min_recall)
+
+
+def neighbors(run):
+    return run.read("neighbors/indices"), run.read("neighbors/distances")
+
+
+def assert_true_neighbors(run, X, *, rtol=1e-6):
+    """Assert k distinct other rows for every row, at the distances that are stored."""
+    indices, distances = neighbors(run)
+    assert_valid(indices, np.arange(len(X)), n_rows=len(X), n_neighbors=run.params.n_neighbors)
+    measured = np.sqrt(((X[indices] - X[:, None]) ** 2).sum(axis=2))
+    np.testing.assert_allclose(distances, measured, rtol=rtol, atol=1e-9)
+    assert np.all(np.diff(distances, axis=1) >= 0)
+
+
+def recall(run, X):
+    """Return the share of distances that are not beyond the k-th true one."""
+    k = run.params.n_neighbors
+    kth = np.sort(naive_distances(X), axis=1)[:, k - 1 : k]
+    return np.mean(run.read("neighbors/distances") <= kth * (1 + 1e-9) + 1e-12)
+
+
+def left_behind(run):
+    return [name for name in SCRATCH if name in open_group(run.location, kind="run")]
+
+
+def test_search__enough_overlap_finds_everything():
+    X, y = spirals(600)
+    run = fit(X, y)
+    assert_true_neighbors(run, X)
+    share = np.mean(np.sort(neighbors(run)[0]) == np.sort(naive_neighbors(X, 10)))
+    assert share > 0.999
+    record = run.stages["neighbors"]
+    assert (record["n_partitions"], record["n_repaired"]) == (4, 0)
+    assert 600 * 3 / 4 <= record["largest_partition"] <= 1.15 * 600 * 3 / 4
+    assert record["mean_distance"] == pytest.approx(neighbors(run)[1].mean(), rel=1e-12)
+    assert run.stages["recall"]["recall"] > 0.999
+    assert left_behind(run) == []
+
+
+def test_search__more_overlap_finds_more():
+    X = np.random.default_rng(0).normal(size=(900, 10))
+    y = np.arange(900) % 2
+    found = [recall(fit(X, y, params(n_partitions=8, overlap=o)), X) for o in (1, 2, 4)]
+    assert all(a + 0.02 < b for a, b in pairwise(found))
+    assert found[0] > 0.4
+
+
+@settings(max_examples=4, deadline=None)
+@given(chunk_rows=st.integers(7, 400), n_parts=st.sampled_from([1, 4]))
+def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
+    X, y = spirals(200)
+    wanted = params(n_parts=n_parts)
+    runs = [fit(X, y, wanted, chunk_rows=rows) for rows in (300, chunk_rows)]
+    for a, b in zip(*map(neighbors, runs), strict=True):
+        np.testing.assert_array_equal(a, b)
+    weights = [run.read("weights/values").tobytes() for run in runs]
+    assert weights[0] == weights[1]
+
+
+def test_search__several_blocks_in_a_part(monkeypatch):
+    X, y = spirals(700)
+    one = fit(X, y)
+    monkeypatch.setattr("dask_nrbfn.storage.run._CHUNK_ROWS", 50)
+    monkeypatch.setattr("dask_nrbfn.stages.space._BLOCK_BYTES", 100 * 4 * 8)
+    many = fit(X, y)
+    assert many.chunk_rows == 50
+    assert_true_neighbors(many, X)
+    for a, b in zip(neighbors(one), neighbors(many), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def repeated(n_rows, n_equal, n_features=4):
+    X, y = spirals(n_rows, n_features)
+    X[np.random.default_rng(0).permutation(n_rows)[:n_equal]] = X[0]
+    return X, y
+
+
+HARD = {
+    "a third twice": lambda: (np.vstack([spirals(700)[0], spirals(300)[0]]), spirals(1000)[1]),
+    "one value 5,000 times of 8,000": lambda: repeated(8000, 5000),
+    "a constant column": lambda: (
+        np.column_stack([spirals(900)[0], np.full(900, 1e6)]),
+        spirals(900)[1],
+    ),
+    "sorted by class": lambda: tuple(a[np.argsort(spirals(900)[1])] for a in spirals(900)),
+    "far from the origin": lambda: (spirals(900)[0] + 1e6, spirals(900)[1]),
+    "one row far off": lambda: (
+        np.vstack([spirals(899)[0], np.full((1, 4), 1e5)]),
+        spirals(900)[1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_search__hard_tables_as_without_partitions(name):
+    X, y = HARD[name]()
+    parted = fit(X, y, params(n_parts=2))
+    whole = fit(X, y, params(n_parts=2, n_partitions=1))
+    assert_true_neighbors(parted, X, rtol=1e-5)
+    assert parted.stages["neighbors"]["n_repaired"] == 0
+    np.testing.assert_allclose(neighbors(parted)[1], neighbors(whole)[1], rtol=1e-6, atol=1e-9)
+    distances = neighbors(whole)[1]
+    # Among equal distances either row may be found, with either label.
+    untied = np.all(np.diff(distances, axis=1) > 1e-9, axis=1)
+    np.testing.assert_allclose(
+        parted.read("confidence/values")[untied],
+        whole.read("confidence/values")[untied],
+        atol=1e-6,
+    )
+    errors = [run.stages["weights"]["fitting_error"] for run in (parted, whole)]
+    assert errors[0] == pytest.approx(errors[1], rel=0.05)
+
+
+def test_search__a_class_of_three_rows():
+    X, y = spirals(900)
+    y[:3] = 9
+    assert 9 in y[fit(X, y).read("basis/rows")]
+
+
+def test_search__all_rows_equal_but_one():
+    X = np.ones((3000, 3))
+    X[7] = 2.0
+    run = fit(X, np.arange(3000) % 2, params(basis_size=2))
+    assert_true_neighbors(run, X)
+    assert run.stages["neighbors"]["n_partitions"] <= 2
+    assert abs(run.read("confidence/values").mean() - 0.5) < 0.05
+
+
+def test_search__no_partition_is_filled_by_copies():
+    X, y = repeated(8000, 6000)
+    record = fit(X, y, params(n_partitions=8, overlap=2)).stages["neighbors"]
+    assert record["largest_partition"] < 1.2 * 2 * 2100 / 8
+
+
+def test_search__skewed_rows_are_split():
+    rng = np.random.default_rng(0)
+    tight = rng.uniform(size=(6000, 1)) < 0.9
+    X = rng.normal(size=(6000, 4)) * np.where(tight, 1e-3, 1.0) + 10 * tight
+    wanted = params(n_partitions=20, overlap=2, n_parts=2)
+    run = fit(X, np.arange(6000) % 2, wanted)
+    assert run.stages["neighbors"]["largest_partition"] <= 1.3 * 6000 * 2 / 20
+    assert run.stages["recall"]["recall"] > 0.9
+
+
+@pytest.fixture
+def small_partitions(monkeypatch):
+    """Place two partitions, one about the rows furthest off, and one where no row is."""
+
+    def place(sample, n_partitions, *, overlap, seed):
+        by_column = np.argsort(sample[:, 0])
+        centroids = sample[by_column[[0, len(sample) // 2, -1]]].astype(float)
+        nowhere = np.full((1, sample.shape[1]), -1e9)
+        reaches = np.full(4, 0.0 if overlap == 1 else np.inf)
+        return Partitions(np.vstack([nowhere, centroids]), np.zeros(4), reaches)
+
+    monkeypatch.setattr(Partitions, "balanced", place)
+
+
+def test_search__rows_in_small_partitions_are_repaired(small_partitions):
+    X, y = spirals(600)
+    X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
+    run = fit(X, y, params(overlap=1))
+    assert run.stages["neighbors"]["n_repaired"] == 5
+    assert_true_neighbors(run, X)
+    np.testing.assert_array_equal(neighbors(run)[0][:5], naive_neighbors(X, 10)[:5])
+    record = run.stages["neighbors"]
+    assert record["mean_distance"] == pytest.approx(neighbors(run)[1].mean(), rel=1e-12)
+    assert left_behind(run) == []
+
+
+def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkeypatch):
+    X, y = spirals(600)
+    X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
+    monkeypatch.setattr("dask_nrbfn.stages.partitions.MAX_TARGETS", 4)
+    place = MemoryStore()
+    with pytest.raises(RecallError) as caught:
+        fit(X, y, params(overlap=1), location=place)
+    assert caught.value.problem.startswith("5 rows have fewer than n_neighbors=10")
+    assert "Lower n_partitions or raise overlap" in caught.value.remedy
+    assert "neighbors" not in Run.open(place).stages
+
+
+def table(tmp_path):
+    return write_table(tmp_path / "data", *spirals(500), chunk_rows=70)
+
+
+def bits(run):
+    arrays = ("neighbors/indices", "neighbors/distances", "weights/values")
+    return [run.read(name).tobytes() for name in arrays]
+
+
+@pytest.mark.usefixtures("small_partitions")
+@pytest.mark.parametrize("label", ["partitions", "candidates", "neighbors", "repair", "recall"])
+def test_search__stopped_after_any_task(label):
+    X, y = spirals(500)
+    X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
+    dataset = write_table(MemoryStore(), X, y, chunk_rows=70)
+    fit_run = partial(fit_dataset, dataset, params=params(overlap=1), min_recall=0.0)
+    whole = CountingEngine()
+    expected = bits(fit_run(MemoryStore(), engine=whole))
+    n_tasks = whole.done[label]
+    assert n_tasks >= 3
+    for n_done in {0, 1, n_tasks // 2, n_tasks - 1}:
+        place = MemoryStore()
+        stopped, resumed = CountingEngine(n_done, label=label), CountingEngine()
+        with pytest.raises(StoppedError):
+            fit_run(place, engine=stopped)
+        if label != "recall" and n_done:
+            assert "partitions" in left_behind(Run.open(place))
+        run = fit_run(place, engine=resumed)
+        assert bits(run) == expected
+        assert left_behind(run) == []
+        # Parts are not done twice; what comes before and after those of an exact search is.
+        again = {"repair": 2, "recall": 2}
+        for each, n_whole in whole.done.items():
+            allowed = n_whole + again.get(each, 0)
+            assert n_whole <= stopped.done[each] + resumed.done[each] <= allowed
+
+
+def test_search__candidates_of_other_rows_are_found(tmp_path, caplog):
+    # As when a block of rows is routed again on a processor that rounds otherwise.
+    dataset = table(tmp_path)
+    fit_run = partial(fit_dataset, dataset, params=params(), min_recall=0.0)
+    expected = bits(fit_run(tmp_path / "whole", engine=InlineEngine()))
+    place = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit_run(place, engine=CountingEngine(0, label="neighbors"))
+    run = Run.open(place)
+    record = run.part_record("candidates", 2)
+    arrays = {n: run.read_part("candidates", 2, n) for n in ("numbers", "indices", "distances")}
+    shifted = {name: np.roll(values, 1, axis=0) for name, values in arrays.items()}
+    run.write_part("candidates", 2, record, shifted, slice_rows=512)
+    engine = CountingEngine()
+    assert bits(fit_run(place, engine=engine)) == expected
+    assert "part 2 of candidates is of other rows" in caplog.text
+    assert engine.done["candidates"] == 1
+
+
+def refused(error, wanted, *, memory_bytes=None):
+    engine = CountingEngine(0)
+    engine.memory_bytes = memory_bytes or engine.memory_bytes
+    with pytest.raises(error) as caught:
+        fit(*spirals(500), wanted, engine=engine)
+    return caught.value
+
+
+def test_search__bad_partitions_are_refused_before_any_task():
+    error = refused(ParameterError, params(n_partitions=2, overlap=2))
+    assert error.problem.startswith("n_partitions is 2 and overlap 2")
+    assert error.remedy == "Give n_partitions of 1, or of at least 3."
+    error = refused(ParameterError, params(n_partitions=400))
+    most = int(error.remedy.split("at most ")[1].split(",")[0])
+    assert most == 500 * 3 // (4 * 11)
+    refused(ParameterError, params(n_partitions=most + 1))
+    assert fit(*spirals(500), params(n_partitions=most)).stages["neighbors"]["n_repaired"] < 100
+
+
+@pytest.mark.parametrize("name", ["overlap", "n_partitions"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_search__counts_are_checked(name, value):
+    with pytest.raises(ParameterError, match=f"{name} is {value!r}"):
+        params(**{name: value})
+
+
+def test_search__no_memory_at_all_is_refused():
+    error = refused(MemoryBudgetError, params(n_partitions=None), memory_bytes=300 * 2**20)
+    assert "neighbors" in error.problem or "partitions" in error.problem
+    assert "memory" in error.remedy
+
+
+def test_search__little_memory_means_more_partitions(monkeypatch):
+    X, y = spirals(3000, 2)
+    monkeypatch.setattr("dask_nrbfn.stages.neighbors._SEARCH_BYTES", 2**19)
+    run = fit(X, y, params(n_partitions=None, overlap=2), min_recall=0.9, chunk_rows=300)
+    record = run.stages["neighbors"]
+    # An exact search holds two copies of a row, and 32 bytes for each neighbour.
+    assert record["largest_partition"] <= 1.05 * 2**19 / (2 * 2 * 8 + 32 * 10)
+    assert record["n_partitions"] < 10

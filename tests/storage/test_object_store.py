@@ -1,0 +1,609 @@
+"""Datasets, runs and models on URLs, against a server process that speaks S3 on loopback."""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from contextlib import contextmanager
+
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.datasets import load_iris
+
+from dask_nrbfn import NRBFNClassifier, cli
+from dask_nrbfn.cli import commands
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    ExistsError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    RunBusyError,
+    StorageError,
+)
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.storage import remote
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import exists, replacing_group
+from dask_nrbfn.storage.location import RemoteLocation, join
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import fill_dataset, make_model, table, write_dataset
+from tests.workflows.script import run_script
+
+PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
+START_S = 60
+SECRET = "correct-horse-battery-staple"
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def wait_until(condition, *, seconds=START_S, process=None):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"nothing in {seconds} s"
+        assert process is None or process.poll() is None, "the process ended"
+        time.sleep(0.05)
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(url, timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def s3_server():
+    """Give the address of a server in a process of its own, with nothing in it."""
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    port = endpoint.rpartition(":")[2]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: answers(f"{endpoint}/moto-api/"), process=process)
+        yield endpoint
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            patch.setenv(name, "/nonexistent")
+        with s3_server() as address:
+            yield address
+
+
+@pytest.fixture
+def options(endpoint):
+    return {"key": "me", "secret": SECRET, "client_kwargs": {"endpoint_url": endpoint}}
+
+
+@pytest.fixture
+def bucket(options):
+    """A new bucket."""
+    name = f"bucket-{uuid.uuid4().hex[:8]}"
+    fsspec.filesystem("s3", **options).mkdir(name)
+    return RemoteLocation(f"s3://{name}", options)
+
+
+@pytest.fixture(params=["s3", "memory"])
+def place(request):
+    """A URL under which nothing is."""
+    if request.param == "s3":
+        return join(request.getfixturevalue("bucket"), "place")
+    return RemoteLocation(f"memory://place-{uuid.uuid4().hex}", {})
+
+
+def files(location):
+    """Return fsspec's view of what is under a location: path to bytes."""
+    fs, path = remote.file_system(location)
+    return {name.removeprefix(f"{path}/"): fs.cat_file(name) for name in fs.find(path)}
+
+
+def environment(options):
+    """Return an environment that says what the options say."""
+    return {
+        **os.environ,
+        "AWS_ACCESS_KEY_ID": options["key"],
+        "AWS_SECRET_ACCESS_KEY": options["secret"],
+        "AWS_ENDPOINT_URL": options["client_kwargs"]["endpoint_url"],
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def in_other_process(source, options, *arguments):
+    """Run Python source with the options in its environment; return what it prints."""
+    process = subprocess.run(
+        [sys.executable, "-c", source, *map(str, arguments)],
+        env=environment(options),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+# What is stored
+
+
+def test_object_store__dataset_and_model_come_back(place):
+    X, y = table(9), np.array(["b", "a", "ä"] * 3)
+    dataset = write_dataset(join(place, "data"), X, y)
+    np.testing.assert_array_equal(dataset.take(np.arange(9)), X)
+    assert check_dataset(Dataset.open(join(place, "data"))).problems == ()
+    model = make_model()
+    model.save(join(place, "model"))
+    assert Model.load(join(place, "model")).digest() == model.digest()
+
+
+def test_object_store__missing_chunk(place):
+    dataset = write_dataset(join(place, "data"), table(9))
+    fs, path = remote.file_system(dataset.location)
+    fs.rm_file(f"{path}/X/c/1/0")
+    with pytest.raises(MissingDataError, match=r"chunk X/c/1/0 of .*place.*/data is missing"):
+        Dataset.open(dataset.location).take(np.arange(9))
+
+
+def test_object_store__flipped_byte(place):
+    dataset = write_dataset(join(place, "data"), table(9))
+    fs, path = remote.file_system(dataset.location)
+    good = fs.cat_file(f"{path}/X/c/1/0")
+    fs.pipe_file(f"{path}/X/c/1/0", good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+    with pytest.raises(DamagedDataError, match=r"rows 4 to 8 of .*place.*X cannot be read"):
+        Dataset.open(dataset.location).read_chunk(1)
+
+
+def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
+    dataset = write_dataset(join(bucket, "data"), table(9))
+    source = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).X[8, 2])"
+    with_options = pickle.dumps(dataset).hex()
+    assert (
+        float(in_other_process(source, {**dataset.location.storage_options}, with_options))
+        == (table(9)[8, 2])
+    )
+
+
+def test_object_store__parts_of_other_processes_are_seen(bucket):
+    dataset = write_dataset(join(bucket, "data"), table(9), np.arange(9) % 2)
+    run = Run.start(join(bucket, "run"), dataset, FitParams(n_parts=3), {})
+    run.write_part("moments", 0, {"seconds": 1.0}, {"gram": table(3)})
+    assert set(run.finished_parts("moments", 3)) == {0}
+    source = (
+        "import sys; import numpy as np; from dask_nrbfn import Run; "
+        "Run.open(sys.argv[1]).write_part('moments', 2, {'seconds': 2.0}, {'gram': np.ones(2)})"
+    )
+    in_other_process(source, bucket.storage_options, run.location)
+    assert set(run.finished_parts("moments", 3)) == {0, 2}
+    np.testing.assert_array_equal(run.read_part("moments", 2, "gram"), np.ones(2))
+    run.drop_parts("moments")
+    assert run.finished_parts("moments", 3) == {}
+
+
+# Options
+
+
+def test_remote_location__tells_no_secret(bucket):
+    data, run = join(bucket, "data"), join(bucket, "run")
+    dataset = write_dataset(data, table(9), np.arange(9) % 2)
+    Run.start(run, dataset, FitParams(), {})
+    with pytest.raises(NRBFNError) as caught:
+        Dataset.open(run)
+    shown = [str(run), repr(run), repr(dataset), str(caught.value), repr(dataset.X)]
+    assert not [text for text in shown if SECRET in text]
+    assert not [name for name, value in files(bucket).items() if SECRET.encode() in value]
+    assert json.loads(files(run)["zarr.json"])["attributes"]["dataset"] == f"{bucket}/data"
+
+
+def test_remote_location__equal_hashable_and_sent():
+    location = RemoteLocation("s3://bucket/a", {"client_kwargs": {"endpoint_url": "http://b"}})
+    sent = pickle.loads(pickle.dumps(location))
+    assert sent == location
+    assert hash(sent) == hash(location)
+    assert location != RemoteLocation("s3://bucket/a")
+
+
+def test_remote_location__must_be_a_url():
+    with pytest.raises(ParameterError, match=r"run\.zarr has storage options but is no URL"):
+        RemoteLocation("run.zarr", {"key": "a"})
+
+
+def test_object_store__environment_is_enough(bucket, options, monkeypatch):
+    for name, value in environment(options).items():
+        monkeypatch.setenv(name, value)
+    X, y = load_iris(return_X_y=True)
+    rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)
+    network = NRBFNClassifier(alpha=1e-6, store=str(bucket)).fit(rows, labels)
+    expected = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    np.testing.assert_allclose(network.weights_, expected.weights_, rtol=1e-6)
+    np.testing.assert_array_equal(network.predict(rows).compute(), expected.predict(X))
+
+
+# Replacing
+
+
+class StoppedError(Exception):
+    pass
+
+
+def replace_and_fail(location):
+    with replacing_group(location, kind="dataset", overwrite=True) as group:
+        fill_dataset(group, table(5, seed=1))
+        raise StoppedError
+
+
+def test_replacing__error_leaves_the_old_one(place):
+    write_dataset(join(place, "data"), table(9))
+    before = files(place)
+    with pytest.raises(StoppedError):
+        replace_and_fail(join(place, "data"))
+    assert files(place) == before
+
+
+def test_replacing__error_leaves_nothing_where_nothing_was(place):
+    with pytest.raises(StoppedError):
+        replace_and_fail(join(place, "data"))
+    assert files(place) == {}
+
+
+def test_replacing__the_new_one_replaces_all_of_the_old(place):
+    data = join(place, "data")
+    write_dataset(data, table(9), np.arange(9))
+    write_dataset(join(place, "data-of-others"), table(2))
+    others = files(join(place, "data-of-others"))
+    dataset = write_dataset(data, table(3, seed=1))
+    np.testing.assert_array_equal(dataset.take(np.arange(3)), table(3, seed=1))
+    assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
+    assert files(join(place, "data-of-others")) == others
+    assert {name.split("/")[0] for name in files(place)} == {"data", "data-of-others"}
+
+
+def test_replacing__not_without_overwrite_and_no_other_kind(place):
+    make_model().save(join(place, "model"))
+    before = files(place)
+    for overwrite in (False, True):
+        with (
+            pytest.raises(ExistsError, match="model exists"),
+            replacing_group(join(place, "model"), kind="dataset", overwrite=overwrite),
+        ):
+            pytest.fail("the block must not run")
+    assert files(place) == before
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies):
+    data = join(place, "data")
+    write_dataset(data, table(9))
+    fs, _ = remote.file_system(data)
+    copy, done = fs.copy, []
+
+    def copy_and_fail(sources, targets):
+        if len(done) == copies:
+            raise OSError("the network is gone")
+        done.append(copy(sources, targets))
+
+    monkeypatch.setattr(fs, "copy", copy_and_fail)
+    with pytest.raises(StorageError, match="could not be replaced") as caught:
+        write_dataset(data, table(3, seed=1))
+    with pytest.raises(MissingDataError):
+        Dataset.open(data)
+    unfinished = caught.value.remedy.split("complete at ")[1].split(": move")[0]
+    complete = Dataset.open(RemoteLocation(unfinished, data.storage_options))
+    np.testing.assert_array_equal(complete.take(np.arange(3)), table(3, seed=1))
+    # Another try needs no cleaning up.
+    monkeypatch.undo()
+    assert write_dataset(data, table(4)).n_rows == 4
+
+
+def test_replacing__a_whole_bucket(bucket):
+    with pytest.raises(ParameterError, match="is a whole bucket") as caught:
+        write_dataset(bucket, table(3))
+    assert f"{bucket}/name.zarr" in caught.value.remedy
+
+
+# Errors
+
+
+def refused(action):
+    """Return the error of an action that a user can mend, which comes in reasonable time."""
+    start = time.perf_counter()
+    with pytest.raises(NRBFNError) as caught:
+        action()
+    assert time.perf_counter() - start < 20
+    assert caught.value.problem.endswith(".")
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_errors__no_such_bucket(options):
+    nowhere = RemoteLocation("s3://no-such-bucket/data", options)
+    assert not exists(nowhere)
+    assert "there is no dataset at" in refused(lambda: Dataset.open(nowhere)).problem
+    error = refused(lambda: write_dataset(nowhere, table(3)))
+    assert isinstance(error, MissingDataError)
+    assert "bucket does not exist" in error.problem
+    assert "Make the bucket" in error.remedy
+
+
+def require_credentials(endpoint, after_actions):
+    request = urllib.request.Request(
+        f"{endpoint}/moto-api/reset-auth",
+        data=str(after_actions).encode(),
+        headers={"Content-Type": "text/plain"},
+    )
+    with urllib.request.urlopen(request, timeout=5):
+        pass
+
+
+def test_errors__wrong_credentials(endpoint, bucket):
+    write_dataset(join(bucket, "data"), table(3))
+    require_credentials(endpoint, 0)
+    try:
+        for action in (
+            lambda: Dataset.open(join(bucket, "data")),
+            lambda: write_dataset(join(bucket, "new"), table(3)),
+            lambda: locked_run(join(bucket, "run")).__enter__(),
+        ):
+            error = refused(action)
+            assert "is refused (PermissionError: " in error.problem
+            assert "Check the credentials" in error.remedy
+    finally:
+        require_credentials(endpoint, "inf")
+
+
+def test_errors__no_credentials(bucket, endpoint):
+    location = RemoteLocation(f"{bucket}/data", {"client_kwargs": {"endpoint_url": endpoint}})
+    assert "Check the credentials" in refused(lambda: Dataset.open(location)).remedy
+
+
+def test_errors__nobody_listens(options):
+    unreachable = {**options, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
+    location = RemoteLocation("s3://bucket/data", unreachable)
+    error = refused(lambda: Dataset.open(location))
+    assert isinstance(error, StorageError)
+    assert "s3://bucket/data cannot be read or written (EndpointConnectionError" in error.problem
+    assert "Check the network" in error.remedy
+
+
+def test_errors__no_answer(options, monkeypatch):
+    monkeypatch.setattr(remote, "_METADATA_TIMEOUT_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        location = RemoteLocation(
+            "s3://bucket/data", {**options, "client_kwargs": {"endpoint_url": address}}
+        )
+        error = refused(lambda: Dataset.open(location))
+    assert "no answer in 1 s" in error.problem
+
+
+def test_errors__package_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    error = refused(lambda: Dataset.open("gs://bucket/data"))
+    assert "needs a package that is not installed" in error.problem
+    assert "dask-nrbfn[gcs]" in error.remedy
+
+
+def test_errors__unknown_protocol_and_option(options):
+    assert "s4" in refused(lambda: Dataset.open("s4://bucket/data")).problem
+    wrong = RemoteLocation("s3://bucket/data", {**options, "colour": "red"})
+    assert "colour" in refused(lambda: Dataset.open(wrong)).problem
+
+
+# Storage options of the command line
+
+
+def inspect(*arguments):
+    """Inspect in this process; return the exit code and standard error."""
+    result = CliRunner().invoke(commands, ["inspect", *map(str, arguments)])
+    return result.exit_code, result.stderr
+
+
+def test_storage_option__reaches_the_file_system(bucket, options):
+    write_dataset(join(bucket, "data"), table(3))
+    assert inspect(f"{bucket}/data", *storage_arguments(options)) == (0, "")
+
+
+def test_storage_option__json_and_nested(monkeypatch):
+    seen = []
+    monkeypatch.setattr(cli, "describe", lambda location: seen.append(location) or {})
+    texts = ["a.b.c=1", "a.b.d=x=y", "a.e=null", 'f="1"', "g=", "h=[true]"]
+    inspect("s3://bucket/data", *(word for text in texts for word in ("--storage-option", text)))
+    expected = {"a": {"b": {"c": 1, "d": "x=y"}, "e": None}, "f": "1", "g": "", "h": [True]}
+    assert seen == [RemoteLocation("s3://bucket/data", expected)]
+
+
+@pytest.mark.parametrize("texts", [["secret"], ["=secret"], ["a..b=secret"], ["a=1", "a.b=secret"]])
+def test_storage_option__wrong_ones_are_not_repeated(texts):
+    arguments = [word for text in texts for word in ("--storage-option", text)]
+    code, err = inspect("s3://bucket/data", *arguments)
+    assert code == 2
+    assert "--storage-option" in err
+    assert "secret" not in err
+
+
+def test_storage_option__without_a_url(tmp_path):
+    code, err = inspect(tmp_path, "--storage-option", "key=a")
+    assert code == 2
+    assert "storage options are given, but no URL" in err
+
+
+# Jobs
+
+
+HOLD = """
+import sys, time
+from dask_nrbfn.storage.lock import locked_run
+with locked_run(sys.argv[1]):
+    print("locked", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_lease__of_another_process(bucket):
+    run = join(bucket, "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run)],
+        env=environment(bucket.storage_options),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(RunBusyError, match=f"process {holder.pid} on ") as caught:
+            locked_run(run).__enter__()
+        assert str(run) in caught.value.problem
+        assert not exists(run)
+    finally:
+        holder.kill()
+        holder.communicate()
+    with locked_run(run):
+        assert len(files(bucket)) == 1
+    assert files(bucket) == {}
+
+
+def storage_arguments(options):
+    texts = [f"key={options['key']}", f"secret={options['secret']}"]
+    texts.append(f"client_kwargs.endpoint_url={options['client_kwargs']['endpoint_url']}")
+    return [argument for text in texts for argument in ("--storage-option", text)]
+
+
+def start(options, *arguments):
+    """Start a command in its own process group, so that it can be killed with its workers."""
+    return subprocess.Popen(
+        [*PROGRAM, *map(str, arguments), *storage_arguments(options)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def command(options, *arguments):
+    """Run a command to its good end; return what it printed and logged."""
+    process = start(options, *arguments)
+    try:
+        out, log = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert process.returncode == 0, log
+    assert SECRET not in out + log
+    return out, log
+
+
+FIT = ("--alpha", 1e-6, "--parts", 4, "--workers", 2, "--threads", 1)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    return tmp_path / "rows.npz"
+
+
+@pytest.mark.slow
+def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
+    data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
+    command(options, "ingest", rows, data, "--chunk-rows", 20)
+    command(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
+    assert "problem            none" in command(options, "check", data)[0]
+
+    killed = start(options, "fit", data, run, *FIT)
+    wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
+    # It must not be done before the second has started.
+    os.killpg(killed.pid, signal.SIGSTOP)
+    second = start(options, "fit", data, run, *FIT[:4], "--workers", 0)
+    try:
+        assert f"process {killed.pid} on " in second.communicate(timeout=60)[1]
+        assert second.returncode == 2
+    finally:
+        second.kill()
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.communicate()
+    stages = Run.open(run).stages
+    assert "neighbors" in stages
+    assert "model" not in stages
+
+    log = command(options, "fit", data, run, *FIT)[1]
+    assert "neighbors:" not in log
+    assert "model:" in log
+    X, y = load_iris(return_X_y=True)
+    expected = NRBFNClassifier(alpha=1e-6, n_parts=4).fit(X, y)
+    np.testing.assert_allclose(Model.load(run).weights, expected.weights_, rtol=1e-6)
+
+    assert "error_rate" in command(options, "evaluate", run, data, "--workers", 0)[0]
+    command(options, "predict", run, data, out, "--workers", 2, "--threads", 1)
+    assert "predictions" in command(options, "inspect", out)[0]
+    assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
+
+
+SETTINGS = """
+[data]
+train = {{ source = "rows.npz" }}
+test = {{ source = "rows.npz" }}
+[fit]
+alpha = 1e-6
+[engine]
+workers = 0
+threads = 1
+[output]
+directory = "{bucket}"
+predictions = "predictions.csv"
+[storage]
+key = "me"
+secret = "{secret}"
+client_kwargs = {{ endpoint_url = "{endpoint}" }}
+"""
+
+
+@pytest.mark.slow
+def test_jobs__storage_table(bucket, endpoint, rows):
+    settings = rows.with_name("settings.toml")
+    settings.write_text(SETTINGS.format(bucket=bucket, secret=SECRET, endpoint=endpoint))
+    for job in ("ingest", "ingest", "fit", "predict", "evaluate"):
+        process = run_script(f"workflows/jobs/{job}.py", settings, cwd="/")
+        assert process.returncode == 0, process.stderr
+        assert SECRET not in process.stdout + process.stderr
+    assert json.loads(process.stdout)["rows"] == 150
+    assert len(rows.with_name("predictions.csv").read_text().splitlines()) == 151
+    assert {name.split("/")[0] for name in files(bucket)} == {"train.zarr", "test.zarr", "run.zarr"}
+
+
+def test_estimator__store_with_options_on_workers(bucket, two_workers):
+    X, y = load_iris(return_X_y=True)
+    rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)
+    with two_workers.client.as_current():
+        network = NRBFNClassifier(alpha=1e-6, store=bucket).fit(rows, labels)
+        predicted = network.predict(rows).compute()
+    np.testing.assert_array_equal(predicted, NRBFNClassifier(alpha=1e-6).fit(X, y).predict(X))

@@ -1,0 +1,206 @@
+"""Any process may die at any moment; started again, a fit ends with the same bits."""
+
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.engine.settings import worker_environment
+from dask_nrbfn.storage.run import Run
+from tests.engine.processes import PATIENCE_S, Processes, alive, kill_tree, wait_until
+from tests.tables import spirals, write_table
+
+pytestmark = pytest.mark.slow
+
+# Options of the fits that are disturbed.
+FITS = [
+    pytest.param(("--neighbors", "exact"), id="exact"),
+]
+
+N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
+N_SEEDS = 20
+MAX_STARTS = 5
+VICTIMS = ("worker", "nanny", "scheduler", "job")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Give the path of a dataset."""
+    path = tmp_path_factory.mktemp("table") / "data.zarr"
+    write_table(path, *spirals(N_ROWS, n_features=8))
+    return path
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Give a cluster for all tests; whoever needs it revives what was killed before."""
+    with Processes(tmp_path_factory.mktemp("cluster")) as processes:
+        yield processes
+
+
+class Job:
+    """``dask_nrbfn fit`` on a cluster, started as often as it takes."""
+
+    def __init__(self, cluster, table, run, options, basis_size=BASIS_SIZE, n_parts=N_PARTS):
+        self.cluster, self.run, self.log = cluster, run, run.with_suffix(".log")
+        self._command = [
+            *(sys.executable, "-m", "dask_nrbfn", "fit", str(table), str(run)),
+            *("--basis-size", str(basis_size), "--parts", str(n_parts), *options),
+            *("--scheduler", cluster.address),
+        ]
+        self._process = None
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=os.environ | worker_environment(1)
+            )
+
+    def kill(self):
+        kill_tree(self._process.pid)
+        self._process.wait(PATIENCE_S)
+
+    def wait_until(self, condition):
+        """Wait for something the job does, and bring back what dies, or was dying before."""
+        wait_until(lambda: self.cluster.revive() or condition())
+
+    def is_alive(self):
+        return alive(self._process)
+
+    def finish(self):
+        """Bring back what dies until the job ends well; return how often it was started."""
+        for n_starts in range(1, MAX_STARTS + 1):
+            deadline = time.monotonic() + 2 * PATIENCE_S
+            while self.is_alive():
+                assert time.monotonic() < deadline, self.log.read_text()
+                self.cluster.revive()
+                time.sleep(0.05)
+            if self._process.returncode == 0:
+                return n_starts
+            # 2 is an error that tells how to mend it, -9 the killed job itself.
+            assert self._process.returncode in (2, -9), self.log.read_text()
+            self.start()
+        raise AssertionError(self.log.read_text())
+
+    def bits(self):
+        moments = Run.open(self.run)
+        return {name: moments.read(f"moments/{name}") for name in ("packed_gram", "cross")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, table, tmp_path_factory):
+    """Give a function that returns bits and seconds of an undisturbed fit that has begun."""
+    done = {}
+
+    def fit(options, **size):
+        key = (options, *size.values())
+        if key not in done:
+            cluster.revive()
+            run = tmp_path_factory.mktemp("undisturbed") / "run"
+            job = Job(cluster, table, run, options, **size)
+            job.start()
+            job.wait_until(job.run.exists)
+            start = time.monotonic()
+            assert job.finish() == 1
+            done[key] = job.bits(), time.monotonic() - start
+        return done[key]
+
+    return fit
+
+
+def assert_same_bits(job, expected):
+    for name, values in job.bits().items():
+        np.testing.assert_array_equal(values, expected[name], strict=True)
+
+
+@pytest.mark.parametrize("seed", range(N_SEEDS))
+@pytest.mark.parametrize("options", FITS)
+def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, options, seed):
+    expected, seconds = undisturbed(options)
+    rng = random.Random(seed)
+    job = Job(cluster, table, tmp_path / "run", options)
+    cluster.revive()
+    job.start()
+    if seed >= len(VICTIMS):
+        # The first of each kind die earlier, mostly while the job connects.
+        job.wait_until(job.run.exists)
+    time.sleep(rng.uniform(0, seconds))
+    victim = VICTIMS[seed % len(VICTIMS)]
+    if victim == "job":
+        job.kill()
+    else:
+        cluster.kill(victim)
+    job.finish()
+    assert_same_bits(job, expected)
+    assert "Traceback" not in job.log.read_text()
+
+
+# Large enough that each stage lasts long enough to be killed in its middle.
+LARGE = {"basis_size": 2000, "n_parts": 40}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stage", ["neighbors", "moments"])
+def test_fit__a_byte_of_a_finished_part_flips(cluster, table, undisturbed, tmp_path, stage, seed):
+    options = ("--neighbors", "exact")
+    expected, _ = undisturbed(options, **LARGE)
+    rng = random.Random(seed)
+    job = Job(cluster, table, tmp_path / "run", options, **LARGE)
+    cluster.revive()
+    job.start()
+    parts = job.run / stage / "parts"
+    job.wait_until(lambda: len(list(parts.glob("*/zarr.json"))) > 5)
+    job.kill()
+    flipped = flip_byte(rng, rng.choice(files_of_finished_parts(job.run, stage)))
+    job.log.unlink()
+    job.start()
+    assert job.finish() == 1
+    assert_same_bits(job, expected)
+    assert re.search(r"damaged|checksum|cannot be read", job.log.read_text()), flipped
+    assert re.search(r"(done|computed) again", job.log.read_text()), flipped
+
+
+def files_of_finished_parts(run, stage):
+    parts = run / stage / "parts"
+    records = parts.glob("*/zarr.json")
+    finished = [path.parent.name for path in records if '"record"' in path.read_text()]
+    assert finished, f"{stage} was not killed in its middle"
+    directories = [parts / index for index in finished]
+    if stage == "neighbors":
+        # Parts of fewer rows than a chunk is wide are one chunk each.
+        names = itertools.product(finished, ("indices", "distances"))
+        directories += [run / stage / name / "c" / index for index, name in names]
+    files = [path for directory in directories for path in directory.rglob("*") if path.is_file()]
+    # Nobody reads the metadata of the group of one attempt, parts/3/0f3a.../zarr.json.
+    return sorted(path for path in files if path.name != "zarr.json" or path.parents[2] != parts)
+
+
+def flip_byte(rng, path):
+    content = bytearray(path.read_bytes())
+    position = rng.randrange(len(content))
+    content[position] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return f"bit of byte {position} of {path}"
+
+
+def test_fit__scheduler_dies_and_does_not_come_back(cluster, table, tmp_path):
+    job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **LARGE)
+    cluster.revive()
+    job.start()
+    job.wait_until(lambda: (job.run / "neighbors" / "parts").exists())
+    cluster.kill("scheduler")
+    wait_until(lambda: not job.is_alive())
+    log = job.log.read_text()
+    assert "Traceback" not in log
+    problem, remedy = log.splitlines()[-2:]
+    assert problem == f"error: the connection to the scheduler {cluster.address} is lost."
+    assert remedy == "  fix: Start the scheduler and the job again: finished parts are kept."
+    job.start()
+    assert job.finish() == 1
+    assert "parts found" in job.log.read_text()

@@ -1,0 +1,128 @@
+"""Fit drawn rows on one worker of limited memory and show each stage beside its plan.
+
+The rows are streamed into a dataset, so that no process ever holds the table. With several numbers
+of rows the last table shows how the cost of a row depends on how many there are:
+
+    python workflows/benchmarks/plan.py 500000 5000000 --memory 4GiB
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from dask.utils import format_bytes
+from sheets import SheetSource
+
+from dask_nrbfn import (
+    EngineOptions,
+    FitParams,
+    NRBFNError,
+    Plan,
+    Run,
+    connect,
+    fit_dataset,
+    ingest_source,
+    plan_fit,
+)
+from dask_nrbfn.stages.plan import measure_rates
+
+N_FEATURES = 32
+
+
+def main() -> int:
+    """Draw the rows, plan, fit and print the tables."""
+    options = parse_options()
+    params = FitParams(
+        basis_size=options.basis_size,
+        neighbors=options.neighbors,
+        n_partitions=options.partitions,
+        overlap=options.overlap,
+    )
+    engine_options = EngineOptions(
+        workers=options.workers, threads=options.threads, memory=options.memory
+    )
+    runs = []
+    with tempfile.TemporaryDirectory(prefix="plan-", dir=options.scratch) as scratch:
+        try:
+            for n_rows in options.rows:
+                source = SheetSource(n_rows, N_FEATURES)
+                dataset = ingest_source(source, f"{scratch}/{n_rows}.zarr")
+                with connect(engine_options) as engine:
+                    rates = measure_rates(dataset, params, engine)
+                    plan = plan_fit(dataset, params, engine, rates)
+                    run = fit_dataset(dataset, f"{scratch}/run-{n_rows}.zarr", params, engine)
+                print(stage_table(plan, run), flush=True)
+                runs.append(run)
+        except NRBFNError as error:
+            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
+            return 2
+        print(row_table(runs))
+    return 0
+
+
+def parse_options() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=int, nargs="+")
+    parser.add_argument("--basis-size", type=int, default=2000)
+    parser.add_argument("--memory", default="4GiB", help="limit of a worker")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--neighbors", default="auto", help="auto, exact or approximate")
+    parser.add_argument("--partitions", type=int, help="default: as many as the plan says")
+    parser.add_argument("--overlap", type=int, default=FitParams.overlap)
+    parser.add_argument("--scratch", help="directory for rows and run; default: the system's")
+    return parser.parse_args()
+
+
+def stage_table(plan: Plan, run: Run) -> str:
+    """Return predicted and measured seconds and bytes of every stage."""
+    stages = run.stages
+    lines = [
+        f"\n{run.n_rows} rows, {plan.n_basis} basis rows, {plan.method} neighbours in "
+        f"{plan.n_partitions} partition(s), {format_bytes(plan.memory_bytes)} for a task",
+        f"{'':<12}{'seconds':^32}{'bytes of a worker':^32}",
+        f"{'stage':<12}" + 2 * f"{'predicted':>11}{'measured':>11}{'ratio':>9} ",
+    ]
+    for planned in plan.stages:
+        record = stages[planned.cost.stage]
+        seconds, peak = record["seconds"], record["peak_bytes"]
+        held = planned.cost.held_bytes
+        lines.append(
+            f"{planned.cost.stage:<12}"
+            f"{planned.seconds:>11.1f}{seconds:>11.1f}{seconds / planned.seconds:>9.2f} "
+            f"{format_bytes(held):>11}{format_bytes(peak):>11}{peak / held:>9.2f}"
+        )
+    expected = sum(planned.seconds for planned in plan.stages)
+    measured = sum(record["seconds"] for record in stages.values())
+    peak = max(record["peak_bytes"] for record in stages.values())
+    held = max(planned.cost.held_bytes for planned in plan.stages)
+    lines.append(
+        f"{'all':<12}{expected:>11.1f}{measured:>11.1f}{measured / expected:>9.2f} "
+        f"{format_bytes(held):>11}{format_bytes(peak):>11}{peak / held:>9.2f}"
+    )
+    audit = stages["recall"]
+    lines.append(
+        f"recall {audit['recall']:.4f} +- {audit['recall_standard_error']:.4f}, "
+        f"eps {stages['weights']['fitting_error']:.4f}"
+    )
+    return "\n".join(lines)
+
+
+def row_table(runs: Sequence[Run]) -> str:
+    """Return the microseconds of a row in every stage of every run."""
+    heads = "".join(f"{run.n_rows:>12,}" for run in runs)
+    lines = [f"\n{'us of a row':<12}{heads}"]
+    stages = [run.stages for run in runs]
+    for stage in stages[0]:
+        costs = (
+            1e6 * records[stage]["seconds"] / run.n_rows
+            for run, records in zip(runs, stages, strict=True)
+        )
+        lines.append(f"{stage:<12}" + "".join(f"{cost:>12.2f}" for cost in costs))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""Time prediction on dask against the machine's own rate of ``X @ G.T``.
+
+Labels and scores of all rows are written, as by dask-nrbfn predict. Starting the workers and the
+fit are not timed:
+
+    python workflows/benchmarks/predict.py mnist.zarr --basis-size 8787
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+
+from prepare import add_options, open_dataset, product_rate
+
+from dask_nrbfn import (
+    EngineOptions,
+    FitParams,
+    NRBFNError,
+    connect,
+    fit_dataset,
+    predict_dataset,
+)
+
+
+def main() -> int:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, rows=100_000, features=784, basis=2000)
+    options = parser.parse_args()
+    params = FitParams(basis_size=options.basis_size)
+    with tempfile.TemporaryDirectory(prefix="predict-", dir=options.scratch) as scratch:
+        try:
+            dataset = open_dataset(options, scratch)
+            with connect(EngineOptions()) as engine:
+                run = fit_dataset(dataset, f"{scratch}/run.zarr", params, engine)
+                n, p, r = dataset.n_rows, dataset.n_features, run.basis_size()
+                rates = [product_rate(r, p, engine.threads)]
+                start = time.perf_counter()
+                predict_dataset(run.location, dataset, f"{scratch}/out.zarr", engine)
+                seconds = time.perf_counter() - start
+                rates.append(product_rate(r, p, engine.threads))
+        except NRBFNError as error:
+            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
+            return 2
+    flops = 2 * n * r * p + 2 * n * r * dataset.n_classes + 4 * n * r
+    floor = sum(rates) / len(rates)
+    print(f"{n} x {p}, {r} basis rows: {seconds:.2f} s, {n / seconds:,.0f} rows a second")
+    print(f"GFLOP/s {flops / seconds / 1e9:.1f}  (2 n r p + 2 n r K + 4 n r)")
+    print(f"floor   {floor / 1e9:.1f}  (X @ G.T)")
+    print(f"ratio   {flops / seconds / floor:.3f}  (prediction to floor)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

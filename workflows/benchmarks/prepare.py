@@ -1,0 +1,74 @@
+"""What benchmarks of single stages share: rows, the stages before, and the machine's own rate."""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from sheets import SheetSource
+from threadpoolctl import threadpool_limits
+
+from dask_nrbfn import Dataset, FitParams, Run, ingest_source
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.stages.fit import STAGES, check_fit, run_stage, start_run
+
+PRODUCT_ROWS = 4096
+REPEATS = 3
+
+
+def add_options(parser: argparse.ArgumentParser, *, rows: int, features: int, basis: int) -> None:
+    """Add the options that say what is computed, with these defaults."""
+    parser.add_argument("dataset", nargs="?", help="made by dask-nrbfn ingest; default: drawn rows")
+    parser.add_argument("--rows", type=int, default=rows, help="of the drawn dataset")
+    parser.add_argument("--features", type=int, default=features, help="of the drawn dataset")
+    parser.add_argument("--basis-size", type=int, default=basis)
+    parser.add_argument("--scratch", help="directory for rows and runs; default: the system's")
+
+
+def open_dataset(options: argparse.Namespace, scratch: str) -> Dataset:
+    """Open the dataset that was named, or draw one."""
+    if options.dataset is not None:
+        return Dataset.open(options.dataset)
+    source = SheetSource(options.rows, options.features)
+    return ingest_source(source, f"{scratch}/dataset.zarr")
+
+
+def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) -> Run:
+    """Begin a run."""
+    search = check_fit(dataset, params, engine)
+    return start_run(location, dataset, params, search, engine)
+
+
+def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
+    """Run the stages before `stage` that are not finished."""
+    for earlier in list(STAGES)[: list(STAGES).index(stage)]:
+        if earlier not in run.stages:
+            run_stage(earlier, run, dataset, engine)
+
+
+def symmetric_rate(n_basis: int, threads: int) -> float:
+    """Return flops a second of ``W.T @ W``.
+
+    numpy computes one triangle (syrk), so ``n r^2`` flops are counted for W (n, r).
+    """
+    W = np.random.default_rng(0).random((PRODUCT_ROWS, n_basis))
+    return PRODUCT_ROWS * n_basis**2 / _best_seconds(lambda: W.T @ W, threads)
+
+
+def product_rate(n_basis: int, n_features: int, threads: int) -> float:
+    """Return flops a second of ``X @ G.T``, ``2 n r p`` for X (n, p) and G (r, p)."""
+    rng = np.random.default_rng(0)
+    X, G = rng.random((PRODUCT_ROWS, n_features)), rng.random((n_basis, n_features))
+    out = np.empty((PRODUCT_ROWS, n_basis))
+    seconds = _best_seconds(lambda: np.matmul(X, G.T, out=out), threads)
+    return 2 * PRODUCT_ROWS * n_basis * n_features / seconds
+
+
+def _best_seconds(product: Callable[[], object], threads: int) -> float:
+    seconds = []
+    with threadpool_limits(threads):
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            product()
+            seconds.append(time.perf_counter() - start)
+    return min(seconds)
