@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.neighbors.cost import candidate_list
+from dask_nrbfn.neighbors.cost import candidate_list, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
 
 # One build at a time in a process: numba's threads are shared by all of them.
@@ -40,12 +40,12 @@ def approximate_neighbors(
         warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
         graph = NNDescent(
             rows,
-            n_neighbors=n_neighbors + 1,
+            n_neighbors=min(searched_neighbors(n_neighbors) + 1, len(rows)),
             max_candidates=candidate_list(n_neighbors),
             random_state=seed,
             n_jobs=threads,
         ).neighbor_graph
-    found = drop_self(graph[0].astype(np.int64), np.arange(len(rows)))
+    found = drop_self(graph[0].astype(np.int64), np.arange(len(rows)))[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
         found[incomplete] = exact_neighbors(rows, incomplete, n_neighbors=n_neighbors)

@@ -61,7 +61,12 @@ class RadialFeatures:
         return cls(basis, float(width), scaling, centre, slopes)
 
     def activations(
-        self, X: NDArray[Any], *, out: Floats | None = None, threads: int = 1
+        self,
+        X: NDArray[Any],
+        *,
+        out: Floats | None = None,
+        scratch: Floats | None = None,
+        threads: int = 1,
     ) -> Floats:
         """Return the activations, float64 (b, r); every row sums to 1.
 
@@ -70,13 +75,15 @@ class RadialFeatures:
         X : array (b, p)
         out : float64 (b, r), optional
             Where to put the result, to save allocating it anew for every block.
+        scratch : float64 (b, p + 1), optional
+            For the centred rows, likewise.
         threads : int
 
         Notes
         -----
         Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        Phi = self._exponents(X, out, threads)
+        Phi = self._exponents(X, out, scratch, threads)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
@@ -102,7 +109,7 @@ class RadialFeatures:
         -----
         The K sums are divided instead of the r activations.
         """
-        exponents = self._exponents(X, buffer, threads)
+        exponents = self._exponents(X, buffer, None, threads)
         totals = over_strips(
             lambda strip: _exponentials_in_place(exponents[strip]), exponents.shape, threads
         )
@@ -110,8 +117,12 @@ class RadialFeatures:
         sums /= np.concatenate(totals)
         return sums
 
-    def _exponents(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
-        rows = _centred_rows(X, self._centre, self.scaling, ones=1, threads=threads)
+    def _exponents(
+        self, X: NDArray[Any], out: Floats | None, scratch: Floats | None, threads: int
+    ) -> Floats:
+        if scratch is None:
+            scratch = np.empty((len(X), len(self._centre) + 1))
+        rows = _centred_rows(X, self._centre, self.scaling, out=scratch, threads=threads)
         exponents: Floats = np.matmul(rows, self._slopes.T, out=out)
         return exponents
 
@@ -140,7 +151,8 @@ class BasisDistances:
         """Prepare the distances to `basis` (r, p), scaled."""
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
-        factors = _centred_rows(basis, centre, None, ones=2, threads=1)
+        factors = np.empty((basis.shape[0], basis.shape[1] + 2))
+        _centred_rows(basis, centre, None, out=factors, threads=1)
         centred = factors[:, :-2]
         factors[:, -1] = _row_dots(centred, centred)
         centred *= -2.0
@@ -180,7 +192,8 @@ class BasisDistances:
         return sum(over_strips(total_of, products.shape, threads))
 
     def _products(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
-        rows = _centred_rows(X, self._centre, self.scaling, ones=2, threads=threads)
+        rows = np.empty((len(X), len(self._centre) + 2))
+        _centred_rows(X, self._centre, self.scaling, out=rows, threads=threads)
         rows[:, -2] = _row_dots(rows[:, :-2], rows[:, :-2])
         products: Floats = np.matmul(rows, self._factors.T, out=out)
         return products
@@ -205,18 +218,18 @@ def _exponentials_in_place(exponents: Floats) -> Floats:
 
 
 def _centred_rows(
-    X: NDArray[Any], centre: Floats, scaling: Scaling | None, *, ones: int, threads: int
+    X: NDArray[Any], centre: Floats, scaling: Scaling | None, *, out: Floats, threads: int
 ) -> Floats:
-    """Return rows scaled and about `centre`, float64 (b, p + ones), with columns of ones."""
+    """Put rows scaled and about `centre` into `out` (b, p + ...), and ones behind them."""
     p = len(centre)
-    rows = np.ones((len(X), p + ones))
 
     def centre_strip(strip: slice) -> None:
         scaled = X[strip] if scaling is None else scaling.apply(X[strip])
-        np.subtract(scaled, centre, out=rows[strip, :p])
+        np.subtract(scaled, centre, out=out[strip, :p])
+        out[strip, p:] = 1.0
 
-    over_strips(centre_strip, rows.shape, threads)
-    return rows
+    over_strips(centre_strip, out.shape, threads)
+    return out
 
 
 def _row_dots(A: Floats, B: Floats) -> Floats:

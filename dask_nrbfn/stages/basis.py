@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.confidence import (
 from dask_nrbfn.stages.costs import largest_basis
 from dask_nrbfn.stages.neighbors import decided_search
 from dask_nrbfn.stages.parts import PartResult, block_rows, regroup, run_parts, run_tasks
+from dask_nrbfn.stages.space import search_block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
@@ -47,7 +48,9 @@ def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """
     params, cap = run.params, None
     if params.basis_size is None:
-        cap = max(largest_basis(dataset, params, decided_search(run), engine), dataset.n_classes)
+        most = max(largest_basis(dataset, params, decided_search(run), engine), dataset.n_classes)
+        # Taken up again with other memory, a run keeps to the basis that it began with.
+        cap = run.decide("basis", {"cap": most})["cap"]
     arguments = [(run.location, dataset.location, cap)]
     (chosen,) = run_tasks(engine, _choose_basis, arguments, label="basis")
     record = {
@@ -89,7 +92,9 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     n_below, first = 0, start
     blocks = dataset.blocks(start, stop, block_rows(dataset.n_features))
     hashes_of_blocks = (hash_rows(X, seed=run.params.seed) for X, _ in blocks)
-    for hashes in regroup(hashes_of_blocks, run.chunk_rows):
+    # Several chunks are read and written at a time.
+    size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    for hashes in regroup(hashes_of_blocks, size):
         last = first + len(hashes)
         indices = run.read("neighbors/indices", first, last)
         confidence = soft_confidence(

@@ -20,21 +20,24 @@ from dask_nrbfn.neighbors import (
     nearest_rows,
     update_rate,
 )
-from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.numeric.confidence import Candidates, hash_rows, keep_best, soft_confidence
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures, sum_of_distances
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import ColumnStatistics
+from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, get_array, read_rows, write_array
+from dask_nrbfn.storage.group import Location, create_array, read_rows
 
 # Each kernel runs for so long, on blocks of so many rows; together a few seconds.
 _SECONDS = 0.15
 _ROWS = 4096
 _SEARCHED_ROWS = 8192
+_LEAST_ROWS = 256
+_MAX_ELEMENTS = 2**23
 _MAX_BASIS = 1500
-_AUDITED_ROWS = 1000
-_WRITTEN_VALUES = 2**22
+_SELECTED_ROWS = 2**17
+_WRITTEN_ROWS = 2**17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,8 @@ class Rates:
     measured_values : float
         Differences of neighbours.
     merged_candidates : float
+    selected_rows : float
+        Candidates for the basis.
     routed_distances : float
         Distances to the centroids of partitions.
     weighed_neighbors : float
@@ -84,6 +89,7 @@ class Rates:
     updates: float
     measured_values: float
     merged_candidates: float
+    selected_rows: float
     routed_distances: float
     weighed_neighbors: float
     read_bytes: float
@@ -102,7 +108,8 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     """
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)
-    X = np.resize(chunk.astype(np.float64), (_SEARCHED_ROWS, dataset.n_features))
+    n_rows = max(_LEAST_ROWS, min(_SEARCHED_ROWS, _MAX_ELEMENTS // dataset.n_features))
+    X = np.resize(chunk[:n_rows].astype(np.float64), (n_rows, dataset.n_features))
     # Rows of a short dataset repeat here; noise keeps them apart, as different rows are.
     X = X + 1e-3 * (X.std() + 1e-12) * np.random.default_rng(0).standard_normal(X.shape)
     threads = blas_threads()
@@ -111,7 +118,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
         read_bytes=read_bytes,
         scratch_bytes=_scratch_rate(),
         **_network_rates(X[:_ROWS], min(n_basis, _MAX_BASIS)),
-        **_search_rates(X, min(n_neighbors, _ROWS // 4)),
+        **_search_rates(X, min(n_neighbors, len(X) // 4)),
     )
 
 
@@ -136,23 +143,37 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
         "roots": n * r / max(distances_s - exponents_s, 0.2 * distances_s),
         "column_values": X.size / _seconds(lambda: ColumnStatistics.from_block(X)),
         "hashed_values": X.size / _seconds(lambda: hash_rows(X, seed=0)),
+        "selected_rows": _SELECTED_ROWS / _seconds(_selection(n_basis)),
     }
+
+
+def _selection(n_basis: int) -> Callable[[], object]:
+    """Return the choice of a basis among drawn rows."""
+    rng = np.random.default_rng(0)
+    candidates = Candidates(
+        rng.random(_SELECTED_ROWS),
+        rng.integers(2**63, size=_SELECTED_ROWS, dtype=np.uint64),
+        rng.integers(10, size=_SELECTED_ROWS),
+        np.arange(_SELECTED_ROWS),
+    )
+    pool = keep_best(Candidates.none(), candidates, size=n_basis, n_classes=10)
+    return lambda: keep_best(pool, candidates, size=n_basis, n_classes=10)
 
 
 def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
     rows = X.astype(np.float32)
     n, p = rows.shape
-    few = rows[:_ROWS]
+    few, audited = rows[:_ROWS], rows[:AUDITED_ROWS]
     indices = exact_neighbors(few, np.arange(len(few)), n_neighbors=k)
     found = measure_neighbors(few, few, indices)
     twice = np.hstack([found.indices, found.indices + 1])
     distances = np.hstack([found.distances, found.distances])
     partitions = Partitions(X[:64], np.zeros(64), np.ones(64))
     exact_s = _seconds(lambda: exact_neighbors(rows, np.arange(n), n_neighbors=k))
-    audit_s = _seconds(lambda: nearest_rows(rows, rows[:_AUDITED_ROWS], count=k + 1))
+    audit_s = _seconds(lambda: nearest_rows(rows, audited, count=k + 1))
     return {
         "pairs": n**2 / exact_s,
-        "audited_pairs": n * _AUDITED_ROWS / audit_s,
+        "audited_pairs": n * len(audited) / audit_s,
         "measured_values": indices.size
         * p
         / _seconds(lambda: measure_neighbors(few, few, indices)),
@@ -176,13 +197,21 @@ def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
 
 def _scratch_rate() -> float:
     """Return the bytes a second of writing an array to a temporary directory and reading it."""
-    values = np.random.default_rng(0).random(_WRITTEN_VALUES)
+    values = np.random.default_rng(0).random((_WRITTEN_ROWS, 20))
     with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
         group = zarr.create_group(directory)
 
         def write_and_read() -> None:
-            write_array(group, "values", values, "value")
-            read_rows(get_array(group, "values"))
+            array = create_array(
+                group,
+                "values",
+                shape=values.shape,
+                dtype=values.dtype,
+                chunks=(_ROWS, 20),
+                dimensions=("row", "value"),
+            )
+            array[...] = values
+            read_rows(array)
 
         return 2 * values.nbytes / _seconds(write_and_read)
 

@@ -11,14 +11,14 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.neighbors import COMPILATION_S, MAX_IMBALANCE, candidate_updates, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.exact_search import exact_search_bytes
-from dask_nrbfn.stages.moments import moments_bytes, solve_bytes
+from dask_nrbfn.stages.moments import combine_bytes, moments_bytes, solve_bytes
 from dask_nrbfn.stages.neighbors import NeighborSearch
-from dask_nrbfn.stages.partitions import SAMPLE_ROWS_PER_PARTITION
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.space import (
     LIST_BYTES,
     most_lists,
+    sample_rows,
     search_block_rows,
     search_dtype,
     worker_bytes,
@@ -219,7 +219,10 @@ def _search_at_once(s: FitSizes) -> StageCost:
         flops=2 * pairs * s.p,
         read_bytes=read,
         written_bytes=s.lists_bytes,
-        held_bytes=s.process_bytes + s.reading_bytes + _search_bytes(s, s.n),
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + block_rows(s.p) * s.p * (s.itemsize + 2 * 8 + s.search_itemsize)
+        + _search_bytes(s, s.n),
         n_tasks=n_tasks,
         work={
             "read_bytes": read,
@@ -243,12 +246,17 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     # Candidate lists, and their copies while they are sorted twice.
     merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(s.overlap)
     search = _search_bytes(s, partition_rows) + 16 * partition_rows
+    # The sample as read and searched, in double precision and as distances, some of them twice.
+    placing = 5 * 8 * sample_rows(s.n, s.p, s.n_partitions) * (s.p + s.n_partitions)
+    repairing = exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k)
     return StageCost(
         stage="neighbors",
         flops=2 * pairs * s.p + 2 * s.n * s.n_partitions * s.p,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
-        held_bytes=s.process_bytes + max(s.reading_bytes + block, merged, search),
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + max(block + repairing, merged, search, placing),
         n_tasks=s.n_partitions,
         work={
             "read_bytes": s.rows_bytes,
@@ -262,7 +270,9 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
         },
         alone={
             "read_bytes": s.rows_bytes,
-            "routed_distances": _BALANCING_ROUNDS * s.n_partitions**2 * SAMPLE_ROWS_PER_PARTITION,
+            "routed_distances": _BALANCING_ROUNDS
+            * s.n_partitions
+            * sample_rows(s.n, s.p, s.n_partitions),
         },
         fixed_s=0.0 if exact else COMPILATION_S,
     )
@@ -297,17 +307,16 @@ def _recall(s: FitSizes) -> StageCost:
 
 
 def _confidence(s: FitSizes) -> StageCost:
-    rows = s.layout.chunk_rows
     read = s.rows_bytes + s.lists_bytes
     return StageCost(
         stage="confidence",
         read_bytes=read,
         written_bytes=16 * s.n,
-        # The codes of all classes, a chunk of lists, and a block of rows while it is hashed.
+        # The codes of all rows, a block of lists, and one of rows while it is hashed.
         held_bytes=s.process_bytes
         + s.reading_bytes
         + s.n * (1 if s.K <= 256 else 4)
-        + 8 * 16 * rows * s.k
+        + 4 * LIST_BYTES * s.block_rows * s.k
         + 4 * 8 * block_rows(s.p) * s.p,
         n_tasks=s.n_parts,
         work={
@@ -328,9 +337,9 @@ def _basis(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + _SELECTION_BYTES
-        + 128 * (s.r + s.K**2)
+        + 128 * min(s.n, s.r + s.K**2)
         + 2 * s.r * s.p * s.itemsize,
-        alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n},
+        alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
     )
 
 
@@ -365,7 +374,10 @@ def _moments(s: FitSizes) -> StageCost:
         read_bytes=s.rows_bytes + sums,
         written_bytes=sums + 4 * s.r**2,
         held_bytes=s.process_bytes
-        + moments_bytes(s.r, n_features=s.p, n_classes=s.K, reading_bytes=s.reading_bytes),
+        + max(
+            moments_bytes(s.r, n_features=s.p, n_classes=s.K, reading_bytes=s.reading_bytes),
+            combine_bytes(s.r, s.K),
+        ),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
@@ -383,7 +395,7 @@ def _weights(s: FitSizes) -> StageCost:
         flops=s.r**3 / 3,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.K * s.r,
-        held_bytes=s.process_bytes + solve_bytes(s.r),
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.K),
         alone={"solve_flops": s.r**3 / 3, "scratch_bytes": 4 * s.r**2},
     )
 

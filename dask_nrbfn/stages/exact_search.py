@@ -36,6 +36,9 @@ def search_rows_exactly(
     rows : int64 (q,)
         Ascending row numbers, at most `MAX_TARGETS`.
     """
+    if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
+        # Its parts are of other rows.
+        run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
     run_tasks(engine, _store_targets, [(run.location, dataset.location, stage)], label=stage)
     units = [(stage, start, stop) for start, stop in run.spans]

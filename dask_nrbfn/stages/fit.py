@@ -3,6 +3,7 @@
 import logging
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from dask_nrbfn.stages.recall import check_recall, compute_recall
 from dask_nrbfn.stages.weights import check_model, compute_model, compute_weights
 from dask_nrbfn.stages.width import compute_width
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run
@@ -49,8 +51,8 @@ STAGES: Mapping[str, Callable[[Run, Dataset, Engine], dict[str, Any]]] = {
 # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
 MIN_RECALL = 0.95
 
-# Damaged results that one fit does again before it gives up on the disk.
-_MAX_REDONE = 20
+# How often one fit does a damaged result again before it gives up on the disk.
+_MAX_REDONE = 3
 
 
 def fit_dataset(
@@ -95,10 +97,10 @@ def fit_dataset(
     """
     if not 0 <= min_recall <= 1:
         raise ParameterError(f"min_recall is {min_recall}.", "Give a number from 0 to 1.")
-    search = check_fit(dataset, params, engine)
+    check_fit(dataset, params)
     with locked_run(location) as check_still_locked:
-        run = start_run(location, dataset, params, search, engine)
-        redone = 0
+        run = start_run(location, dataset, params, engine)
+        redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
         while True:
             _drop_scratch(run)
             if "recall" in run.stages:
@@ -111,24 +113,31 @@ def fit_dataset(
                     return run
                 run_stage(missing[0], run, dataset, engine)
             except DamagedResultError as error:
-                redone += 1
-                if redone > _MAX_REDONE:
+                redone[error.stage, error.parts] += 1
+                if redone[error.stage, error.parts] > _MAX_REDONE:
                     raise
                 logger.warning("%s It is computed again.", error.problem)
                 run.forget(error.stage, error.parts)
 
 
-def start_run(
-    location: Location,
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-) -> Run:
+def start_run(location: Location, dataset: Dataset, params: FitParams, engine: Engine) -> Run:
     """Begin a run, or open the one that was begun, with the search that it began with."""
+    search = None if exists(location) else _fitting_search(dataset, params, engine)
     run = Run.start(location, dataset, params, _environment(engine))
-    run.decide("neighbors", asdict(search))
+    if "neighbors" not in run.decisions:
+        search = search or _fitting_search(dataset, params, engine)
+        run.decide("neighbors", asdict(search))
     return run
+
+
+def _fitting_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
+    """Return how neighbours will be searched, once every stage is known to fit the memory."""
+    search = plan_search(dataset, params, engine)
+    # Without a basis_size those that depend on it are checked again once the basis is chosen.
+    n_basis = params.basis_size or dataset.n_classes
+    for stage in STAGES:
+        check_stage_budget(stage, dataset, params, search, engine, n_basis=n_basis)
+    return search
 
 
 def _drop_scratch(run: Run) -> None:
@@ -166,8 +175,8 @@ def run_stage(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
     logger.info("%s: %d rows in %.1f s", stage, run.n_rows, seconds)
 
 
-def check_fit(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return how neighbours will be searched, or raise what is known to be wrong by now."""
+def check_fit(dataset: Dataset, params: FitParams) -> None:
+    """Raise what is known to be wrong with a fit before any row is read."""
     n_rows, n_classes = dataset.n_rows, dataset.n_classes
     if dataset.y is None:
         raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
@@ -187,12 +196,6 @@ def check_fit(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSe
             f"basis_size is {params.basis_size}.",
             f"Give at least one basis row per class and at most all rows: {n_classes} to {n_rows}.",
         )
-    search = plan_search(dataset, params, engine)
-    # Without a basis_size those that depend on it are checked once the basis is chosen.
-    n_basis = params.basis_size or n_classes
-    for stage in STAGES:
-        check_stage_budget(stage, dataset, params, search, engine, n_basis=n_basis)
-    return search
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

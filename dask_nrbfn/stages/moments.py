@@ -6,6 +6,7 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size, product_size
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.columns import read_scaling
@@ -40,15 +41,20 @@ def moments_bytes(n_basis: int, *, n_features: int, n_classes: int, reading_byte
         packed_size(n_basis)
         + product_size(n_basis)
         + rows * n_basis
-        + 2 * n_classes * n_basis
+        + n_classes * (2 * n_basis + rows)
         + 4 * n_basis * n_features
         + 4 * rows * n_features
     )
 
 
-def solve_bytes(n_basis: int) -> int:
+def solve_bytes(n_basis: int, n_classes: int) -> int:
     """Return the bytes that the weights task holds: packed and full gram, penalized, factor."""
-    return 8 * (packed_size(n_basis) + 4 * n_basis**2)
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 4 * n_basis * n_classes)
+
+
+def combine_bytes(n_basis: int, n_classes: int) -> int:
+    """Return the bytes that adding the parts holds: two of them, one as read and decoded."""
+    return 3 * 8 * (packed_size(n_basis) + n_basis * n_classes)
 
 
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
@@ -57,10 +63,13 @@ def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResu
     features = RadialFeatures.from_basis(basis, run.stages["width"]["width"], scaling)
     size, threads = block_rows(len(basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(basis)))
+    scratch = np.empty((len(buffer), dataset.n_features + 1))
     moments = Moments.zeros(len(basis), dataset.n_classes)
     for X, codes in dataset.blocks(start, stop, size):
         assert codes is not None
-        Phi = features.activations(X, out=buffer[: len(X)], threads=threads)
+        Phi = features.activations(
+            X, out=buffer[: len(X)], scratch=scratch[: len(X)], threads=threads
+        )
         moments.accumulate(Phi, codes, threads=threads)
     return PartResult(
         {"rows": stop - start},
@@ -78,7 +87,10 @@ def _combine(run_location: Location) -> dict[str, Any]:
     total = _read_part(run, 0)
     for index in range(1, len(run.spans)):
         total.add_in_place(_read_part(run, index))
-    check_moments(total, run.n_rows)
+    try:
+        check_moments(total, run.n_rows)
+    except DamagedDataError as error:
+        raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
     group = run.group("moments")
     write_array(group, "packed_gram", total.packed_gram, "packed")
     write_array(group, "cross", total.cross, "class", "basis")

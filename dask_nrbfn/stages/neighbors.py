@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.neighbors import (
     MAX_IMBALANCE,
     approximate_neighbors,
@@ -20,9 +20,16 @@ from dask_nrbfn.neighbors import (
     measure_neighbors,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.space import SearchSpace, search_dtype, searching_bytes
+from dask_nrbfn.stages.space import (
+    SearchSpace,
+    most_partitions,
+    search_dtype,
+    searching_bytes,
+    smallest_partition,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -31,7 +38,10 @@ logger = logging.getLogger(__name__)
 
 # Rows that fit this are searched at once, others in partitions of this size: what a search holds
 # then depends on neither the rows nor, unless it is smaller still, on the memory of the workers.
-_SEARCH_BYTES = 5 * 2**28
+_SEARCH_BYTES = 2**30
+
+# Rounding of the coordinates over the distance of neighbours that an approximate search may have.
+_MOST_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +69,24 @@ def compute_neighbors(run: Run, dataset: Dataset, engine: Engine) -> dict[str, A
     run.require_row_array("neighbors/indices", np.int64, k)
     run.require_row_array("neighbors/distances", np.float64, k)
     record = _search(run, dataset, engine, search)
-    total = record.pop("distance_sum")
-    return {**asdict(search), **record, "mean_distance": total / (run.n_rows * k)}
+    mean_distance = record.pop("distance_sum") / (run.n_rows * k)
+    _check_precision(run, dataset, search.method, mean_distance)
+    return {**asdict(search), **record, "mean_distance": mean_distance}
+
+
+def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
+    """Raise RecallError if neighbours are nearer than single precision can tell."""
+    if np.can_cast(dataset.X.dtype, search_dtype(dataset, method)):
+        return
+    spread = 0.0
+    if run.params.scale == "none":
+        spread = float(np.linalg.norm(read_statistics(run).standard_deviation))
+    if spread * np.finfo(np.float32).eps > _MOST_ROUNDING * mean_distance:
+        raise RecallError(
+            f"rows spread over {spread:.3g} and neighbours are {mean_distance:.3g} apart: the "
+            "approximate search, in single precision, cannot tell them.",
+            'Give neighbors="exact" or scale="standard", in a new run.',
+        )
 
 
 def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
@@ -98,7 +124,7 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
         _check_partitions(n_partitions, dataset, params)
     return NeighborSearch(
         method=_method(dataset, params, engine, n_partitions),
-        n_partitions=n_partitions,
+        n_partitions=int(n_partitions),
         threads=engine.threads,
     )
 
@@ -124,41 +150,42 @@ def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> i
 
 def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> int:
     method = _method(dataset, params, engine, 1)
-    free = engine.memory_bytes - searching_bytes(dataset, params, method, 0)
+    buffers = searching_bytes(dataset, params, method, 0)
     rows = largest_search(
-        min(_SEARCH_BYTES, free),
+        min(_SEARCH_BYTES, engine.memory_bytes - buffers),
         dataset.n_features,
         itemsize=search_dtype(dataset, method).itemsize,
         n_neighbors=params.n_neighbors,
         method=method,
     )
+    smallest = smallest_partition(params)
     if rows >= dataset.n_rows:
         return 1
-    if rows < _smallest_partition(params):
-        needed = searching_bytes(dataset, params, method, _smallest_partition(params))
+    if rows < smallest:
+        needed = searching_bytes(dataset, params, method, smallest)
         check_budget("neighbors", needed, engine, remedy="Lower n_neighbors")
-    wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / rows)
-    return max(params.overlap + 1, wanted)
-
-
-def _smallest_partition(params: FitParams) -> int:
-    """Return the rows that a partition must have on average, so that lists of k can be filled."""
-    return 4 * (params.n_neighbors + 1)
+    wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / max(rows, smallest))
+    most = most_partitions(dataset.n_rows, dataset.n_features, params)
+    return max(params.overlap + 1, min(wanted, most))
 
 
 def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) -> None:
-    if 1 < n_partitions <= params.overlap:
+    if n_partitions == 1:
+        return
+    least = params.overlap + 1
+    most = most_partitions(dataset.n_rows, dataset.n_features, params)
+    allowed = f"Give 1, or {least} to {most}." if least <= most else "Give 1."
+    if n_partitions < least:
         raise ParameterError(
             f"n_partitions is {n_partitions} and overlap {params.overlap}: every partition would "
             "hold all rows.",
-            f"Give n_partitions of 1, or of at least {params.overlap + 1}.",
+            allowed,
         )
-    most = dataset.n_rows * params.overlap // _smallest_partition(params)
-    if n_partitions > max(1, most):
+    if n_partitions > most:
         raise ParameterError(
-            f"n_partitions is {n_partitions} for {dataset.n_rows} rows.",
-            f"Give at most {max(1, most)}, so that n_neighbors={params.n_neighbors} are found in "
-            "each.",
+            f"n_partitions is {n_partitions} for {dataset.n_rows} x {dataset.n_features}: each has "
+            f"too few rows to find n_neighbors={params.n_neighbors}, or to be placed by.",
+            allowed,
         )
 
 

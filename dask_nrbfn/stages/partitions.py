@@ -23,19 +23,18 @@ from dask_nrbfn.neighbors import (
 )
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
-from dask_nrbfn.stages.space import SearchSpace, most_lists, search_block_rows, searching_bytes
+from dask_nrbfn.stages.space import (
+    SearchSpace,
+    most_lists,
+    sample_rows,
+    search_block_rows,
+    searching_bytes,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
-# and no more of all than a node holds with ease.
-SAMPLE_ROWS_PER_PARTITION = 512
-_MIN_SAMPLE_ROWS = 2**15
-_MAX_SAMPLE_ROWS = 2**18
-_MAX_SAMPLE_ELEMENTS = 2**25
 
 # Rows of scratch that are read together; a partition's share of a block is a few of them.
 _SLICE_ROWS = 512
@@ -62,6 +61,8 @@ def search_partitions(
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):
+        # What was cut by others is of no use.
+        run.drop("partitions")
         arguments = [(run.location, dataset.location, n_partitions)]
         run_tasks(engine, _place_partitions, arguments, label="partitions")
     routed = run_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
@@ -118,9 +119,7 @@ def _place_partitions(
     run_location: Location, dataset_location: Location, n_partitions: int
 ) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    wanted = n_partitions * SAMPLE_ROWS_PER_PARTITION
-    most = min(_MAX_SAMPLE_ROWS, _MAX_SAMPLE_ELEMENTS // max(n_partitions, dataset.n_features))
-    size = min(run.n_rows, most, max(_MIN_SAMPLE_ROWS, wanted))
+    size = sample_rows(run.n_rows, dataset.n_features, n_partitions)
     rng = np.random.default_rng([run.params.seed, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset).apply(dataset.take(rows))

@@ -16,7 +16,8 @@ from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.calibrate import Rates, calibrate
 from dask_nrbfn.stages.costs import FitSizes, StageCost, largest_basis, stage_costs
-from dask_nrbfn.stages.neighbors import plan_search
+from dask_nrbfn.stages.fit import check_fit
+from dask_nrbfn.stages.neighbors import NeighborSearch, plan_search
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 
@@ -81,8 +82,9 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     ParameterError, MemoryBudgetError
         If the fit could not start.
     """
+    check_fit(dataset, params)
     search = plan_search(dataset, params, engine)
-    n_basis = planned_basis(dataset, params, engine)
+    n_basis = _planned_basis(dataset, params, search, engine)
     sizes = FitSizes.of(dataset, params, search, n_basis)
     stages = tuple(
         PlannedStage(cost, _expected_s(cost, rates, engine.n_workers))
@@ -100,11 +102,12 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     )
 
 
-def planned_basis(dataset: Dataset, params: FitParams, engine: Engine) -> int:
+def _planned_basis(
+    dataset: Dataset, params: FitParams, search: NeighborSearch, engine: Engine
+) -> int:
     """Return the basis rows of a fit: `basis_size`, or the most that rows and memory allow."""
-    return params.basis_size or largest_basis(
-        dataset, params, plan_search(dataset, params, engine), engine
-    )
+    most = largest_basis(dataset, params, search, engine)
+    return params.basis_size or max(most, dataset.n_classes)
 
 
 def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
@@ -112,7 +115,7 @@ def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     rounds = math.ceil(cost.n_tasks / n_workers)
     share = rounds / cost.n_tasks
     shared = _work_s(cost.work, rates) * share + rounds * _TASK_S
-    return shared + _work_s(cost.alone, rates) + cost.fixed_s
+    return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
 
 
 def _work_s(work: Mapping[str, float], rates: Rates) -> float:
@@ -150,8 +153,8 @@ def plan_on_options(
 
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
-    n_basis = planned_basis(dataset, params, engine)
-    arguments = [(dataset.location, n_basis, params.n_neighbors)]
+    check_fit(dataset, params)
+    arguments = [(dataset.location, params.basis_size or dataset.n_rows, params.n_neighbors)]
     (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
     return cast(Rates, rates)
 
@@ -220,7 +223,7 @@ def read_rates(path: Path) -> Rates:
         found = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise MissingDataError(f"{path} does not exist.", _RATES_REMEDY) from error
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise ParameterError(f"{path} is no JSON ({error}).", _RATES_REMEDY) from error
     if isinstance(found, dict):
         found = found.get("rates", found)

@@ -1,5 +1,6 @@
 """The rows as a neighbour search sees them."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,14 @@ from dask_nrbfn.storage.run import Run
 # Bytes of the rows of one block in double precision, or of their neighbour lists, where a block
 # costs more than its rows: searching it for a thousand rows, or cutting it into partitions.
 _BLOCK_BYTES = 2**26
+
+# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
+# and no more of all than a node holds with ease. Fewer than the least could not place them.
+_SAMPLE_ROWS_PER_PARTITION = 512
+_LEAST_SAMPLE_ROWS_PER_PARTITION = 32
+_MIN_SAMPLE_ROWS = 2**15
+_MAX_SAMPLE_ROWS = 2**18
+_MAX_SAMPLE_ELEMENTS = 2**25
 
 # A neighbour is a number and a distance.
 LIST_BYTES = 16
@@ -54,6 +63,26 @@ def search_block_rows(chunk_rows: int, n_features: int, params: FitParams) -> in
     """
     row_bytes = max(8 * n_features, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
+
+
+def sample_rows(n_rows: int, n_features: int, n_partitions: int) -> int:
+    """Return the rows of the sample that places partitions."""
+    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, n_features)
+    wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
+    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
+
+
+def most_partitions(n_rows: int, n_features: int, params: FitParams) -> int:
+    """Return the most partitions that can be placed, each with enough rows to search."""
+    filled = n_rows * params.overlap // smallest_partition(params)
+    known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
+    sampled = _MAX_SAMPLE_ELEMENTS // n_features // _LEAST_SAMPLE_ROWS_PER_PARTITION
+    return max(1, min(filled, known, sampled))
+
+
+def smallest_partition(params: FitParams) -> int:
+    """Return the rows that a partition must have on average, so that lists of k can be filled."""
+    return 4 * (params.n_neighbors + 1)
 
 
 def most_lists(overlap: int) -> int:

@@ -36,11 +36,15 @@ def compute_model(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
 
 
 def check_model(run: Run, engine: Engine) -> None:
-    """Raise DamagedResultError if the model that a run finished with cannot be read."""
-    run_tasks(engine, _load_model, [(run.location,)], label="model")
+    """Raise DamagedResultError if what a finished run is asked for cannot be read."""
+    run_tasks(engine, _read_results, [(run.location,)], label="model")
 
 
-def _load_model(run_location: Location) -> None:
+def _read_results(run_location: Location) -> None:
+    run = Run.open(run_location)
+    run.read("basis/rows")
+    for start, stop in run.spans:
+        run.read("confidence/values", start, stop)
     try:
         Model.load(run_location)
     except (MissingDataError, DamagedDataError) as error:

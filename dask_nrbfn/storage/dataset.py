@@ -132,8 +132,11 @@ class Dataset:
 
     @property
     def reading_bytes(self) -> int:
-        """Bytes of the chunks that are held while blocks are read: one as stored, one decoded."""
-        return 2 * self.chunk_rows * self.n_features * self.X.dtype.itemsize
+        """Bytes of the chunks that are held while blocks are read.
+
+        One in use, the next one, and that as stored and while it is decoded.
+        """
+        return 4 * self.chunk_rows * self.n_features * self.X.dtype.itemsize
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.

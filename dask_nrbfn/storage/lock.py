@@ -104,7 +104,9 @@ def _locked_file(location: Location, run: Path) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            path.unlink(missing_ok=True)
+            # Somebody may have removed it, and another job have its own there.
+            if _is_still(path, descriptor):
+                path.unlink(missing_ok=True)
             os.close(descriptor)
 
 
@@ -122,6 +124,7 @@ def _lock(path: Path, location: Location) -> int | None:
             raise _busy(location, _read_holder(path), remedy) from error
         except OSError as error:
             os.close(descriptor)
+            path.unlink(missing_ok=True)
             logger.warning("%s cannot be locked (%s): start no second job on it", location, error)
             return None
         if _is_still(path, descriptor):

@@ -312,13 +312,13 @@ class Run:
     @property
     def decisions(self) -> dict[str, dict[str, Any]]:
         """What "auto" came to, by stage; taken up again on other workers, a run keeps to it."""
-        decided: dict[str, dict[str, Any]] = self.attributes["decisions"]
+        decided: dict[str, dict[str, Any]] = self.attributes.get("decisions", {})
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was decided for a stage before, or record `choice` and return it."""
         group = open_group(self.location, kind="run", writable=True)
-        decided = {stage: dict(choice), **attributes_of(group)["decisions"]}
+        decided = {stage: dict(choice), **attributes_of(group).get("decisions", {})}
         update_record(group, {"decisions": decided})
         return dict(decided[stage])
 

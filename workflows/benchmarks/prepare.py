@@ -35,8 +35,8 @@ def open_dataset(options: argparse.Namespace, scratch: str) -> Dataset:
 
 def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) -> Run:
     """Begin a run."""
-    search = check_fit(dataset, params, engine)
-    return start_run(location, dataset, params, search, engine)
+    check_fit(dataset, params)
+    return start_run(location, dataset, params, engine)
 
 
 def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
