@@ -10,6 +10,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import basis as stage
+from dask_nrbfn.stages import space
 from dask_nrbfn.stages.basis import compute_basis, compute_confidence
 from dask_nrbfn.stages.costs import BASIS_STAGES, FitSizes, largest_basis, stage_costs
 from dask_nrbfn.stages.neighbors import NeighborSearch
@@ -95,8 +96,10 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
     assert record["n_below_threshold"] == np.count_nonzero(expected < 1) < 200
 
 
-def test_confidence__reads_a_chunk_at_a_time(monkeypatch):
+def test_confidence__reads_a_block_at_a_time(monkeypatch):
     monkeypatch.setattr(run_module, "_CHUNK_ROWS", 8)
+    # Two chunks of 8 rows with 4 neighbours in each of 4 lists.
+    monkeypatch.setattr(space, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
     X, y, _ = distinct_rows(100)
     run, dataset, _ = with_neighbors(X, y, FitParams(n_neighbors=4, n_parts=2))
     lengths = []
@@ -108,7 +111,7 @@ def test_confidence__reads_a_chunk_at_a_time(monkeypatch):
     monkeypatch.setattr(stage, "soft_confidence", counted)
     compute_confidence(run, dataset, InlineEngine())
     assert sum(lengths) == 100
-    assert max(lengths) == 8
+    assert max(lengths) == 16
 
 
 @pytest.mark.parametrize("threshold", [0.9, 1.0])
