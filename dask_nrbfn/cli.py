@@ -170,7 +170,7 @@ def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--overlap",
                 default=FitParams.overlap,
                 show_default=True,
-                help="Partitions that each row belongs to.",
+                help="Partitions that a row belongs to, on average.",
             ),
             click.option(
                 "--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True

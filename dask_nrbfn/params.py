@@ -38,7 +38,8 @@ class FitParams:
         Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
         1 if that fits, else as many as make each of them small.
     overlap : int
-        Number of partitions that each row belongs to. More: better recall, more work.
+        Number of partitions that a row belongs to on average: one more near their borders, fewer
+        inside. More: better recall, more work.
     scale : {"none", "standard", "unit"}
         Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     n_parts : int or None

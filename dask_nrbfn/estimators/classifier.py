@@ -60,7 +60,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     n_partitions : int, default=None
         Number of partitions in which neighbours are searched. None: one if that fits.
     overlap : int, default=2
-        Number of partitions that each row belongs to.
+        Number of partitions that a row belongs to on average.
     min_recall : float, default=0.95
         Least share of the true neighbours that an approximate search must find.
     scale : {"none", "standard", "unit"}, default="none"

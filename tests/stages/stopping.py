@@ -16,7 +16,7 @@ class CountingEngine(InlineEngine):
         super().__init__()
         self.n_tasks, self.label, self.done = n_tasks, label, Counter()
 
-    def run(self, task, arguments, *, label, needed_bytes=0):
+    def run(self, task, arguments, *, label):
         results = []
         for values in arguments:
             n_done = self.done[label] if self.label else self.done.total()
