@@ -10,6 +10,8 @@ export MKL_NUM_THREADS="$THREADS"
 export NUMBA_NUM_THREADS="$THREADS"
 # The workqueue layer aborts the process when two threads use it at once.
 export NUMBA_THREADING_LAYER=threadsafe
+# OpenBLAS's idle threads spin for 2^26 cycles by default and take a core from what comes next.
+export OPENBLAS_THREAD_TIMEOUT=14
 # Memory that was freed goes back to the system; dask's own default.
 export MALLOC_TRIM_THRESHOLD_=65536
 # A solve can silence a worker's heartbeat for longer than the default of 5 minutes.

@@ -6,10 +6,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
 
 Floats = NDArray[np.float64]
+
+# Exponentials down to 1e-324 exist: those of a row whose sum is above this are exact to the last
+# bit wherever they are more than 1e-200 of it.
+_LEAST_SUM = 1e-100
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,10 +32,10 @@ class RadialFeatures:
     Notes
     -----
     The activation of row x at basis row g is ``exp(-|x - g|^2 / (2 sigma^2))`` divided by its sum
-    over all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7). ``|x|^2`` is common to all basis
-    rows, so it cancels in the quotient and the exponent is linear in x: one product of matrices
-    with a column of ones beside the rows. Subtracting a row's largest exponent first keeps the
-    quotient defined however far x is from the basis.
+    over all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7). The exponents are one product of
+    matrices, with a column of ones and one of ``|x|^2`` beside the rows. For rows so far from the
+    basis that their exponentials underflow, ``|x|^2``, which cancels in the quotient, is left out
+    and the largest exponent subtracted instead: the quotient is defined however far x is.
 
     Every method takes `threads`, those of the elementwise steps; the threads of the products are
     BLAS's own. The elementwise steps have the same bits with any number.
@@ -54,10 +59,8 @@ class RadialFeatures:
         """Prepare the functions of `basis` (r, p), scaled, and `width` > 0."""
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
-        centred = basis - centre
-        slopes = np.empty((basis.shape[0], basis.shape[1] + 1))
-        np.divide(centred, width**2, out=slopes[:, :-1])
-        slopes[:, -1] = -0.5 * _row_dots(slopes[:, :-1], centred)
+        slopes = _distance_factors(basis, centre)
+        slopes *= -0.5 / width**2
         return cls(basis, float(width), scaling, centre, slopes)
 
     def activations(
@@ -75,7 +78,7 @@ class RadialFeatures:
         X : array (b, p)
         out : float64 (b, r), optional
             Where to put the result, to save allocating it anew for every block.
-        scratch : float64 (b, p + 1), optional
+        scratch : float64 (b, p + 2), optional
             For the centred rows, likewise.
         threads : int
 
@@ -83,11 +86,11 @@ class RadialFeatures:
         -----
         Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        Phi = self._exponents(X, out, scratch, threads)
+        rows, Phi = self._exponents(X, out, scratch, threads)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
-            part *= 1.0 / _exponentials_in_place(part)
+            part *= 1.0 / self._exponentials_in_place(rows[strip], part)
 
         over_strips(normalize, Phi.shape, threads)
         return Phi
@@ -109,22 +112,35 @@ class RadialFeatures:
         -----
         The K sums are divided instead of the r activations.
         """
-        exponents = self._exponents(X, buffer, None, threads)
+        rows, exponents = self._exponents(X, buffer, None, threads)
         totals = over_strips(
-            lambda strip: _exponentials_in_place(exponents[strip]), exponents.shape, threads
+            lambda strip: self._exponentials_in_place(rows[strip], exponents[strip]),
+            exponents.shape,
+            threads,
         )
-        sums: Floats = exponents @ weights.T
+        sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
 
     def _exponents(
         self, X: NDArray[Any], out: Floats | None, scratch: Floats | None, threads: int
-    ) -> Floats:
+    ) -> tuple[Floats, Floats]:
         if scratch is None:
-            scratch = np.empty((len(X), len(self._centre) + 1))
-        rows = _centred_rows(X, self._centre, self.scaling, out=scratch, threads=threads)
-        exponents: Floats = np.matmul(rows, self._slopes.T, out=out)
-        return exponents
+            scratch = np.empty((len(X), len(self._centre) + 2))
+        rows = _extended_rows(X, self._centre, self.scaling, out=scratch, threads=threads)
+        return rows, row_products(rows, self._slopes, out=out)
+
+    def _exponentials_in_place(self, rows: Floats, exponents: Floats) -> Floats:
+        """Replace exponents by exponentials with a common factor in each row; return row sums."""
+        np.exp(exponents, out=exponents)
+        sums: Floats = exponents.sum(axis=1, keepdims=True)
+        far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
+        if len(far):
+            shifted = rows[far, :-1] @ self._slopes[:, :-1].T
+            shifted -= shifted.max(axis=1, keepdims=True)
+            exponents[far] = np.exp(shifted, out=shifted)
+            sums[far] = shifted.sum(axis=1, keepdims=True)
+        return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +167,7 @@ class BasisDistances:
         """Prepare the distances to `basis` (r, p), scaled."""
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
-        factors = np.empty((basis.shape[0], basis.shape[1] + 2))
-        _centred_rows(basis, centre, None, out=factors, threads=1)
-        centred = factors[:, :-2]
-        factors[:, -1] = _row_dots(centred, centred)
-        centred *= -2.0
-        return cls(scaling, centre, factors)
+        return cls(scaling, centre, _distance_factors(basis, centre))
 
     def squared(self, X: NDArray[Any], *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances, float64 (b, r), of rows X (b, p)."""
@@ -193,42 +204,32 @@ class BasisDistances:
 
     def _products(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
         rows = np.empty((len(X), len(self._centre) + 2))
-        _centred_rows(X, self._centre, self.scaling, out=rows, threads=threads)
-        rows[:, -2] = _row_dots(rows[:, :-2], rows[:, :-2])
-        products: Floats = np.matmul(rows, self._factors.T, out=out)
-        return products
+        _extended_rows(X, self._centre, self.scaling, out=rows, threads=threads)
+        return row_products(rows, self._factors, out=out)
 
 
-def sum_of_distances(
-    X: NDArray[Any], basis: Floats, *, buffer: Floats | None = None, threads: int = 1
-) -> float:
-    """Return the sum of all distances between rows X (b, p) and one basis (r, p).
-
-    The same as `BasisDistances.total`, for a basis that is used once.
-    """
-    return BasisDistances.from_basis(basis).total(X, buffer=buffer, threads=threads)
-
-
-def _exponentials_in_place(exponents: Floats) -> Floats:
-    """Replace exponents by exponentials, 1 for the largest of a row; return row sums (b, 1)."""
-    exponents -= exponents.max(axis=1, keepdims=True)
-    np.exp(exponents, out=exponents)
-    sums: Floats = exponents.sum(axis=1, keepdims=True)
-    return sums
+def _distance_factors(basis: Floats, centre: Floats) -> Floats:
+    """Return what `_extended_rows` multiply to squared distances, float64 (r, p + 2)."""
+    factors = np.empty((basis.shape[0], basis.shape[1] + 2))
+    centred = np.subtract(basis, centre, out=factors[:, :-2])
+    factors[:, -2] = _row_dots(centred, centred)
+    factors[:, -1] = 1.0
+    centred *= -2.0
+    return factors
 
 
-def _centred_rows(
+def _extended_rows(
     X: NDArray[Any], centre: Floats, scaling: Scaling | None, *, out: Floats, threads: int
 ) -> Floats:
-    """Put rows scaled and about `centre` into `out` (b, p + ...), and ones behind them."""
-    p = len(centre)
+    """Put rows x, scaled and about `centre`, into `out` (b, p + 2), behind them 1 and ``|x|^2``."""
 
-    def centre_strip(strip: slice) -> None:
+    def extend(strip: slice) -> None:
         scaled = X[strip] if scaling is None else scaling.apply(X[strip])
-        np.subtract(scaled, centre, out=out[strip, :p])
-        out[strip, p:] = 1.0
+        centred = np.subtract(scaled, centre, out=out[strip, :-2])
+        out[strip, -2] = 1.0
+        out[strip, -1] = _row_dots(centred, centred)
 
-    over_strips(centre_strip, out.shape, threads)
+    over_strips(extend, out.shape, threads)
     return out
 
 

@@ -21,8 +21,9 @@ from dask_nrbfn.neighbors import (
     update_rate,
 )
 from dask_nrbfn.numeric.confidence import Candidates, hash_rows, keep_best, soft_confidence
-from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.radial import RadialFeatures, sum_of_distances
+from dask_nrbfn.numeric.moments import MomentSums
+from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.stages.recall import AUDITED_ROWS
@@ -128,11 +129,12 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
     features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
     Phi = features.activations(X)
     codes = np.zeros(n, dtype=np.int64)
-    moments = Moments.zeros(len(basis), 2)
-    product_s = _seconds(lambda: moments.accumulate(Phi, codes))
-    exponents_s = _seconds(lambda: np.matmul(X, basis.T, out=Phi))
+    distances = BasisDistances.from_basis(basis)
+    sums = MomentSums(len(basis), 2)
+    product_s = _seconds(lambda: sums.add(Phi, codes))
+    exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
     activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
-    distances_s = _seconds(lambda: sum_of_distances(X, basis, buffer=Phi, threads=blas_threads()))
+    distances_s = _seconds(lambda: distances.total(X, buffer=Phi, threads=blas_threads()))
     gram = np.eye(len(basis))
     solve_s = _seconds(lambda: solve_weights(gram, np.ones((2, len(basis))), alpha=1e-3))
     r = len(basis)

@@ -7,7 +7,7 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
-from dask_nrbfn.numeric.moments import Moments, check_moments, packed_size, product_size
+from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
@@ -33,15 +33,15 @@ def read_moments(run: Run) -> Moments:
 def moments_bytes(n_basis: int, *, n_features: int, n_classes: int, reading_bytes: int) -> int:
     """Return the bytes that a moments task holds at its peak.
 
-    The sums, a product that is added to them, a block of activations and cross; the basis as read,
-    scaled and as slopes; a block of rows as stored, one ahead and centred; and two chunks.
+    The sums, as a square and packed, a block of activations and cross; the basis as read, scaled
+    and as slopes; a block of rows as stored, one ahead and centred; and two chunks.
     """
     rows = block_rows(n_basis)
     return reading_bytes + 8 * (
-        packed_size(n_basis)
-        + product_size(n_basis)
+        n_basis**2
+        + packed_size(n_basis)
         + rows * n_basis
-        + n_classes * (2 * n_basis + rows)
+        + n_classes * (3 * n_basis + rows)
         + 4 * n_basis * n_features
         + 4 * rows * n_features
     )
@@ -58,19 +58,21 @@ def combine_bytes(n_basis: int, n_classes: int) -> int:
 
 
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    size, threads = block_rows(run.basis_size()), blas_threads()
+    blocks = dataset.blocks(start, stop, size)
     scaling = read_scaling(run)
     basis = scaling.apply(run.read("basis/values"))
     features = RadialFeatures.from_basis(basis, run.stages["width"]["width"], scaling)
-    size, threads = block_rows(len(basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(basis)))
-    scratch = np.empty((len(buffer), dataset.n_features + 1))
-    moments = Moments.zeros(len(basis), dataset.n_classes)
-    for X, codes in dataset.blocks(start, stop, size):
+    scratch = np.empty((len(buffer), dataset.n_features + 2))
+    sums = MomentSums(len(basis), dataset.n_classes)
+    for X, codes in blocks:
         assert codes is not None
         Phi = features.activations(
             X, out=buffer[: len(X)], scratch=scratch[: len(X)], threads=threads
         )
-        moments.accumulate(Phi, codes, threads=threads)
+        sums.add(Phi, codes)
+    moments = sums.moments()
     return PartResult(
         {"rows": stop - start},
         {

@@ -39,13 +39,11 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
 
 
 def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    scaling = read_scaling(run)
-    distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
     n_basis, threads = run.basis_size(), blas_threads()
     size = block_rows(n_basis)
+    blocks = dataset.blocks(start, stop, size)
+    scaling = read_scaling(run)
+    distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
     buffer = np.empty((min(size, stop - start), n_basis))
-    sums = [
-        distances.total(X, buffer=buffer[: len(X)], threads=threads)
-        for X, _ in dataset.blocks(start, stop, size)
-    ]
+    sums = [distances.total(X, buffer=buffer[: len(X)], threads=threads) for X, _ in blocks]
     return PartResult({"distance_sum": math.fsum(sums)})

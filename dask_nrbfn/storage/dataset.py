@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -142,19 +142,15 @@ class Dataset:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.
 
         The blocks do not depend on the chunks. Each chunk is decoded once, in a thread that works
-        one block ahead.
+        one block ahead and begins at once.
         """
         read = _SequentialReader(self)
-        starts = range(start, stop, block_rows)
-        if not starts:
-            return
-        with ThreadPoolExecutor(1, thread_name_prefix="read-rows") as pool:
-            ahead = [pool.submit(read, a, min(a + block_rows, stop)) for a in starts[:1]]
-            for following in [*starts[1:], None]:
-                block = ahead.pop().result()
-                if following is not None:
-                    ahead.append(pool.submit(read, following, min(following + block_rows, stop)))
-                yield block
+        pool = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
+        reads = (
+            pool.submit(read, first, min(first + block_rows, stop))
+            for first in range(start, stop, block_rows)
+        )
+        return _one_ahead(pool, reads, next(reads, None))
 
     def codes(self) -> NDArray[np.unsignedinteger]:
         """Return the class codes of all rows, (n,), in the smallest unsigned type that holds them.
@@ -234,6 +230,19 @@ class _SequentialReader:
             codes = None if labels is None else self._dataset._encode(labels)
             self._chunk, self._index = LabelledBlock(X, codes), index
         return self._chunk
+
+
+def _one_ahead(
+    pool: Executor,
+    reads: Iterator[Future[LabelledBlock]],
+    current: Future[LabelledBlock] | None,
+) -> Iterator[LabelledBlock]:
+    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken."""
+    with pool:
+        while current is not None:
+            block = current.result()
+            current = next(reads, None)
+            yield block
 
 
 def default_chunk_rows(n_features: int, dtype: DTypeLike) -> int:

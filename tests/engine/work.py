@@ -70,6 +70,7 @@ def environment():
         "MKL_NUM_THREADS",
         "NUMBA_NUM_THREADS",
         "NUMBA_THREADING_LAYER",
+        "OPENBLAS_THREAD_TIMEOUT",
     )
     return {
         "variables": {name: os.environ.get(name) for name in names},

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric import strips
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures, sum_of_distances
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_activations, reference_distances
@@ -70,7 +70,9 @@ def test_activations__far_offset():
 
 def test_activations__repeated_basis_rows_share_equally():
     X, basis = draw(10, 2), np.repeat(draw(1, 2, seed=1), 4, axis=0)
-    np.testing.assert_array_equal(RadialFeatures.from_basis(basis, 0.5).activations(X), 0.25)
+    Phi = RadialFeatures.from_basis(basis, 0.5).activations(X)
+    np.testing.assert_array_equal(Phi, Phi[:, :1].repeat(4, axis=1))
+    np.testing.assert_allclose(Phi, 0.25, rtol=1e-15)
 
 
 def test_activations__far_from_the_basis_the_nearest_row_wins():
@@ -170,7 +172,7 @@ def test_radial__inputs_stay_as_they_were():
     X_before, basis_before = X.copy(), basis.copy()
     features = RadialFeatures.from_basis(basis, 1.0)
     first = features.activations(X)
-    sum_of_distances(X, basis)
+    BasisDistances.from_basis(basis).total(X)
     BasisDistances.from_basis(basis).squared(X)
     np.testing.assert_array_equal(features.activations(X), first)
     np.testing.assert_array_equal(X, X_before)
@@ -219,24 +221,26 @@ def test_squared_distances__out_gives_the_same_bits():
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
-def test_sum_of_distances__any_blocks(lengths, seed):
+def test_distances_total__any_blocks(lengths, seed):
     X, basis = draw(sum(lengths), 3, seed), draw(5, 3, 100)
-    parts = sum(sum_of_distances(block, basis) for block in split(X, lengths))
+    parts = sum(BasisDistances.from_basis(basis).total(block) for block in split(X, lengths))
     assert parts == pytest.approx(reference_distances(X, basis).sum(), rel=1e-12)
 
 
-def test_sum_of_distances__symmetric():
+def test_distances_total__symmetric():
     X, Y = draw(90, 3), draw(11, 3, seed=1)
-    assert sum_of_distances(X, Y) == pytest.approx(sum_of_distances(Y, X), rel=1e-13)
+    assert BasisDistances.from_basis(Y).total(X) == pytest.approx(
+        BasisDistances.from_basis(X).total(Y), rel=1e-13
+    )
 
 
-def test_sum_of_distances__one_row_that_is_the_basis():
+def test_distances_total__one_row_that_is_the_basis():
     row = np.full((1, 3), 1e8 + 0.1)
-    assert sum_of_distances(row, row) == 0.0
+    assert BasisDistances.from_basis(row).total(row) == 0.0
 
 
-def test_sum_of_distances__buffer_gives_the_same_bits():
+def test_distances_total__buffer_gives_the_same_bits():
     X, basis, buffer = draw(100, 5), draw(9, 5, seed=1), np.full((100, 9), np.nan)
-    fresh = sum_of_distances(X, basis)
+    fresh = BasisDistances.from_basis(basis).total(X)
     assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
     assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh

@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis, soft_confidence
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.radial import RadialFeatures, sum_of_distances
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from tests.reference import first_half, reference_distances, reference_fit
@@ -132,7 +132,7 @@ def numeric_fit(X, y, *, alpha, n_classes):
     row_order = np.arange(len(y))
     pool = Candidates(confidence, row_order.astype(np.uint64), y, row_order)
     rows = choose_basis(pool, size=len(y), n_classes=n_classes, threshold=0.9).rows
-    width = sum_of_distances(X, X[rows]) / (len(X) * len(rows))
+    width = BasisDistances.from_basis(X[rows]).total(X) / (len(X) * len(rows))
     features = RadialFeatures.from_basis(X[rows], width)
     moments = Moments.from_block(features.activations(X), y, n_classes=n_classes)
     weights = solve_weights(moments.gram(), moments.cross, alpha=alpha)

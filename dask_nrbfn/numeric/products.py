@@ -1,0 +1,102 @@
+"""Products of blocks of rows, added in place.
+
+They are scipy's BLAS, which adds to what is there, where numpy's product needs a second matrix and
+another pass over both. The products of features are here too: numpy has a BLAS of its own, whose
+threads spin for a while after each product, and a loop that alternates between the two loses up to
+half of its speed (measured on two cores).
+
+scipy's wrappers in Python hold the interpreter lock, which stops the thread that reads the next
+block and every other task of the process. So the functions are taken where Cython code takes them,
+from `scipy.linalg.cython_blas`, and called through ctypes, which lets go of the lock.
+"""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import byref, c_char, c_double, c_int, c_void_p
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cython_blas
+
+Floats = NDArray[np.float64]
+
+
+def _blas_function(name: str) -> Callable[..., None]:
+    capsule = cython_blas.__pyx_capi__[name]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Fortran's functions take every argument by its address.
+    return ctypes.CFUNCTYPE(None)(get_pointer(capsule, get_name(capsule)))
+
+
+_dgemm = _blas_function("dgemm")
+_dsyrk = _blas_function("dsyrk")
+
+
+def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
+    """Return ``A @ B.T``, float64 (m, n), of A (m, p) and B (n, p).
+
+    Parameters
+    ----------
+    A, B : float64
+        Copied unless C-contiguous.
+    out : float64 (m, n), C-contiguous, optional
+    """
+    if out is None:
+        out = np.empty((len(A), len(B)))
+    # The arrays of Fortran are the transposed ones: out.T = B A.T.
+    _multiply(b"T", np.ascontiguousarray(B), b"N", np.ascontiguousarray(A), 0.0, out)
+    return out
+
+
+def add_products(sums: Floats, A: Floats, B: Floats) -> None:
+    """Add ``A.T @ B`` to `sums` (m, n) in place; A is (b, m), B is (b, n), all C-contiguous."""
+    _multiply(b"N", B, b"T", A, 1.0, sums)
+
+
+def add_gram(sums: Floats, A: Floats) -> None:
+    """Add the upper triangle of ``A.T @ A`` to `sums` (r, r) in place; A is (b, r)."""
+    n_rows, r = A.shape
+    if A.size:
+        _dsyrk(
+            byref(c_char(b"L")),
+            byref(c_char(b"N")),
+            byref(c_int(r)),
+            byref(c_int(n_rows)),
+            byref(c_double(1.0)),
+            _address(A),
+            byref(c_int(r)),
+            byref(c_double(1.0)),
+            _address(sums),
+            byref(c_int(r)),
+        )
+
+
+def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:
+    """Set Fortran's ``sums' = beta sums' + op(B') op(A')``; `first` and `second` name each op."""
+    m, n = sums.shape
+    inner = B.shape[1] if first == b"T" else B.shape[0]
+    if sums.size:
+        _dgemm(
+            byref(c_char(first)),
+            byref(c_char(second)),
+            byref(c_int(n)),
+            byref(c_int(m)),
+            byref(c_int(inner)),
+            byref(c_double(1.0)),
+            _address(B),
+            byref(c_int(B.shape[1])),
+            _address(A),
+            byref(c_int(A.shape[1])),
+            byref(c_double(beta)),
+            _address(sums),
+            byref(c_int(n)),
+        )
+
+
+def _address(array: Floats) -> c_void_p:
+    assert array.dtype == np.float64
+    assert array.flags.c_contiguous
+    return c_void_p(array.ctypes.data)
