@@ -14,5 +14,5 @@ export NUMBA_THREADING_LAYER=threadsafe
 export OPENBLAS_THREAD_TIMEOUT=14
 # Memory that was freed goes back to the system; dask's own default.
 export MALLOC_TRIM_THRESHOLD_=65536
-# A solve can silence a worker's heartbeat for longer than the default of 5 minutes.
+# What holds the interpreter lock silences a worker, maybe for longer than the default of 5 minutes.
 export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="30 minutes"

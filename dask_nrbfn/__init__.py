@@ -9,10 +9,14 @@ from importlib.metadata import version
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import NRBFNError
-from dask_nrbfn.estimators import NRBFNClassifier
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.estimators import (
+    LinearRegressionClassifier,
+    NRBFNClassifier,
+    NRBFNClassifierCV,
+)
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
 from dask_nrbfn.stages.plan import Plan, plan_fit
 from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
@@ -30,20 +34,25 @@ __all__ = [
     "Evaluation",
     "FitParams",
     "InlineEngine",
+    "LinearRegressionClassifier",
     "Model",
     "NRBFNClassifier",
+    "NRBFNClassifierCV",
     "NRBFNError",
     "Plan",
     "RemoteLocation",
     "Run",
+    "TuneParams",
     "check_dataset",
     "connect",
     "evaluate_dataset",
     "fit_dataset",
+    "given_basis",
     "ingest_arrays",
     "ingest_dask",
     "ingest_file",
     "ingest_source",
     "plan_fit",
     "predict_dataset",
+    "tune_dataset",
 ]

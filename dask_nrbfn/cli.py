@@ -6,25 +6,44 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from dask.utils import format_bytes
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine import EngineOptions, connect
 from dask_nrbfn.errors import NRBFNError, ParameterError
-from dask_nrbfn.params import BASIS_RULES, NEIGHBOR_METHODS, SCALES, FitParams
+from dask_nrbfn.params import (
+    BASES,
+    BASIS_RULES,
+    FEATURES,
+    KERNELS,
+    NEIGHBOR_METHODS,
+    SCALES,
+    FitParams,
+    TuneParams,
+)
+from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.describe import describe, describe_dataset, describe_model, describe_run
-from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset
+from dask_nrbfn.stages.describe import (
+    describe,
+    describe_dataset,
+    describe_model,
+    describe_run,
+    describe_tuning,
+)
+from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.stages.plan import describe_plan, plan_on_options, plan_table
 from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import locate
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
 
 # What the user can mend, as the README promises; 1 is anything else.
 EXIT_MENDABLE = 2
@@ -65,6 +84,13 @@ def commands(ctx: click.Context, quiet: bool) -> None:
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
 
 
+_recall_option = click.option(
+    "--recall",
+    "min_recall",
+    default=MIN_RECALL,
+    show_default=True,
+    help="Least share of true neighbours that an approximate search must find.",
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -97,12 +123,13 @@ def _locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., Non
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(*context: Any, storage_options: Mapping[str, Any], **values: Any) -> None:
-            if storage_options and not any("://" in values[name] for name in names):
+            named = [name for name in names if values[name] is not None]
+            if storage_options and not any("://" in values[name] for name in named):
                 raise ParameterError(
                     "storage options are given, but no URL.",
                     "Give a URL such as s3://bucket/name, or leave --storage-option out.",
                 )
-            located = {name: locate(values[name], storage_options) for name in names}
+            located = {name: locate(values[name], storage_options) for name in named}
             command(*context, **(values | located))
 
         return click.option(
@@ -130,75 +157,102 @@ class _CountOrAuto(click.ParamType):
         return None if value == "auto" else click.INT.convert(value, param, ctx)
 
 
-def _fit_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.option(
-                "--alpha", default=FitParams.alpha, show_default=True, help="Relative penalty."
-            ),
-            click.option(
-                "--threshold",
-                "confidence_threshold",
-                default=FitParams.confidence_threshold,
-                show_default=True,
-                help="Rows with a confidence below it form the basis.",
-            ),
-            click.option("--n-neighbors", default=FitParams.n_neighbors, show_default=True),
-            click.option("--basis-size", type=int, help="Number of basis rows."),
-            click.option(
-                "--basis-rule",
-                type=click.Choice(BASIS_RULES),
-                default=FitParams.basis_rule,
-                show_default=True,
-                help="Which rows form a basis of a given size.",
-            ),
-            click.option(
-                "--neighbors",
-                type=click.Choice(NEIGHBOR_METHODS),
-                default=FitParams.neighbors,
-                show_default=True,
-            ),
-            click.option(
-                "--partitions",
-                "n_partitions",
-                type=_CountOrAuto(),
-                default="auto",
-                show_default=True,
-                help="Search neighbours in so many parts of the feature space.",
-            ),
-            click.option(
-                "--overlap",
-                default=FitParams.overlap,
-                show_default=True,
-                help="Partitions that a row belongs to, on average.",
-            ),
-            click.option(
-                "--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True
-            ),
-            click.option("--parts", "n_parts", type=int, help="Parts of each pass over the rows."),
-            click.option("--seed", default=FitParams.seed, show_default=True),
-        )
-    ):
-        command = option(command)
-    return command
+def _together(
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command all `options`, in this order."""
+    return lambda command: reduce(
+        lambda decorated, option: option(decorated), options[::-1], command
+    )
 
 
-def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(
-        (
-            click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
-            click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
-            click.option(
-                "--workers",
-                type=int,
-                help="Local worker processes without a scheduler  [default: 1; 0: none, run here]",
-            ),
-            click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
-            click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
-        )
-    ):
-        command = option(command)
-    return command
+_tuned_options = _together(
+    click.option("--alpha", default=FitParams.alpha, show_default=True, help="Relative penalty."),
+    click.option(
+        "--basis-rule",
+        type=click.Choice(BASIS_RULES),
+        default=FitParams.basis_rule,
+        show_default=True,
+        help="Which rows of low confidence form a basis of a given size.",
+    ),
+    click.option(
+        "--features",
+        type=click.Choice(FEATURES),
+        default=FitParams.features,
+        show_default=True,
+        help="Activations divided by their sum, or plain.",
+    ),
+    click.option(
+        "--kernel", type=click.Choice(KERNELS), default=FitParams.kernel, show_default=True
+    ),
+    click.option(
+        "--width-factor",
+        default=FitParams.width_factor,
+        show_default=True,
+        help="Kernel width over the mean distance to the basis.",
+    ),
+)
+
+
+_fit_options = _together(
+    click.option(
+        "--threshold",
+        "confidence_threshold",
+        default=FitParams.confidence_threshold,
+        show_default=True,
+        help="Rows with a confidence below it form the basis.",
+    ),
+    click.option("--n-neighbors", default=FitParams.n_neighbors, show_default=True),
+    click.option("--basis-size", type=int, help="Number of basis rows."),
+    click.option(
+        "--basis",
+        default=FitParams.basis,
+        show_default=True,
+        metavar="sknn|random|kmeans|FILE",
+        help="Rows of low confidence, drawn ones, cluster centres, or an .npy file.",
+    ),
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        help="Let the rows of every class together weigh the same.",
+    ),
+    click.option(
+        "--neighbors",
+        type=click.Choice(NEIGHBOR_METHODS),
+        default=FitParams.neighbors,
+        show_default=True,
+    ),
+    click.option(
+        "--partitions",
+        "n_partitions",
+        type=_CountOrAuto(),
+        default="auto",
+        show_default=True,
+        help="Search neighbours in so many parts of the feature space.",
+    ),
+    click.option(
+        "--overlap",
+        default=FitParams.overlap,
+        show_default=True,
+        help="Partitions that a row belongs to, on average.",
+    ),
+    click.option("--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True),
+    click.option("--parts", "n_parts", type=int, help="Parts of each pass over the rows."),
+    click.option("--seed", default=FitParams.seed, show_default=True),
+)
+
+
+_engine_options = _together(
+    click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
+    click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
+    click.option(
+        "--workers",
+        type=int,
+        help="Local worker processes without a scheduler  [default: 1; 0: none, run here]",
+    ),
+    click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
+    click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
+)
 
 
 @commands.command()
@@ -211,6 +265,12 @@ def _engine_options(command: Callable[..., None]) -> Callable[..., None]:
     help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
 )
 @click.option("--label", metavar="COLUMN", help="Label column of CSV and Parquet.")
+@click.option(
+    "--weights",
+    metavar="NAME",
+    help="One weight above 0 per row: a member of an .npz file, a column of CSV and Parquet, or, "
+    "for an .npy file, another one.  [default: every row weighs the same]",
+)
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @_json_option
@@ -253,14 +313,9 @@ def check(ctx: click.Context, dataset: str, as_json: bool) -> None:
 @commands.command()
 @click.argument("dataset")
 @click.argument("run")
+@_tuned_options
 @_fit_options
-@click.option(
-    "--recall",
-    "min_recall",
-    default=MIN_RECALL,
-    show_default=True,
-    help="Least share of true neighbours that an approximate search must find.",
-)
+@_recall_option
 @_engine_options
 @_json_option
 @_locations("dataset", "run")
@@ -272,15 +327,152 @@ def fit(
 
     Started again on the same RUN it finishes what is missing.
     """
-    params = {field.name: options.pop(field.name) for field in fields(FitParams)}
-    opened, checked = Dataset.open(dataset), FitParams(**params)
+    params, basis = _fit_params(options)
+    opened = Dataset.open(dataset)
     with connect(EngineOptions(**options, bar=bar)) as engine:
-        finished = fit_dataset(opened, run, checked, engine, min_recall=min_recall)
-    _show(describe_run(finished), as_json)
+        finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
+    if as_json:
+        click.echo(json.dumps(describe_run(finished)))
+    else:
+        click.echo(run_table(finished))
+
+
+def _fit_params(options: dict[str, Any]) -> tuple[FitParams, NDArray[Any] | None]:
+    """Take the parameters of a fit out of `options`; return them and the basis of a file."""
+    values = {field.name: options.pop(field.name, field.default) for field in fields(FitParams)}
+    source = values.pop("basis")
+    if source in BASES:
+        return FitParams(basis=source, **values), None
+    try:
+        basis = np.load(source, allow_pickle=False)
+    except (EOFError, ValueError) as error:
+        raise ParameterError(
+            f"{source} is no .npy file of numbers.",
+            f"Give one of {', '.join(BASES)}, or such a file.",
+        ) from error
+    return given_basis(FitParams(**values), basis), basis
+
+
+class _Values(click.ParamType):
+    """Values with commas between them."""
+
+    name = "A,B,..."
+
+    def __init__(self, convert: Callable[[str], Any]) -> None:
+        self._convert = convert
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._convert(part.strip()) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} are no numbers with commas between them.", param, ctx)
 
 
 @commands.command()
 @click.argument("dataset")
+@click.argument("run")
+@click.option("--validation", metavar="DATASET", help="Judge on these rows instead of folds.")
+@click.option("--folds", default=TuneParams.folds, show_default=True)
+@click.option(
+    "--alphas",
+    type=_Values(float),
+    default=TuneParams.alphas,
+    help="Penalties to try.  [default: 0.1, 0.01, ..., 1e-13]",
+)
+@click.option(
+    "--width-factors",
+    "width_factors",
+    type=_Values(float),
+    default=TuneParams.width_factors,
+    help="Width factors to try.  [default: eight from 0.1 to 1]",
+)
+@click.option(
+    "--features",
+    type=_Values(str),
+    default=TuneParams.features,
+    help="Kinds of features to try.  [default: normalized,plain]",
+)
+@click.option("--kernels", type=_Values(str), help="Kernels to try.  [default: gaussian]")
+@click.option(
+    "--basis-rules",
+    type=_Values(str),
+    help="Rules to try for a basis of a given size.  [default: least-confident]",
+)
+@click.option(
+    "--search-basis",
+    default=TuneParams.search_basis,
+    show_default=True,
+    help="Basis rows while width, features and rule are tried.",
+)
+@click.option("--search-rows", type=int, help="Rows then.  [default: 256 MiB of them]")
+@_fit_options
+@_recall_option
+@_engine_options
+@_json_option
+@_locations("dataset", "run", "validation")
+@click.pass_obj
+def tune(
+    bar: bool,
+    dataset: str,
+    run: str,
+    validation: str | None,
+    min_recall: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Choose width, features, rule and penalty from DATASET, and train RUN with them.
+
+    Prints what was tried and how it did on rows that were held out. Started again on the same RUN
+    it finishes what is missing.
+    """
+    names = {field.name for field in fields(TuneParams)} - {"validation"}
+    tuning = TuneParams(**{name: options.pop(name) for name in names})
+    params, basis = _fit_params(options)
+    opened = Dataset.open(dataset)
+    judged = None if validation is None else Dataset.open(validation)
+    with connect(EngineOptions(**options, bar=bar)) as engine:
+        finished = tune_dataset(
+            opened,
+            run,
+            params,
+            tuning,
+            engine,
+            validation=judged,
+            basis=basis,
+            min_recall=min_recall,
+        )
+    if as_json:
+        click.echo(json.dumps({**describe_run(finished), **describe_tuning(finished)}))
+    else:
+        click.echo(tuning_table(finished))
+        click.echo(run_table(finished))
+
+
+@commands.command()
+@click.argument("run")
+@click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
+@click.option("--evaluate", "rows", metavar="DATASET", help="Show how these rows are labelled too.")
+@_engine_options
+@_locations("run", "rows")
+@click.pass_obj
+def report(bar: bool, run: str, out: str | None, rows: str | None, **engine: Any) -> None:
+    """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    target = Path(out or f"{Path(str(run).rstrip('/')).name}.html")
+    opened, evaluation = Run.open(run), None
+    if rows is not None:
+        with connect(EngineOptions(**engine, bar=bar)) as connected:
+            evaluation = evaluate_dataset(run, Dataset.open(rows), connected)
+    write_report(opened, target, evaluation=evaluation)
+    click.echo(str(target))
+
+
+@commands.command()
+@click.argument("dataset")
+@_tuned_options
 @_fit_options
 @click.option(
     "--rates",
@@ -301,7 +493,7 @@ def plan(
 
     Exits with 2 if the fit would not fit the memory.
     """
-    params = FitParams(**{field.name: options.pop(field.name) for field in fields(FitParams)})
+    params, _ = _fit_params(options)
     engine = EngineOptions(**options)
     planned = plan_on_options(Dataset.open(dataset), params, engine, rates=rates)
     if as_json:
@@ -355,6 +547,8 @@ def evaluate(bar: bool, run: str, dataset: str, as_json: bool, **engine: Any) ->
         "n_rows": evaluation.n_rows,
         "n_errors": evaluation.n_errors,
         "error_rate": evaluation.error_rate,
+        "log_loss": evaluation.log_loss,
+        "confusion": evaluation.confusion,
     }
     _show(figures, as_json)
 
@@ -382,6 +576,9 @@ def _show(figures: Mapping[str, Any], as_json: bool) -> None:
         elif isinstance(value, dict):
             for key, item in value.items():
                 click.echo(f"{key:<18} {item}")
+        elif name == "confusion":
+            for row in value:
+                click.echo(f"{'confusion':<18} " + " ".join(f"{count:>7}" for count in row))
         elif value is not None:
             click.echo(f"{name:<18} {_readable(name, value)}")
 

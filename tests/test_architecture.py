@@ -21,7 +21,8 @@ ALLOWED = {
     "engine": _BASE,
     "stages": _BELOW_STAGES,
     "estimators": _BELOW_STAGES | {"stages"},
-    "cli": _BELOW_STAGES | {"stages"},
+    "report": _BASE | {"numeric", "storage", "stages"},
+    "cli": _BELOW_STAGES | {"stages", "report"},
     "__main__": {"cli"},
 }
 WITHOUT_DASK = {"errors", "params", "numeric", "sources", "storage", "neighbors"}

@@ -1,8 +1,8 @@
-"""The figures of hu-nrbfn, Tables 1, 2, 4 and 5, from the command line and from the estimator.
+"""The figures of hu-nrbfn, Tables 1 to 6, from the command line and from the estimators.
 
 Raw features; the first half of each class, in file order, trains; k = 20, t = 0.9. Every iris
-setosa row has confidence 1, so the seed decides which one stands for the class: the figures of iris
-belong to the row that seed 0 draws.
+setosa row has confidence 1, so the seed decides which one stands for the class. FIGURES belong to
+the row that seed 0 draws, the paper's to row 6, which PAPER_SEED draws.
 """
 
 import json
@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
+from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.estimators import LinearRegressionClassifier
 from tests.tables import LOADERS, halves, write_table
 
 N_BASIS = {"iris": 32, "wdbc": 73, "wine": 74}
@@ -26,6 +28,19 @@ FIGURES = [
     ("wine", 1e-5, "22.7", None, None),
     ("wine", 1e-9, "5.7", "1.283", "5.3e+07"),
     ("wine", 1e-13, "1.1", "1.074", "9.6e+10"),
+]
+PAPER_SEED = 4
+# Alpha, rank in percent of the rows, eps, gamma, eps + alpha gamma and test error in percent.
+TABLE_6_LRC = [
+    ("iris", 1e-4, ("6.7", "1.39", "9e+00", "1.39", "18.7")),
+    ("wdbc", 1e-4, ("10.9", "3.38", "1e+03", "3.49", "6.3")),
+    # Printed is a rank of 34.4, wdbc's 31 of 90 rows; wine has 13 columns.
+    ("wine", 1e-8, ("15.6", "1.10", "3e+05", "1.10", "3.4")),
+]
+TABLE_6_NRBFN = [
+    ("iris", 1e-9, ("42.7", "1.04", "3e+06", "1.05", "5.3")),
+    ("wdbc", 1e-9, ("25.6", "1.11", "2e+06", "1.11", "4.9")),
+    ("wine", 1e-13, ("82.2", "1.07", "1e+11", "1.08", "1.1")),
 ]
 cases = pytest.mark.parametrize(("name", "alpha", "error", "eps", "gamma"), FIGURES)
 
@@ -69,3 +84,94 @@ def check_risk(fitting_error, spectral_risk, eps, gamma):
     if eps is not None:
         assert f"{fitting_error:.3f}" == eps
         assert f"{spectral_risk:.1e}" == gamma
+
+
+def fit_paper(name, alpha, **parameters):
+    X_train, y_train, X_test, y_test = halves(name)
+    network = NRBFNClassifier(alpha=alpha, random_state=PAPER_SEED, **parameters)
+    return network.fit(X_train, y_train), f"{100 * (1 - network.score(X_test, y_test)):.1f}"
+
+
+def row_of_table_6(fitted, error, n_rows):
+    eps, gamma = fitted.fitting_error_, fitted.spectral_risk_
+    return (
+        f"{100 * fitted.weights_.shape[1] / n_rows:.1f}",
+        f"{eps:.2f}",
+        f"{gamma:.0e}",
+        f"{eps + fitted.alpha * gamma:.2f}",
+        error,
+    )
+
+
+def test_paper__iris_row_that_stands_for_setosa():
+    network, _ = fit_paper("iris", 1e-9)
+    assert network.basis_indices_[0] == 6
+    assert network.basis_indices_[1] >= 25
+
+
+@pytest.mark.parametrize(("name", "error"), [("iris", "5.3"), ("wdbc", "4.9"), ("wine", "1.1")])
+def test_paper__table_1_network(name, error):
+    alpha = {row[0]: row[1] for row in TABLE_6_NRBFN}[name]
+    assert fit_paper(name, alpha)[1] == error
+
+
+# wdbc: 14 of the 284 test rows are wrong, printed are 13, 4.6 %.
+@pytest.mark.parametrize(
+    ("name", "size", "percent", "error"),
+    [("iris", 27, "36.0", "5.3"), ("wdbc", 66, "23.2", "4.9"), ("wine", 50, "55.6", "1.1")],
+)
+def test_paper__table_3_basis_size_of_svm(name, size, percent, error):
+    alpha = {row[0]: row[1] for row in TABLE_6_NRBFN}[name]
+    network, found = fit_paper(name, alpha, basis_size=size)
+    assert f"{100 * len(network.basis_) / len(network.confidence_):.1f}" == percent
+    assert found == error
+
+
+@pytest.mark.parametrize(("name", "error"), [("iris", "8.0"), ("wdbc", "5.3"), ("wine", "1.1")])
+def test_paper__table_4_fixed_alpha(name, error):
+    assert fit_paper(name, 1e-13)[1] == error
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "eps", "gamma", "error"),
+    [
+        # Printed is an error of 6.7: one test row fewer.
+        ("iris", 0.0, "1.022", "9.7e+09", "8.0"),
+        ("iris", 1e-9, "1.044", "2.5e+06", "5.3"),
+        ("wdbc", 1e-9, "1.106", "2.4e+06", "4.9"),
+    ],
+)
+def test_paper__table_5_error_and_risk(name, alpha, eps, gamma, error):
+    network, found = fit_paper(name, alpha)
+    assert found == error
+    check_risk(network.fitting_error_, network.spectral_risk_, eps, gamma)
+
+
+@pytest.mark.parametrize("name", ["wdbc", "wine"])
+def test_paper__table_5_singular_without_the_penalty(name):
+    # wine is missing from the table for this reason; the paper's gamma of wdbc is 2.6e15.
+    with pytest.raises(IllConditionedError):
+        fit_paper(name, 0.0)
+
+
+@pytest.mark.parametrize(("name", "alpha", "row"), TABLE_6_NRBFN)
+def test_paper__table_6_network(name, alpha, row):
+    network, error = fit_paper(name, alpha)
+    assert row_of_table_6(network, error, len(network.confidence_)) == row
+
+
+@pytest.mark.parametrize(("name", "alpha", "row"), TABLE_6_LRC)
+def test_paper__table_6_linear_regression(name, alpha, row):
+    X_train, y_train, X_test, y_test = halves(name)
+    line = LinearRegressionClassifier(alpha=alpha).fit(X_train, y_train)
+    error = f"{100 * (1 - line.score(X_test, y_test)):.1f}"
+    assert row_of_table_6(line, error, len(X_train)) == row
+
+
+@pytest.mark.parametrize("alpha", [10.0**power for power in range(-13, -2)])
+def test_paper__linear_regression_of_iris_at_any_penalty(alpha):
+    X_train, y_train, X_test, y_test = halves("iris")
+    line = LinearRegressionClassifier(alpha=alpha).fit(X_train, y_train)
+    assert f"{100 * (1 - line.score(X_test, y_test)):.1f}" == "18.7"
+    assert f"{line.fitting_error_:.2f}" == "1.39"
+    assert round(line.spectral_risk_) == (8 if alpha > 5e-4 else 9)

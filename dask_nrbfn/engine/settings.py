@@ -27,7 +27,7 @@ def cluster_settings(threads: int) -> dict[str, Any]:
     """Return the dask configuration for a scheduler and nannies started from this process.
 
     The time to live is how long a worker may be silent before the scheduler gives its task to
-    another. A triangular solve holds the interpreter lock, so the default of 5 minutes is short.
+    another. What holds the interpreter lock silences it, so the default of 5 minutes is short.
     """
     return {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),

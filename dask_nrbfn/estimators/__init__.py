@@ -1,5 +1,7 @@
 """Scikit-learn faces of the stages."""
 
 from dask_nrbfn.estimators.classifier import NRBFNClassifier
+from dask_nrbfn.estimators.linear import LinearRegressionClassifier
+from dask_nrbfn.estimators.tuned import NRBFNClassifierCV
 
-__all__ = ["NRBFNClassifier"]
+__all__ = ["LinearRegressionClassifier", "NRBFNClassifier", "NRBFNClassifierCV"]

@@ -6,9 +6,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from typing import Any, Self
 
@@ -19,15 +19,16 @@ from distributed import default_client
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset
+from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
@@ -50,11 +51,21 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Rows with a confidence below it form the basis.
     alpha : float, default=1e-13
         Ridge penalty, relative to the trace of the gram matrix.
+    basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
+        Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
-        Number of basis rows. None: all rows below the threshold, or as many as fit the memory.
+        Number of basis rows; "random" and "kmeans" need it. None: all rows below the threshold, or
+        as many as fit the memory.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
-        Which rows form a basis of a given size: the least confident, or a draw among the rows
-        below the threshold.
+        Which rows of low confidence form a basis of a given size: the least confident, or a draw
+        among the rows below the threshold.
+    features : {"normalized", "plain"}, default="normalized"
+        Activations of a row divided by their sum, or as they are.
+    kernel : {"gaussian", "laplacian"}, default="gaussian"
+    width_factor : float, default=1.0
+        Kernel width over the mean distance between rows and basis rows.
+    class_weight : dict, "balanced" or None, default=None
+        Weight of each class; "balanced": all weigh the same together.
     neighbors : {"auto", "exact", "approximate"}, default="auto"
         How neighbours are searched.
     n_partitions : int, default=None
@@ -79,13 +90,15 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     basis_ : ndarray (r, p), float64
         Basis rows, scaled.
     basis_indices_ : ndarray (r,), int64
-        Their row numbers in the training data.
+        Their row numbers in the training data; -1 for rows that are none of it.
     width_ : float
-        Sigma of the Gaussians.
+        Sigma of the kernel.
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row.
+        Soft-kNN confidence of every training row; only with a "sknn" basis.
+    params_ : FitParams
+        The parameters of the fit.
     fitting_error_ : float
         eps of the training rows; 1 is a perfect fit.
     spectral_risk_ : float
@@ -117,8 +130,13 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
         *,
+        basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
+        features: str = "normalized",
+        kernel: str = "gaussian",
+        width_factor: float = 1.0,
+        class_weight: Mapping[Any, float] | str | None = None,
         neighbors: str = "auto",
         n_partitions: int | None = None,
         overlap: int = 2,
@@ -131,8 +149,13 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
+        self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule
+        self.features = features
+        self.kernel = kernel
+        self.width_factor = width_factor
+        self.class_weight = class_weight
         self.neighbors = neighbors
         self.n_partitions = n_partitions
         self.overlap = overlap
@@ -142,7 +165,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.store = store
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on rows and labels.
 
         Parameters
@@ -150,6 +173,10 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
         y : array-like, zarr.Array, dask array or series (n,)
             None for a `Dataset`, which has its labels.
+        sample_weight : array-like, zarr.Array, dask array or series (n,), optional
+            A row of weight w counts in the width and in the ridge system as w equal rows; in the
+            search of neighbours it is one. Rows of weight 0 are left out; only where X is in
+            memory may there be any. None for a `Dataset`, which has its weights.
 
         Raises
         ------
@@ -158,15 +185,16 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the basis does not fit the memory.
         """
-        params = self._params()
         if isinstance(X, Dataset):
-            if y is not None:
-                raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
-            self._fit_dataset(X, params)
+            if y is not None or sample_weight is not None:
+                raise ParameterError(
+                    "y or sample_weight is given beside a Dataset.", "A Dataset has its own."
+                )
+            self._fit_dataset(X)
         elif _is_lazy(X):
-            self._fit_lazy(X, y, params)
+            self._fit_lazy(X, y, sample_weight)
         else:
-            self._fit_arrays(X, y, params)
+            self._fit_arrays(X, y, sample_weight)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -187,67 +215,125 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _decisions(self._scores(X))
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the scores clipped to [0, 1] and normalized, (n, K); lazily for a dask array."""
+        """Return class probabilities, (n, K); lazily for a dask array.
+
+        Scores clipped to [0, 1] and normalized; of a tuned network the softmax of the scores at the
+        temperature that fits held-out rows best.
+        """
         check_is_fitted(self)
         if _is_dask(X):
             return self._map_dask(X, "probabilities")
-        return _probabilities(self._scores(X))
+        return self._model.probabilities(self._scores(X))
 
     def save(self, location: Location) -> None:
         """Write the model as a Zarr group; an old one at `location` is replaced when it is done."""
         check_is_fitted(self)
         self._model.save(location)
 
-    @classmethod
-    def load(cls, location: Location) -> Self:
+    @staticmethod
+    def load(location: Location) -> "NRBFNClassifier":
         """Return the network of a saved model or a finished run; runs no code from the file."""
         model = Model.load(location)
         params = model.params.to_dict()
-        network = cls(random_state=params.pop("seed"), **params)
+        if model.params.basis_is_given:
+            params["basis"] = model.scaling.restore(model.basis)
+        network = NRBFNClassifier(random_state=params.pop("seed"), **params)
         network._take_model(model)
         return network
 
-    def _params(self) -> FitParams:
+    def _values(self) -> dict[str, Any]:
+        """Return the parameters that are those of a fit."""
         own = self.get_params()
-        del own["store"], own["min_recall"]
-        seed = own.pop("random_state")
+        return {field.name: own[field.name] for field in fields(FitParams) if field.name in own}
+
+    def _params(self) -> FitParams:
+        values = self._values()
+        if isinstance(self.class_weight, Mapping):
+            del values["class_weight"]
+        given = None if isinstance(self.basis, str) else values.pop("basis")
+        seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31)
-        return FitParams(**own, seed=int(seed))
+        params = FitParams(**values, seed=int(seed))
+        return params if given is None else given_basis(params, given)
 
-    def _fit_arrays(self, X: ArrayLike, y: ArrayLike, params: FitParams) -> None:
+    def _train(self, dataset: Dataset, location: Location, engine: Engine) -> Run:
+        """Fit at `location`; subclasses may tune."""
+        return fit_dataset(
+            dataset,
+            location,
+            self._params(),
+            engine,
+            basis=None if isinstance(self.basis, str) else self.basis,
+            min_recall=self.min_recall,
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a run is told apart by, besides its rows."""
+        return self._params().to_dict()
+
+    def _fit_arrays(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
+        weights = self._row_weights(rows, labels, sample_weight)
+        if weights is not None and not weights.all():
+            kept = weights > 0
+            rows, labels, weights = rows[kept], labels[kept], weights[kept]
         classes, codes = np.unique(labels, return_inverse=True)
-        dataset = ingest_arrays(rows, codes, MemoryStore())
-        run = fit_dataset(
-            dataset, MemoryStore(), params, InlineEngine(), min_recall=self.min_recall
-        )
+        dataset = ingest_arrays(rows, codes, MemoryStore(), weights=weights)
+        run = self._train(dataset, MemoryStore(), InlineEngine())
         names = getattr(self, "feature_names_in_", None)
         self._take_run(run, classes, None if names is None else tuple(names))
 
-    def _fit_lazy(self, X: Any, y: Any, params: FitParams) -> None:
+    def _row_weights(
+        self, rows: NDArray[Any], labels: NDArray[Any], sample_weight: ArrayLike | None
+    ) -> NDArray[np.float64] | None:
+        """Return the weights of rows and of classes given by name; None if all are 1."""
+        by_name = isinstance(self.class_weight, Mapping)
+        if sample_weight is None and not by_name:
+            return None
+        weights: NDArray[np.float64] = _check_sample_weight(
+            sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+        )
+        if by_name:
+            weights = weights * compute_sample_weight(self.class_weight, labels)
+        return weights
+
+    def _fit_lazy(self, X: Any, y: Any, sample_weight: Any) -> None:
+        self._check_class_weight()
         with self._workplace() as place:
             rows, labels = _to_dask(X), _to_dask(y)
-            dataset = ingest_dask(rows, labels, join(place, "dataset"), overwrite=True)
+            dataset = ingest_dask(
+                rows,
+                labels,
+                join(place, "dataset"),
+                weights=None if sample_weight is None else _to_dask(sample_weight),
+                overwrite=True,
+            )
             # Stored as int64, bool and whole floats come back as what they were.
             dtype = labels.dtype if labels.dtype.kind in "bf" else dataset.classes.dtype
-            location = _run_location(place, dataset, params)
-            self._fit_at(dataset, location, params, dataset.classes.astype(dtype))
+            location = _run_location(place, dataset, self._identity())
+            self._fit_at(dataset, location, dataset.classes.astype(dtype))
 
-    def _fit_dataset(self, dataset: Dataset, params: FitParams) -> None:
+    def _fit_dataset(self, dataset: Dataset) -> None:
+        self._check_class_weight()
         if isinstance(normalize(dataset.location), MemoryStore):
-            self._fit_at(dataset, MemoryStore(), params, dataset.classes)
+            self._fit_at(dataset, MemoryStore(), dataset.classes)
             return
         with self._workplace() as place:
-            location = _run_location(place, dataset, params)
-            self._fit_at(dataset, location, params, dataset.classes)
+            location = _run_location(place, dataset, self._identity())
+            self._fit_at(dataset, location, dataset.classes)
 
-    def _fit_at(
-        self, dataset: Dataset, location: Location, params: FitParams, classes: NDArray[Any]
-    ) -> None:
+    def _check_class_weight(self) -> None:
+        if isinstance(self.class_weight, Mapping):
+            raise ParameterError(
+                "class_weight by class is for arrays in memory.",
+                'Give sample_weight, or class_weight="balanced".',
+            )
+
+    def _fit_at(self, dataset: Dataset, location: Location, classes: NDArray[Any]) -> None:
         with _active_engine(dataset) as engine:
-            run = fit_dataset(dataset, location, params, engine, min_recall=self.min_recall)
+            run = self._train(dataset, location, engine)
         self._take_run(run, classes, dataset.feature_names)
 
     @contextmanager
@@ -261,11 +347,15 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _take_run(self, run: Run, classes: NDArray[Any], names: tuple[str, ...] | None) -> None:
         model = Model.load(run.location)
         self._take_model(replace(model, classes=classes, feature_names=names))
-        self.confidence_ = run.read("confidence/values")
+        if "confidence" in run.stages:
+            self.confidence_ = run.read("confidence/values")
+        elif hasattr(self, "confidence_"):
+            del self.confidence_
         self.basis_indices_ = run.read("basis/rows")
 
     def _take_model(self, model: Model) -> None:
         self._model = model
+        self.params_ = model.params
         self.basis_ = model.basis
         self.width_ = model.width
         self.weights_ = model.weights
@@ -317,9 +407,11 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return location
 
 
-def _run_location(place: Location, dataset: Dataset, params: FitParams) -> str | RemoteLocation:
+def _run_location(
+    place: Location, dataset: Dataset, parameters: dict[str, Any]
+) -> str | RemoteLocation:
     """Return where the run of these rows and parameters is, and no other."""
-    identity = json.dumps([dataset.fingerprint, params.to_dict()])
+    identity = json.dumps([dataset.fingerprint, parameters])
     digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
     return join(place, f"run-{digest}")
 
@@ -357,11 +449,6 @@ def _decisions(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
 
-def _probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    clipped = np.clip(scores, 0.0, 1.0)
-    return clipped / clipped.sum(axis=1, keepdims=True)
-
-
 @cache
 def _process_directory() -> str:
     directory = tempfile.mkdtemp(prefix="dask-nrbfn-")
@@ -394,4 +481,4 @@ def _predict_block(X: NDArray[Any], location: str | RemoteLocation, wanted: str)
     scores = _scores_in_blocks(model, X, threads=1)
     if wanted == "labels":
         return model.classes[scores.argmax(axis=1)]
-    return _decisions(scores) if wanted == "decisions" else _probabilities(scores)
+    return _decisions(scores) if wanted == "decisions" else model.probabilities(scores)

@@ -259,15 +259,16 @@ def hash_rows(X: NDArray[np.generic], *, seed: int) -> NDArray[np.uint64]:
     -----
     splitmix64 (Steele, Lea & Flood 2014) of the seed, into which that of every value is mixed.
     """
-    hashes = np.full(len(X), _splitmix(np.array([seed], dtype=np.uint64)))
+    hashes = np.full(len(X), splitmix(np.array([seed], dtype=np.uint64)))
     # Adding 0.0 turns -0.0 into 0.0, which compares equal and must hash alike.
     columns = np.ascontiguousarray(np.asarray(X, dtype=np.float64).T + 0.0).view(np.uint64)
     for column in columns:
-        hashes = _mix(hashes ^ _splitmix(column))
+        hashes = _mix(hashes ^ splitmix(column))
     return hashes
 
 
-def _splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the hash of each number (Steele, Lea & Flood 2014)."""
     return _mix(x + np.uint64(0x9E3779B97F4A7C15))
 
 

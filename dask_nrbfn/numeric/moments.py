@@ -18,7 +18,7 @@ _MIRRORED_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Sums over rows: ``Phi' Phi``, ``F' Phi`` and the class counts. They add and subtract.
+    """Weighted sums over rows: ``Phi' Phi``, ``F' Phi`` and the classes'. They add and subtract.
 
     Attributes
     ----------
@@ -26,12 +26,14 @@ class Moments:
         Upper triangle of ``Phi' Phi``, row by row.
     cross : float64 (K, r)
         ``F' Phi``, the sum of the activations of each class.
-    class_counts : int64 (K,)
+    class_weights : float64 (K,)
+        Sum of the weights of the rows of each class; without weights, their number.
 
     Notes
     -----
-    ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. Because the
-    activations of a row sum to 1, the elements of the gram matrix and of cross each sum to n.
+    ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
+    weight w counts as w equal rows. Because normalized activations of a row sum to 1, the elements
+    of the gram matrix, of cross and of the class weights each sum to the same.
 
     Examples
     --------
@@ -45,7 +47,7 @@ class Moments:
 
     packed_gram: Floats
     cross: Floats
-    class_counts: NDArray[np.int64]
+    class_weights: Floats
 
     @classmethod
     def zeros(cls, n_basis: int, n_classes: int) -> Self:
@@ -53,7 +55,7 @@ class Moments:
         return cls(
             np.zeros(packed_size(n_basis)),
             np.zeros((n_classes, n_basis)),
-            np.zeros(n_classes, dtype=np.int64),
+            np.zeros(n_classes),
         )
 
     @staticmethod
@@ -69,15 +71,21 @@ class Moments:
         return int(self.cross.shape[1])
 
     @property
-    def n_rows(self) -> int:
-        """Number of rows n that were summed."""
-        return int(self.class_counts.sum())
+    def total_weight(self) -> float:
+        """Sum of the weights of all rows; without weights, their number n."""
+        return float(self.class_weights.sum())
 
     def add_in_place(self, other: Self) -> None:
         """Add other moments; for the one owner of freshly read moments, without an r x r copy."""
         np.add(self.packed_gram, other.packed_gram, out=self.packed_gram)
         np.add(self.cross, other.cross, out=self.cross)
-        np.add(self.class_counts, other.class_counts, out=self.class_counts)
+        np.add(self.class_weights, other.class_weights, out=self.class_weights)
+
+    def subtract_in_place(self, other: Self) -> None:
+        """Take other moments away; for the one owner of freshly read moments."""
+        np.subtract(self.packed_gram, other.packed_gram, out=self.packed_gram)
+        np.subtract(self.cross, other.cross, out=self.cross)
+        np.subtract(self.class_weights, other.class_weights, out=self.class_weights)
 
     def gram(self) -> Floats:
         """Return ``Phi' Phi`` in full, float64 (r, r), symmetric."""
@@ -87,14 +95,14 @@ class Moments:
         return type(self)(
             self.packed_gram + other.packed_gram,
             self.cross + other.cross,
-            self.class_counts + other.class_counts,
+            self.class_weights + other.class_weights,
         )
 
     def __sub__(self, other: Self) -> Self:
         return type(self)(
             self.packed_gram - other.packed_gram,
             self.cross - other.cross,
-            self.class_counts - other.class_counts,
+            self.class_weights - other.class_weights,
         )
 
 
@@ -116,50 +124,59 @@ class MomentSums:
     def __init__(self, n_basis: int, n_classes: int) -> None:
         self._gram = np.zeros((n_basis, n_basis))
         self._cross = np.zeros((n_classes, n_basis))
-        self._class_counts = np.zeros(n_classes, dtype=np.int64)
+        self._class_weights = np.zeros(n_classes)
 
-    def add(self, Phi: Floats, codes: NDArray[np.integer]) -> None:
+    def add(
+        self, Phi: Floats, codes: NDArray[np.integer], *, factors: Floats | None = None
+    ) -> None:
         """Add a block.
 
         Parameters
         ----------
         Phi : float64 (b, r), C-contiguous
+            Activations; with `factors`, each row multiplied by its factor.
         codes : integer (b,)
             Class of each row, 0 ... K - 1.
+        factors : float64 (b,), optional
+            Square roots of the rows' weights.
 
         Notes
         -----
         ``b r^2 + 2 b K r`` flops.
         """
-        n_classes = len(self._class_counts)
+        n_classes = len(self._class_weights)
         F = np.zeros((len(codes), n_classes))
-        F[np.arange(len(codes)), codes] = 1.0
+        F[np.arange(len(codes)), codes] = 1.0 if factors is None else factors
         add_gram(self._gram, Phi)
         add_products(self._cross, F, Phi)
-        self._class_counts += np.bincount(codes, minlength=n_classes)
+        weights = None if factors is None else factors**2
+        self._class_weights += np.bincount(codes, weights, minlength=n_classes)
 
     def moments(self) -> Moments:
         """Return the sums of the blocks added so far."""
         packed = np.empty(packed_size(len(self._gram)))
         for row, target in enumerate(_packed_rows(packed, len(self._gram))):
             target[:] = self._gram[row, row:]
-        return Moments(packed, self._cross.copy(), self._class_counts.copy())
+        return Moments(packed, self._cross.copy(), self._class_weights.copy())
 
 
-def check_moments(moments: Moments, n_rows: int) -> None:
-    """Raise DamagedDataError unless the sums over gram, cross and counts are all `n_rows`.
+def check_moments(moments: Moments, total_weight: float, *, normalized: bool = True) -> None:
+    """Raise DamagedDataError unless the class weights, gram and cross sum to `total_weight`.
 
-    The activations of every row sum to 1, so sums that miss or repeat rows show here.
+    The activations of every row sum to 1, so sums that miss or repeat rows show here. Those of
+    activations that are not normalized sum to nothing known; then only the weights are checked.
     """
-    diagonal = sum(float(row[0]) for row in _packed_rows(moments.packed_gram, moments.n_basis))
-    sums = (
-        2.0 * float(moments.packed_gram.sum()) - diagonal,
-        float(moments.cross.sum()),
-        float(moments.n_rows),
-    )
-    if not np.allclose(sums, n_rows, rtol=1e-9, atol=0.0):
+    sums = [moments.total_weight]
+    if normalized:
+        diagonal = sum(float(row[0]) for row in _packed_rows(moments.packed_gram, moments.n_basis))
+        sums += [
+            2.0 * float(moments.packed_gram.sum()) - diagonal,
+            float(moments.cross.sum()),
+        ]
+    if not np.allclose(sums, total_weight, rtol=1e-9, atol=0.0):
+        found = " and ".join(f"{value:.10g}" for value in sums)
         raise DamagedDataError(
-            f"moments of {n_rows} rows sum to {sums[0]:.10g}, {sums[1]:.10g} and {sums[2]:.10g}.",
+            f"moments of {total_weight:.10g} rows sum to {found}.",
             "A part is damaged; remove the run's moments and start it again.",
         )
 

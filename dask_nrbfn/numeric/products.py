@@ -1,4 +1,4 @@
-"""Products of blocks of rows, added in place.
+"""Products of blocks of rows, added in place, and symmetric systems, solved in place.
 
 They are scipy's BLAS, which adds to what is there, where numpy's product needs a second matrix and
 another pass over both. The products of features are here too: numpy has a BLAS of its own, whose
@@ -6,23 +6,25 @@ threads spin for a while after each product, and a loop that alternates between 
 half of its speed (measured on two cores).
 
 scipy's wrappers in Python hold the interpreter lock, which stops the thread that reads the next
-block and every other task of the process. So the functions are taken where Cython code takes them,
-from `scipy.linalg.cython_blas`, and called through ctypes, which lets go of the lock.
+block, every other task of the process and, for minutes at large r, a worker's heartbeat. So the
+functions are taken where Cython code takes them, from `scipy.linalg.cython_blas` and
+`cython_lapack`, and called through ctypes, which lets go of the lock.
 """
 
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_char, c_double, c_int, c_void_p
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cython_blas
+from scipy.linalg import cython_blas, cython_lapack
 
 Floats = NDArray[np.float64]
 
 
-def _blas_function(name: str) -> Callable[..., None]:
-    capsule = cython_blas.__pyx_capi__[name]
+def _fortran_function(module: ModuleType, name: str) -> Callable[..., None]:
+    capsule = module.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -31,8 +33,10 @@ def _blas_function(name: str) -> Callable[..., None]:
     return ctypes.CFUNCTYPE(None)(get_pointer(capsule, get_name(capsule)))
 
 
-_dgemm = _blas_function("dgemm")
-_dsyrk = _blas_function("dsyrk")
+_dgemm = _fortran_function(cython_blas, "dgemm")
+_dsyrk = _fortran_function(cython_blas, "dsyrk")
+_dpotrf = _fortran_function(cython_lapack, "dpotrf")
+_dpotrs = _fortran_function(cython_lapack, "dpotrs")
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
@@ -72,6 +76,38 @@ def add_gram(sums: Floats, A: Floats) -> None:
             _address(sums),
             byref(c_int(r)),
         )
+
+
+def solve_in_place(matrix: Floats, right: Floats) -> bool:
+    """Replace `right` (K, r) by ``right @ matrix^-1``; return False if there is no factorization.
+
+    Parameters
+    ----------
+    matrix : float64 (r, r), C-contiguous
+        Symmetric and positive definite; overwritten by its Cholesky factor.
+    right : float64 (K, r), C-contiguous
+
+    Notes
+    -----
+    ``r^3 / 3 + 2 K r^2`` flops and no other matrix.
+    """
+    n_right, r = right.shape
+    failed = c_int(0)
+    lower, size = byref(c_char(b"L")), byref(c_int(r))
+    _dpotrf(lower, size, _address(matrix), size, byref(failed))
+    if failed.value:
+        return False
+    _dpotrs(
+        lower,
+        size,
+        byref(c_int(n_right)),
+        _address(matrix),
+        size,
+        _address(right),
+        size,
+        byref(failed),
+    )
+    return True
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:

@@ -1,4 +1,4 @@
-"""Distances to the basis and the normalized Gaussian activations."""
+"""Distances to the basis and the activations that they become."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,23 +19,28 @@ _LEAST_SUM = 1e-100
 
 @dataclass(frozen=True, eq=False)
 class RadialFeatures:
-    """The r normalized radial basis functions of one basis and width.
+    """The r radial basis functions of one basis and width.
 
     Attributes
     ----------
     basis : float64 (r, p)
     width : float
-        The Gaussian's sigma, in the units of the features.
+        The kernel's sigma, in the units of the features.
     scaling : Scaling or None
         Applied to rows; the basis is scaled already.
+    kernel : {"gaussian", "laplacian"}
+    normalized : bool
 
     Notes
     -----
-    The activation of row x at basis row g is ``exp(-|x - g|^2 / (2 sigma^2))`` divided by its sum
-    over all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7). The exponents are one product of
-    matrices, with a column of ones and one of ``|x|^2`` beside the rows. For rows so far from the
-    basis that their exponentials underflow, ``|x|^2``, which cancels in the quotient, is left out
-    and the largest exponent subtracted instead: the quotient is defined however far x is.
+    With d the distance of row x to basis row g, the kernel is ``exp(-d^2 / (2 sigma^2))`` or
+    ``exp(-d / sigma)``. Normalized activations are divided by their sum over all basis rows
+    (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
+
+    The exponents are one product of matrices, with a column of ones and one of ``|x|^2`` beside the
+    rows. Where a row is so far from the basis that its exponentials underflow, the largest exponent
+    is subtracted first, so that the quotient is defined however far x is; ``|x|^2`` cancels then
+    and is left out.
 
     Every method takes `threads`, those of the elementwise steps; the threads of the products are
     BLAS's own. The elementwise steps have the same bits with any number.
@@ -51,31 +56,44 @@ class RadialFeatures:
     basis: Floats
     width: float
     scaling: Scaling | None
+    kernel: str
+    normalized: bool
     _centre: Floats
     _slopes: Floats
 
     @classmethod
-    def from_basis(cls, basis: ArrayLike, width: float, scaling: Scaling | None = None) -> Self:
+    def from_basis(
+        cls,
+        basis: ArrayLike,
+        width: float,
+        scaling: Scaling | None = None,
+        *,
+        kernel: str = "gaussian",
+        normalized: bool = True,
+    ) -> Self:
         """Prepare the functions of `basis` (r, p), scaled, and `width` > 0."""
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
         slopes = _distance_factors(basis, centre)
         slopes *= -0.5 / width**2
-        return cls(basis, float(width), scaling, centre, slopes)
+        return cls(basis, float(width), scaling, kernel, normalized, centre, slopes)
 
     def activations(
         self,
         X: NDArray[Any],
         *,
+        factors: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the activations, float64 (b, r); every row sums to 1.
+        """Return the activations, float64 (b, r); normalized ones of a row sum to 1.
 
         Parameters
         ----------
         X : array (b, p)
+        factors : float64 (b,), optional
+            What the activations of each row are multiplied by.
         out : float64 (b, r), optional
             Where to put the result, to save allocating it anew for every block.
         scratch : float64 (b, p + 2), optional
@@ -90,7 +108,11 @@ class RadialFeatures:
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
-            part *= 1.0 / self._exponentials_in_place(rows[strip], part)
+            totals = self._exponentials_in_place(rows[strip], part)
+            if factors is not None:
+                part *= factors[strip, None] / totals
+            elif self.normalized:
+                part *= 1.0 / totals
 
         over_strips(normalize, Phi.shape, threads)
         return Phi
@@ -110,7 +132,7 @@ class RadialFeatures:
 
         Notes
         -----
-        The K sums are divided instead of the r activations.
+        The K sums of normalized activations are divided instead of the r activations.
         """
         rows, exponents = self._exponents(X, buffer, None, threads)
         totals = over_strips(
@@ -131,16 +153,52 @@ class RadialFeatures:
         return rows, row_products(rows, self._slopes, out=out)
 
     def _exponentials_in_place(self, rows: Floats, exponents: Floats) -> Floats:
-        """Replace exponents by exponentials with a common factor in each row; return row sums."""
+        """Replace exponents by exponentials; return what to divide each row by, float64 (b, 1).
+
+        Divided so, the activations of far rows are defined too; plain ones are divided by 1.
+        """
+        if self.kernel == "laplacian":
+            self._negative_distances(exponents)
         np.exp(exponents, out=exponents)
+        if not self.normalized:
+            return np.ones((len(exponents), 1))
         sums: Floats = exponents.sum(axis=1, keepdims=True)
         far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
         if len(far):
-            shifted = rows[far, :-1] @ self._slopes[:, :-1].T
-            shifted -= shifted.max(axis=1, keepdims=True)
+            shifted = self._shifted_exponents(rows[far])
             exponents[far] = np.exp(shifted, out=shifted)
             sums[far] = shifted.sum(axis=1, keepdims=True)
         return sums
+
+    def _shifted_exponents(self, rows: Floats) -> Floats:
+        """Return exponents of which the largest of each row is 0."""
+        if self.kernel == "laplacian":
+            return self._shifted_distances(rows)
+        shifted: Floats = rows[:, :-1] @ self._slopes[:, :-1].T
+        shifted -= shifted.max(axis=1, keepdims=True)
+        return shifted
+
+    def _shifted_distances(self, rows: Floats) -> Floats:
+        """Return ``(e - d) / sigma`` with e the least distance of each row."""
+        # In units of the largest coordinate, so that no square overflows.
+        units = np.abs(rows[:, :-2]).max(axis=1, keepdims=True)
+        units[units == 0] = 1.0
+        scaled = rows[:, :-1] / units
+        norms = _row_dots(scaled[:, :-1], scaled[:, :-1])[:, None]
+        shifted: Floats = scaled @ self._slopes[:, :-1].T
+        distances = shifted / units + norms * self._slopes[:, -1]
+        self._negative_distances(distances)
+        # d - e = (d^2 - e^2) / (d + e), in which |x|^2 cancels before it is rounded.
+        shifted -= shifted.max(axis=1, keepdims=True)
+        shifted /= -0.5 * (distances + distances.max(axis=1, keepdims=True))
+        return shifted
+
+    def _negative_distances(self, exponents: Floats) -> None:
+        """Turn ``-d^2 / (2 sigma^2)`` into ``-d / sigma`` in place."""
+        exponents *= -2.0
+        np.maximum(exponents, 0.0, out=exponents)
+        np.sqrt(exponents, out=exponents)
+        np.negative(exponents, out=exponents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,12 +237,21 @@ class BasisDistances:
         )
         return squared
 
-    def total(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> float:
+    def total(
+        self,
+        X: NDArray[Any],
+        *,
+        weights: Floats | None = None,
+        buffer: Floats | None = None,
+        threads: int = 1,
+    ) -> float:
         """Return the sum of all distances between rows X (b, p) and the basis.
 
         Parameters
         ----------
         X : array (b, p)
+        weights : float64 (b,), optional
+            What the distances of each row are multiplied by.
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
         threads : int
@@ -198,7 +265,8 @@ class BasisDistances:
         def total_of(strip: slice) -> float:
             part = products[strip]
             np.maximum(part, 0.0, out=part)
-            return float(np.sqrt(part, out=part).sum())
+            np.sqrt(part, out=part)
+            return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 
         return sum(over_strips(total_of, products.shape, threads))
 

@@ -1,4 +1,4 @@
-"""Fitting error and spectral risk, from moments alone."""
+"""Fitting error, spectral risk and their bounds, from moments alone."""
 
 from dataclasses import dataclass
 
@@ -27,33 +27,321 @@ class ErrorAndRisk:
     objective: float
 
 
+@dataclass(frozen=True)
+class RiskRange:
+    """Least and greatest spectral risk; ``most`` is None where nothing bounds it."""
+
+    least: float
+    most: float | None
+
+
+@dataclass(frozen=True)
+class PerturbationBounds:
+    """Greatest error and risk of classes that almost stand apart (hu-nrbfn, Theorem 12).
+
+    Attributes
+    ----------
+    noise : float
+        Upper bound of xi, the activations across classes relative to the least singular value.
+    fitting_error : float
+        Greatest eps without a penalty (hu-nrbfn, eq. 27).
+    spectral_risk : float
+        Greatest gamma, with a penalty too (hu-nrbfn, eq. 28 and Theorem 18).
+    """
+
+    noise: float
+    fitting_error: float
+    spectral_risk: float
+
+
+@dataclass(frozen=True)
+class SpectralBounds:
+    """Error and risk of one fit, as they are and as they can be.
+
+    Attributes
+    ----------
+    relative : ErrorAndRisk
+    absolute_error : float
+        f, squared norm of the residuals (hu-nrbfn, Definition 6).
+    absolute_risk : float
+        Squared norm of the weights (hu-nrbfn, Definition 4).
+    absolute_objective : float
+        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43).
+    rank : int
+        Of the gram matrix in float64, 0 ... r.
+    attainable : RiskRange
+        Risk of any target with these features (hu-nrbfn, Propositions 8 and 16).
+    ideal : RiskRange or None
+        See `ideal_risk`.
+    perturbed : PerturbationBounds or None
+        See `perturbation_bounds`.
+    """
+
+    relative: ErrorAndRisk
+    absolute_error: float
+    absolute_risk: float
+    absolute_objective: float
+    rank: int
+    attainable: RiskRange
+    ideal: RiskRange | None
+    perturbed: PerturbationBounds | None
+
+
 def error_and_risk(
-    weights: Floats, gram: Floats, cross: Floats, *, n_rows: int, alpha: float
+    weights: Floats, gram: Floats, cross: Floats, *, n_rows: float, alpha: float
 ) -> ErrorAndRisk:
     """Return the error and risk of `weights` on the rows behind the moments.
 
     Parameters
     ----------
     weights : float64 (K, r)
+        Not all 0.
     gram : float64 (r, r)
     cross : float64 (K, r)
-    n_rows : int
-        Rows behind the moments, which is also ``|F|_F^2``.
+    n_rows : float
+        Rows behind the moments, or the sum of their weights, which is also ``|F|_F^2``.
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
 
     Notes
     -----
     The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so neither figure
-    needs another pass over the rows.
+    needs another pass over the rows. ``2 K r^2`` flops and a matrix like weights.
 
     Examples
     --------
     >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, n_rows=6, alpha=0.0)
     ErrorAndRisk(fitting_error=1.0, spectral_risk=2.0, objective=0.0)
     """
-    fit_norm = float(np.sum((weights @ gram) * weights))
-    residual = n_rows - 2.0 * float(np.sum(weights * cross)) + fit_norm
-    fitting_error = residual / fit_norm + 1.0
-    spectral_risk = float(np.sum(weights**2) * np.trace(gram)) / fit_norm
-    return ErrorAndRisk(fitting_error, spectral_risk, fitting_error + alpha * spectral_risk - 1.0)
+    norms = _Norms.of(weights, gram, cross, n_rows=n_rows)
+    return norms.relative(float(np.trace(gram)), alpha)
+
+
+def spectral_bounds(
+    weights: Floats,
+    gram: Floats,
+    cross: Floats,
+    *,
+    class_weights: Floats,
+    alpha: float,
+    eigenvalues: Floats | None = None,
+    normalized: bool = True,
+    least_weight: float = 1.0,
+) -> SpectralBounds:
+    """Return the error and risk of `weights`, and the bounds that hold for them.
+
+    Parameters
+    ----------
+    weights : float64 (K, r)
+        Ridge weights of the moments and `alpha`, not all 0.
+    gram : float64 (r, r)
+    cross : float64 (K, r)
+    class_weights : float64 (K,)
+        Rows of each class, or the sum of their weights.
+    alpha : float
+        Penalty of `weights`, relative to the trace of gram.
+    eigenvalues : float64 (r,), optional
+        `gram_eigenvalues` of gram, which do not depend on alpha.
+    normalized : bool
+        Whether activations are at least 0 and those of a row sum to 1, as Theorems 10 and 12 need.
+    least_weight : float
+        Least weight of a row; 1 without weights.
+
+    Notes
+    -----
+    ``2 K r^2`` flops with the eigenvalues, otherwise another ``4 r^3 / 3``.
+
+    Examples
+    --------
+    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3}
+    >>> bounds = spectral_bounds(np.eye(2), **moments, class_weights=np.ones(2) * 3, alpha=0.0)
+    >>> bounds.ideal
+    RiskRange(least=2.0, most=2.0)
+    """
+    if eigenvalues is None:
+        eigenvalues = gram_eigenvalues(gram)
+    norms = _Norms.of(weights, gram, cross, n_rows=float(class_weights.sum()))
+    trace = float(np.trace(gram))
+    ideal, perturbed = None, None
+    if normalized:
+        ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
+        perturbed = perturbation_bounds(
+            cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
+        )
+    return SpectralBounds(
+        norms.relative(trace, alpha),
+        norms.residual,
+        norms.weights,
+        norms.residual + alpha * trace * norms.weights,
+        numerical_rank(eigenvalues),
+        attainable_risk(eigenvalues),
+        ideal,
+        perturbed,
+    )
+
+
+def gram_eigenvalues(gram: Floats) -> Floats:
+    """Return the eigenvalues of a gram matrix (r, r), float64 (r,), ascending.
+
+    They are the squared singular values of Phi. ``4 r^3 / 3`` flops and a copy of gram.
+    """
+    # numpy's lets go of the interpreter lock meanwhile, scipy's does not.
+    return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
+
+
+def numerical_rank(eigenvalues: Floats) -> int:
+    """Return how many `eigenvalues` (r,) of a gram matrix stand above their own rounding.
+
+    Differs from the rank of Phi itself: squaring loses singular values below about 1e-8 of the
+    largest.
+    """
+    rounding = len(eigenvalues) * np.finfo(np.float64).eps * float(eigenvalues[-1])
+    return int(np.count_nonzero(eigenvalues > rounding))
+
+
+def attainable_risk(eigenvalues: Floats) -> RiskRange:
+    """Return the range that the spectral risk has for any target and any penalty.
+
+    Parameters
+    ----------
+    eigenvalues : float64 (r,), ascending
+        Of the gram matrix.
+
+    Notes
+    -----
+    ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21 and Proposition 16). A gram
+    matrix that is singular in float64 bounds nothing from above.
+
+    Examples
+    --------
+    >>> attainable_risk(np.array([1.0, 3.0]))
+    RiskRange(least=1.3333333333333333, most=4.0)
+    """
+    trace = float(eigenvalues.sum())
+    full = numerical_rank(eigenvalues) == len(eigenvalues)
+    return RiskRange(
+        trace / float(eigenvalues[-1]), trace / float(eigenvalues[0]) if full else None
+    )
+
+
+def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> RiskRange | None:
+    """Return the range of the risk where classes stand apart, or None where they do not.
+
+    Parameters
+    ----------
+    cross : float64 (K, r)
+        Of normalized activations.
+    class_weights : float64 (K,)
+    eigenvalues : float64 (r,), ascending
+        Of the gram matrix.
+
+    Notes
+    -----
+    ``r/n sum(n_k / r_k) <= gamma <= r`` (hu-nrbfn, eq. 24; K to r in even classes, eq. 25).
+
+    It holds if the activations between rows and basis rows of different classes are all 0
+    (hu-nrbfn, Definition 3), which leaves one element in each column of cross and with it the class
+    of each basis row; if every class with rows has a basis row; and if gram has full rank. It is
+    the range without a penalty. With one, the upper end still binds (hu-nrbfn, Theorem 18).
+    """
+    layout = _Layout.of(cross, class_weights)
+    full = numerical_rank(eigenvalues) == len(eigenvalues)
+    if layout is None or layout.stray > 0 or not full:
+        return None
+    n, r = layout.row_weights, layout.basis_counts
+    return RiskRange(float(r.sum() / n.sum() * np.sum(n / r)), float(r.sum()))
+
+
+def perturbation_bounds(
+    cross: Floats, class_weights: Floats, *, eigenvalues: Floats, least_weight: float = 1.0
+) -> PerturbationBounds | None:
+    """Return bounds of error and risk where classes almost stand apart, None where they do not.
+
+    Parameters
+    ----------
+    cross : float64 (K, r)
+        Of normalized activations.
+    class_weights : float64 (K,)
+    eigenvalues : float64 (r,), ascending
+        Of the gram matrix.
+    least_weight : float
+        Least weight of a row; 1 without weights.
+
+    Notes
+    -----
+    hu-nrbfn, Theorem 12, with each basis row in the class that activates it most; the theorem holds
+    for any such choice. Differs from it because the norms of the ideal activations and of their
+    distance to the real ones are not in the moments, but bounds of them are:
+
+    - Of M, the sum of all activations between classes. A row with the sum m there is at most
+      ``sqrt(2) m`` from the ideal one, and m is at most 1 and M over the least weight of a row, w,
+      so ``d = sqrt(2 M min(M / w, 1))`` bounds the distance.
+    - Of s, the least singular value of Phi: the ideal one is at least ``s - d`` (Weyl).
+
+    So ``d / (s - d)`` bounds xi from above, and also the second-order terms that eq. 30 leaves out.
+    In place of ``gamma (1 + delta)^2`` stands ``r/n trace(gram)``, which eq. 28 bounds with it.
+
+    It holds if every class with rows has a basis row, gram has full rank, ``d < s`` and
+    ``xi < 1 / n_rho`` (eq. 26). The bound of eps is that without a penalty.
+    """
+    layout = _Layout.of(cross, class_weights)
+    if layout is None or numerical_rank(eigenvalues) < len(eigenvalues):
+        return None
+    distance = float(np.sqrt(2.0 * layout.stray * min(layout.stray / least_weight, 1.0)))
+    least = float(np.sqrt(eigenvalues[0]))
+    if distance >= least:
+        return None
+    xi = distance / (least - distance)
+    n, r = layout.row_weights, layout.basis_counts
+    error_noise = float(np.sqrt(n.max() / n.min())) * xi
+    risk_noise = float(np.sqrt(r.max() / r.min())) * xi
+    if error_noise >= 1.0:
+        return None
+    risk = float(r.sum() / n.sum() * eigenvalues.sum())
+    return PerturbationBounds(
+        xi,
+        (error_noise / (1.0 - error_noise)) ** 2 + 1.0,
+        risk * ((1.0 + risk_noise) / (1.0 - error_noise)) ** 2,
+    )
+
+
+@dataclass(frozen=True)
+class _Norms:
+    """Squared norms of the residuals, of the fit and of the weights."""
+
+    residual: float
+    fit: float
+    weights: float
+
+    @classmethod
+    def of(cls, weights: Floats, gram: Floats, cross: Floats, *, n_rows: float) -> "_Norms":
+        fit = float(np.sum((weights @ gram) * weights))
+        # Rounding must not make a perfect fit better than perfect.
+        residual = max(n_rows - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
+        return cls(residual, fit, float(np.sum(weights**2)))
+
+    def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
+        error = self.residual / self.fit + 1.0
+        risk = self.weights * trace / self.fit
+        return ErrorAndRisk(error, risk, error + alpha * risk - 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """Rows and basis rows of every class that has any, and the activations between classes."""
+
+    row_weights: Floats
+    basis_counts: NDArray[np.int64]
+    stray: float
+
+    @classmethod
+    def of(cls, cross: Floats, class_weights: Floats) -> "_Layout | None":
+        """Return the layout, or None if a class with rows has no basis row."""
+        present = class_weights > 0
+        totals = cross[present]
+        owners = totals.argmax(axis=0)
+        basis_counts = np.bincount(owners, minlength=len(totals))
+        if not basis_counts.all():
+            return None
+        elsewhere = np.arange(len(totals))[:, None] != owners
+        return cls(class_weights[present], basis_counts, float(totals[elsewhere].sum()))

@@ -113,3 +113,10 @@ class Scaling:
             length = np.linalg.norm(rows, axis=1, keepdims=True)
             rows = rows / np.where(length > 0, length, 1.0)
         return rows
+
+    def restore(self, rows: ArrayLike) -> Floats:
+        """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
+        restored: Floats = np.asarray(rows, dtype=np.float64)
+        if self.kind == "standard":
+            restored = restored * self.scale + self.shift
+        return restored

@@ -1,10 +1,11 @@
-"""Which numpy types features and labels may have, and what they become."""
+"""Which numpy types features, labels and weights may have, and what they become."""
 
 import numpy as np
 
 from dask_nrbfn.errors import DataError
 
 INT64 = np.dtype(np.int64)
+FLOAT64 = np.dtype(np.float64)
 STRING = np.dtypes.StringDType()
 
 
@@ -60,6 +61,25 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     if dtype.kind in "US" or (dtype.kind == "T" and not hasattr(dtype, "na_object")):
         return STRING
     raise DataError(f"{name} has dtype {dtype}.", "Write labels as integers or strings.")
+
+
+def check_weight_dtype(dtype: np.dtype, name: str) -> None:
+    """Refuse weights of a type that does not become float64.
+
+    Parameters
+    ----------
+    dtype : dtype
+    name : str
+        Name of the array, for the error.
+
+    Raises
+    ------
+    DataError
+        If `dtype` is not an integer or a float of up to 64 bits.
+    """
+    _refuse_objects(dtype, name)
+    if dtype.kind not in "iuf" or dtype.type is np.longdouble:
+        raise DataError(f"{name} has dtype {dtype}.", "Write weights as integers or floats.")
 
 
 def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarray:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, ParameterError
 
 
 @dataclass(kw_only=True)
@@ -15,7 +15,23 @@ class Layout:
     n_features: int
     x_dtype: np.dtype
     y_dtype: np.dtype | None
+    has_weights: bool = False
     feature_names: tuple[str, ...] | None = None
+
+
+def check_weights_apart(weights: str | None, *others: str | None) -> None:
+    """Refuse weights that are also the features or the labels.
+
+    Raises
+    ------
+    ParameterError
+        If `weights` is one of `others`.
+    """
+    if weights is not None and weights in others:
+        raise ParameterError(
+            f"--weights {weights} names the features or labels.",
+            "Name what holds one weight per row, or leave --weights out.",
+        )
 
 
 def check_not_empty(origin: str, *, n_rows: int, n_features: int) -> None:

@@ -20,15 +20,15 @@ SUFFIXES = {
     ".libsvm": "svmlight",
 }
 OPTIONS = {
-    "npz": {"x", "y"},
-    "npy": {"y"},
-    "csv": {"label"},
-    "parquet": {"label"},
+    "npz": {"x", "y", "weights"},
+    "npy": {"y", "weights"},
+    "csv": {"label", "weights"},
+    "parquet": {"label", "weights"},
     "svmlight": set[str](),
 }
 OPTION_RULE = (
-    "Use --x and --y with .npz (array names), --y with .npy (a second file), "
-    "--label with .csv and .parquet (a column), and none with svmlight."
+    "Use --x, --y and --weights with .npz (array names), --y and --weights with .npy (other "
+    "files), --label and --weights with .csv and .parquet (columns), and none with svmlight."
 )
 
 
@@ -38,6 +38,7 @@ def open_source(
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
+    weights: str | None = None,
 ) -> Source:
     r"""Source of the rows of a file, or of a directory of CSV, Parquet or svmlight files.
 
@@ -51,6 +52,9 @@ def open_source(
         .npy file, `y` is the path of another one that holds the labels.
     label : str, optional
         Name of the label column of a CSV or Parquet table; by default there are no labels.
+    weights : str, optional
+        Name of the array in an .npz file, of the column in a CSV or Parquet table, or path of the
+        .npy file with one weight per row; by default there are none.
 
     Returns
     -------
@@ -61,7 +65,7 @@ def open_source(
     MissingDataError
         If there is no such file.
     ParameterError
-        If an option does not go with the format.
+        If an option does not go with the format, or `weights` is also the features or labels.
     DataError
         If the format is unknown, or the table is empty or has types that cannot be used.
     DamagedDataError
@@ -87,19 +91,19 @@ def open_source(
         raise DataError(
             f"{origin} is a directory of .{kind} files.", f"Give one .{kind} file instead."
         )
-    _check_options(origin, kind, {"x": x, "y": y, "label": label})
+    _check_options(origin, kind, {"x": x, "y": y, "label": label, "weights": weights})
     for path in paths:
         if os.path.getsize(path) == 0:
             raise DataError(f"{path} is empty: it has no bytes.", "Write the file again.")
     if kind == "npz":
-        return open_npz(origin, x=x, y=y)
+        return open_npz(origin, x=x, y=y, weights=weights)
     if kind == "npy":
-        return open_npy(origin, y=y)
+        return open_npy(origin, y=y, weights=weights)
     if kind == "svmlight":
         return open_svmlight(paths, origin=origin)
     if kind == "csv":
-        return open_csv(paths, origin=origin, label=label)
-    return open_parquet(paths, origin=origin, label=label)
+        return open_csv(paths, origin=origin, label=label, weights=weights)
+    return open_parquet(paths, origin=origin, label=label, weights=weights)
 
 
 def _files(origin: str) -> tuple[str, ...]:

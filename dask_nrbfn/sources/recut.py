@@ -20,7 +20,8 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     Yields
     ------
     Block
-        ``X`` (block_rows, p) and ``y`` (block_rows,); a view where one batch holds all its rows.
+        ``X`` (block_rows, p), ``y`` and ``weights`` (block_rows,); views where one batch holds all
+        its rows.
     """
     held: list[Block] = []
     n_held = 0
@@ -38,13 +39,15 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
 
 
 def _rows(block: Block, start: int, stop: int) -> Block:
-    return Block(block.X[start:stop], None if block.y is None else block.y[start:stop])
+    X, *columns = block
+    return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
 
 
 def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    labels = [block.y for block in blocks if block.y is not None]
+    X, *columns = zip(*blocks, strict=True)
     return Block(
-        np.concatenate([block.X for block in blocks]), np.concatenate(labels) if labels else None
+        np.concatenate(X),
+        *(None if parts[0] is None else np.concatenate(parts) for parts in columns),
     )

@@ -7,10 +7,15 @@ import numpy as np
 
 
 class Block(NamedTuple):
-    """Consecutive rows: ``X`` (b, p) and labels ``y`` (b,), or None where the source has none."""
+    """Consecutive rows.
+
+    ``X`` is (b, p), labels ``y`` and float64 ``weights`` are (b,), or None where the source has
+    none.
+    """
 
     X: np.ndarray
     y: np.ndarray | None
+    weights: np.ndarray | None = None
 
 
 class Source(Protocol):
@@ -23,6 +28,8 @@ class Source(Protocol):
         Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64.
     y_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()``; None when there are no labels.
+    has_weights : bool
+        Whether every block has weights. Their values are checked when they are stored.
     feature_names : tuple of str or None
         Column names, where the format has them.
     """
@@ -31,6 +38,7 @@ class Source(Protocol):
     n_features: int
     x_dtype: np.dtype
     y_dtype: np.dtype | None
+    has_weights: bool
     feature_names: tuple[str, ...] | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:

@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
-from dask_nrbfn.sources.dtypes import INT64, STRING, to_labels
-from dask_nrbfn.sources.layout import Layout, check_not_empty
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, check_weight_dtype, to_labels
+from dask_nrbfn.sources.layout import Layout, check_not_empty, check_weights_apart
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
-FLOAT64 = np.dtype(np.float64)
 # X of one Parquet batch.
 BATCH_BYTES = 4 << 20
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -49,14 +48,15 @@ class CsvSource(Layout):
 
     paths: tuple[str, ...]
     label: str | None
+    weights: str | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; an empty feature cell is NaN.
+        """Yield all rows in order, `block_rows` at a time; an empty feature or weight is NaN.
 
         Raises
         ------
         DataError
-            If a feature is not a number.
+            If a feature or weight is not a number.
         DamagedDataError
             If a file cannot be read as CSV.
         """
@@ -66,6 +66,8 @@ class CsvSource(Layout):
         types = dict.fromkeys(self.feature_names or (), pa.float64())
         if self.label is not None:
             types[self.label] = pa.int64() if self.y_dtype == INT64 else pa.string()
+        if self.weights is not None:
+            types[self.weights] = pa.float64()
         for path in self.paths:
             for batch in _csv_batches(path, types):
                 X = np.empty((batch.num_rows, self.n_features))
@@ -73,7 +75,11 @@ class CsvSource(Layout):
                 columns = batch.columns
                 for j in range(self.n_features):
                     X[:, j] = columns[j].to_numpy(zero_copy_only=False)
-                yield Block(X, None if self.label is None else _label_values(columns[-1]))
+                yield Block(
+                    X,
+                    None if self.label is None else _label_values(columns[self.n_features]),
+                    None if self.weights is None else columns[-1].to_numpy(zero_copy_only=False),
+                )
 
 
 @dataclass(kw_only=True)
@@ -82,6 +88,7 @@ class ParquetSource(Layout):
 
     paths: tuple[str, ...]
     label: str | None
+    weights: str | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time; a null in a float column is NaN.
@@ -98,7 +105,8 @@ class ParquetSource(Layout):
     def _batches(self, block_rows: int) -> Iterator[Block]:
         row_bytes = self.n_features * self.x_dtype.itemsize
         batch_rows = max(1, min(block_rows, BATCH_BYTES // row_bytes))
-        columns = [*(self.feature_names or ()), *([] if self.label is None else [self.label])]
+        named = [name for name in (self.label, self.weights) if name is not None]
+        columns = [*(self.feature_names or ()), *named]
         for path in self.paths:
             row = 0
             with _open_parquet(path) as file:
@@ -113,15 +121,21 @@ class ParquetSource(Layout):
         for j, name in enumerate(self.feature_names or ()):
             where = f"Column {name!r} of {path}"
             X[:, j] = _feature_values(columns[name], where, first_row, self.x_dtype)
-        if self.label is None:
-            return Block(X, None)
-        where = f"Column {self.label!r} of {path}"
-        column = columns[self.label]
-        _refuse_nulls(column, where, first_row)
-        return Block(X, to_labels(_label_values(column), where, first_row=first_row))
+        y = weights = None
+        if self.label is not None:
+            where = f"Column {self.label!r} of {path}"
+            column = columns[self.label]
+            _refuse_nulls(column, where, first_row)
+            y = to_labels(_label_values(column), where, first_row=first_row)
+        if self.weights is not None:
+            where = f"Column {self.weights!r} of {path}"
+            weights = _feature_values(columns[self.weights], where, first_row, FLOAT64)
+        return Block(X, y, None if weights is None else weights.astype(FLOAT64, copy=False))
 
 
-def open_csv(paths: tuple[str, ...], *, origin: str, label: str | None = None) -> CsvSource:
+def open_csv(
+    paths: tuple[str, ...], *, origin: str, label: str | None = None, weights: str | None = None
+) -> CsvSource:
     """Source of the rows of CSV files; reads the label column once, for its type and length.
 
     Parameters
@@ -133,16 +147,20 @@ def open_csv(paths: tuple[str, ...], *, origin: str, label: str | None = None) -
     label : str, optional
         Label column. Its type is int64 if every label is an integer as Python would write it
         ("3", "-1"; not "03" or "3.0"), otherwise string.
+    weights : str, optional
+        Column with the weights of the rows.
 
     Raises
     ------
     DataError
         If columns do not fit, there are no rows or no features, or a label is empty.
+    ParameterError
+        If `weights` is also `label`.
     DamagedDataError
         If a file cannot be read as CSV.
     """
     columns = _common_columns({path: _csv_columns(path) for path in paths})
-    features = _features(columns, label, origin)
+    features = _features(columns, label, weights, origin)
     n_rows, integers = 0, True
     for path in paths:
         first_row = n_rows
@@ -158,13 +176,17 @@ def open_csv(paths: tuple[str, ...], *, origin: str, label: str | None = None) -
         n_features=len(features),
         x_dtype=FLOAT64,
         y_dtype=None if label is None else INT64 if integers else STRING,
+        has_weights=weights is not None,
         feature_names=features,
         paths=paths,
         label=label,
+        weights=weights,
     )
 
 
-def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = None) -> ParquetSource:
+def open_parquet(
+    paths: tuple[str, ...], *, origin: str, label: str | None = None, weights: str | None = None
+) -> ParquetSource:
     """Source of the rows of Parquet files, whose footers give size and types.
 
     Parameters
@@ -175,6 +197,8 @@ def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = Non
         What the user named: the only path, or the directory.
     label : str, optional
         Label column.
+    weights : str, optional
+        Column with the weights of the rows.
 
     Returns
     -------
@@ -186,6 +210,8 @@ def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = Non
     ------
     DataError
         If columns or types do not fit, or there are no rows or no features.
+    ParameterError
+        If `weights` is also `label`.
     DamagedDataError
         If a file is not a Parquet file.
     """
@@ -194,8 +220,8 @@ def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = Non
         with _open_parquet(path) as file:
             schemas[path] = file.schema_arrow
             n_rows += file.metadata.num_rows
-    names = {path: _parquet_columns(schema, label) for path, schema in schemas.items()}
-    features = _features(_common_columns(names), label, origin)
+    names = {path: _parquet_columns(schema, (label, weights)) for path, schema in schemas.items()}
+    features = _features(_common_columns(names), label, weights, origin)
     check_not_empty(origin, n_rows=n_rows, n_features=len(features))
     feature_types, label_types = set(), set()
     for path, schema in schemas.items():
@@ -204,6 +230,9 @@ def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = Non
             feature_types.add(_feature_type(types[name], name, path))
         if label is not None:
             label_types.add(_label_type(types[label], label, path))
+        if weights is not None:
+            where = f"Column {weights!r} of {path}"
+            check_weight_dtype(_feature_type(types[weights], weights, path), where)
     if len(label_types) > 1:
         raise DataError(
             f"Column {label!r} is numbers in some files of {origin} and strings in others.",
@@ -214,9 +243,11 @@ def open_parquet(paths: tuple[str, ...], *, origin: str, label: str | None = Non
         n_features=len(features),
         x_dtype=_common_type(feature_types),
         y_dtype=label_types.pop() if label_types else None,
+        has_weights=weights is not None,
         feature_names=features,
         paths=paths,
         label=label,
+        weights=weights,
     )
 
 
@@ -244,15 +275,19 @@ def _common_columns(columns: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     return columns[first]
 
 
-def _features(columns: tuple[str, ...], label: str | None, origin: str) -> tuple[str, ...]:
-    if label is not None and label not in columns:
-        shown = ", ".join(repr(name) for name in columns[:NAMES_SHOWN])
-        more = f" and {len(columns) - NAMES_SHOWN} more" if len(columns) > NAMES_SHOWN else ""
-        raise DataError(
-            f"{origin} has no column {label!r}; it has {shown}{more}.",
-            "Name the label column with --label.",
-        )
-    return tuple(name for name in columns if name != label)
+def _features(
+    columns: tuple[str, ...], label: str | None, weights: str | None, origin: str
+) -> tuple[str, ...]:
+    check_weights_apart(weights, label)
+    for option, wanted in (("--label", label), ("--weights", weights)):
+        if wanted is not None and wanted not in columns:
+            shown = ", ".join(repr(name) for name in columns[:NAMES_SHOWN])
+            more = f" and {len(columns) - NAMES_SHOWN} more" if len(columns) > NAMES_SHOWN else ""
+            raise DataError(
+                f"{origin} has no column {wanted!r}; it has {shown}{more}.",
+                f"Name one of its columns with {option}.",
+            )
+    return tuple(name for name in columns if name not in (label, weights))
 
 
 def _csv_head(path: str) -> list[bytes]:
@@ -352,10 +387,10 @@ def _open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
         ) from error
 
 
-def _parquet_columns(schema: pa.Schema, label: str | None) -> tuple[str, ...]:
+def _parquet_columns(schema: pa.Schema, asked: tuple[str | None, ...]) -> tuple[str, ...]:
     # pandas lists the index either as the name of a column or as a range that is not stored.
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    return tuple(name for name in schema.names if name not in index or name == label)
+    return tuple(name for name in schema.names if name not in index or name in asked)
 
 
 def _feature_type(arrow: pa.DataType, name: str, path: str) -> np.dtype:

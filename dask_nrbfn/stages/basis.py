@@ -1,9 +1,12 @@
 """Stages "confidence" and "basis": how sure every row is, and which rows become the basis."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import MiniBatchKMeans
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError
@@ -15,9 +18,10 @@ from dask_nrbfn.numeric.confidence import (
     keep_best,
     soft_confidence,
 )
-from dask_nrbfn.stages.costs import largest_basis
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.costs import clustered_rows, largest_basis
 from dask_nrbfn.stages.neighbors import decided_search
-from dask_nrbfn.stages.parts import PartResult, block_rows, regroup, run_parts, run_tasks
+from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.space import search_block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
@@ -28,6 +32,9 @@ logger = logging.getLogger(__name__)
 # Rows that enter the selection at once, 28 MB while they are sorted. With fewer, sorting the pool,
 # some ten thousand rows, again and again would take longer than sorting the rows.
 _SELECTION_ROWS = 2**18
+
+# Rows of one step of k-means.
+_BATCH_ROWS = 4096
 
 
 def compute_confidence(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
@@ -47,16 +54,18 @@ def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
         If `basis_size` is more than the number of distinct rows.
     """
     params, cap = run.params, None
-    if params.basis_size is None:
-        most = max(largest_basis(dataset, params, decided_search(run), engine), dataset.n_classes)
+    if params.basis == "sknn" and params.basis_size is None:
+        most = max(
+            largest_basis(dataset, params, decided_search(run), engine, run.tuning),
+            dataset.n_classes,
+        )
         # Taken up again with other memory, a run keeps to the basis that it began with.
-        cap = run.decide("basis", {"cap": most})["cap"]
+        cap = run.decide("basis", {"cap": max(most, dataset.n_classes)})["cap"]
     arguments = [(run.location, dataset.location, cap)]
     (chosen,) = run_tasks(engine, _choose_basis, arguments, label="basis")
-    record = {
-        "n_basis": chosen["n_basis"],
-        "n_below_threshold": run.stages["confidence"]["n_below_threshold"],
-    }
+    record = {"n_basis": chosen["n_basis"]}
+    if params.basis == "sknn":
+        record["n_below_threshold"] = run.stages["confidence"]["n_below_threshold"]
     if chosen["capped"]:
         record["cap"] = cap
     _log_choice(run, record, chosen["n_beyond_threshold"])
@@ -65,7 +74,7 @@ def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
 
 def _log_choice(run: Run, record: dict[str, Any], n_beyond: int) -> None:
     params, threshold = run.params, run.params.confidence_threshold
-    uniform = params.basis_rule == "uniform"
+    uniform = params.basis == "sknn" and params.basis_rule == "uniform"
     logger.info("basis: %d of %d rows", record["n_basis"], run.n_rows)
     if "cap" in record:
         logger.warning(
@@ -90,8 +99,8 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     codes = dataset.codes()
     width = run.stages["neighbors"]["mean_distance"]
     n_below, first = 0, start
-    blocks = dataset.blocks(start, stop, block_rows(dataset.n_features))
-    hashes_of_blocks = (hash_rows(X, seed=run.params.seed) for X, _ in blocks)
+    blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
+    hashes_of_blocks = (hash_rows(X, seed=run.params.seed) for X, *_ in blocks)
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
     for hashes in regroup(hashes_of_blocks, size):
@@ -109,36 +118,89 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     return PartResult({"n_below_threshold": n_below})
 
 
+def small_basis(run: Run, dataset: Dataset, *, size: int, rule: str) -> NDArray[Any]:
+    """Return about `size` basis rows as the run's parameters choose them, (r, p).
+
+    Where all rows below the threshold form the basis, those are drawn from them.
+    """
+    params = run.params
+    if params.basis_is_given:
+        values = run.read("given/values")
+        return values[np.random.default_rng(params.seed).permutation(len(values))[:size]]
+    if params.basis == "kmeans":
+        return _centres(run, dataset, size)
+    pool = _candidates(run, dataset, size, "uniform" if params.basis_size is None else rule)
+    return dataset.take(choose_basis(pool, size=size, n_classes=dataset.n_classes).rows)
+
+
 def _choose_basis(
     run_location: Location, dataset_location: Location, cap: int | None
 ) -> dict[str, Any]:
     """Choose and store `basis_size` rows, or those below the threshold, at most `cap`."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    basis, capped = _sized(run, dataset) if cap is None else _below_threshold(run, dataset, cap)
+    params, n_beyond, capped = run.params, 0, False
+    if params.basis_is_given or params.basis == "kmeans":
+        given = params.basis_is_given
+        values = run.read("given/values") if given else _centres(run, dataset, params.basis_size)
+        # They are no rows of the dataset.
+        rows = np.full(len(values), -1)
+    else:
+        basis, capped = _sized(run, dataset) if cap is None else _below_threshold(run, dataset, cap)
+        rows, values = basis.rows, dataset.take(basis.rows)
+        n_beyond = int(np.count_nonzero(basis.priority >= params.confidence_threshold))
     group = run.group("basis")
-    write_array(group, "rows", basis.rows, "basis")
-    write_array(group, "values", dataset.take(basis.rows), "basis", "feature")
-    n_beyond = np.count_nonzero(basis.priority >= run.params.confidence_threshold)
-    return {"n_basis": len(basis), "n_beyond_threshold": int(n_beyond), "capped": capped}
+    write_array(group, "rows", rows, "basis")
+    write_array(group, "values", values, "basis", "feature")
+    return {"n_basis": len(rows), "n_beyond_threshold": n_beyond, "capped": capped}
+
+
+def _centres(run: Run, dataset: Dataset, size: int | None) -> NDArray[np.float64]:
+    """Return the centres of k-means clusters of a sample, float64 (size, p), not scaled.
+
+    The sample is drawn and ordered by the rows' hash: it does not depend on their order.
+
+    Raises
+    ------
+    ParameterError
+        If there are fewer distinct rows.
+    """
+    assert size is not None
+    most = clustered_rows(dataset, size)
+    pool = _candidates(run, dataset, most, run.params.basis_rule)
+    if pool.n_distinct < size:
+        raise _too_few_distinct(size, pool)
+    # Rows are read in their order and clustered in that of their hashes.
+    rows = pool.rows[np.argsort(pool.tiebreak)][:most]
+    by_number = np.argsort(rows)
+    scaling = read_scaling(run)
+    scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
+    means = MiniBatchKMeans(
+        n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=run.params.seed
+    ).fit(scaled)
+    return scaling.restore(means.cluster_centers_)
 
 
 def _sized(run: Run, dataset: Dataset) -> tuple[Candidates, bool]:
     size = run.params.basis_size
     assert size is not None
-    pool = _best_candidates(run, dataset, size)
+    pool = _candidates(run, dataset, size, run.params.basis_rule)
     if pool.n_distinct < size:
-        raise ParameterError(
-            f"basis_size is {size}, X has {pool.n_distinct} distinct rows.",
-            f"Give basis_size of at most {pool.n_distinct}; equal rows enter the basis once.",
-        )
+        raise _too_few_distinct(size, pool)
     return choose_basis(pool, size=size, n_classes=dataset.n_classes), False
+
+
+def _too_few_distinct(size: int, pool: Candidates) -> ParameterError:
+    return ParameterError(
+        f"basis_size is {size}, X has {pool.n_distinct} distinct rows.",
+        f"Give basis_size of at most {pool.n_distinct}; equal rows enter the basis once.",
+    )
 
 
 def _below_threshold(run: Run, dataset: Dataset, cap: int) -> tuple[Candidates, bool]:
     """Return the rows below the threshold, and whether `cap` keeps some of them out."""
     # One more than the cap, because duplicates and the rows of classes that have none below leave
     # no other way to know whether it bites.
-    pool, n_classes = _best_candidates(run, dataset, cap + 1), dataset.n_classes
+    pool, n_classes = _candidates(run, dataset, cap + 1, run.params.basis_rule), dataset.n_classes
     threshold = run.params.confidence_threshold
     basis = choose_basis(pool, size=cap + 1, n_classes=n_classes, threshold=threshold)
     if len(basis) <= cap:
@@ -146,21 +208,34 @@ def _below_threshold(run: Run, dataset: Dataset, cap: int) -> tuple[Candidates, 
     return choose_basis(pool, size=cap, n_classes=n_classes, threshold=threshold), True
 
 
-def _best_candidates(run: Run, dataset: Dataset, size: int) -> Candidates:
-    """Return the candidates for `size` basis rows, in one pass over the stored confidence."""
-    params, codes = run.params, dataset.codes()
+def _candidates(run: Run, dataset: Dataset, size: int, rule: str) -> Candidates:
+    """Return the candidates for `size` basis rows, in one pass over all rows."""
+    blocks = _all_by_confidence(run, dataset, rule)
+    if run.params.basis != "sknn":
+        blocks = _all_alike(run, dataset)
     pool = Candidates.none()
+    for block in blocks:
+        pool = keep_best(pool, block, size=size, n_classes=dataset.n_classes)
+    return pool
+
+
+def _all_by_confidence(run: Run, dataset: Dataset, rule: str) -> Iterator[Candidates]:
+    codes = dataset.codes()
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
         priority = run.read("confidence/values", start, stop)
-        if params.basis_rule == "uniform":
-            priority = even_below(priority, threshold=params.confidence_threshold)
-        block = Candidates(
-            priority,
-            run.read("confidence/tiebreak", start, stop),
-            codes[start:stop],
-            np.arange(start, stop),
-        )
-        pool = keep_best(pool, block, size=size, n_classes=dataset.n_classes)
-    return pool
+        if rule == "uniform":
+            priority = even_below(priority, threshold=run.params.confidence_threshold)
+        tiebreak = run.read("confidence/tiebreak", start, stop)
+        yield Candidates(priority, tiebreak, codes[start:stop], np.arange(start, stop))
+
+
+def _all_alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
+    """Yield rows of one priority: the hash of their values decides."""
+    start = 0
+    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
+        assert codes is not None
+        rows = np.arange(start, start + len(X))
+        yield Candidates(np.zeros(len(X)), hash_rows(X, seed=run.params.seed), codes, rows)
+        start += len(X)

@@ -119,6 +119,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
         read_bytes=read_bytes,
         scratch_bytes=_scratch_rate(),
         **_network_rates(X[:_ROWS], min(n_basis, _MAX_BASIS)),
+        **_column_rates(X),
         **_search_rates(X, min(n_neighbors, len(X) // 4)),
     )
 
@@ -143,9 +144,14 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
         "solve_flops": r**3 / 3 / solve_s,
         "activations": n * r / max(activations_s - exponents_s, 0.2 * activations_s),
         "roots": n * r / max(distances_s - exponents_s, 0.2 * distances_s),
+        "selected_rows": _SELECTED_ROWS / _seconds(_selection(n_basis)),
+    }
+
+
+def _column_rates(X: NDArray[Any]) -> dict[str, float]:
+    return {
         "column_values": X.size / _seconds(lambda: ColumnStatistics.from_block(X)),
         "hashed_values": X.size / _seconds(lambda: hash_rows(X, seed=0)),
-        "selected_rows": _SELECTED_ROWS / _seconds(_selection(n_basis)),
     }
 
 
@@ -193,7 +199,7 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
 
 def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
     """Return the rows of a chunk and the bytes a second of reading it again."""
-    X, _ = dataset.read_chunk(0)
+    X, *_ = dataset.read_chunk(0)
     return X, X.nbytes / _seconds(lambda: dataset.read_chunk(0))
 
 

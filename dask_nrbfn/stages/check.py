@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
+    StoredChunk,
     check_finite,
+    check_weights,
     fingerprint,
     summarize_chunk,
 )
@@ -32,28 +34,41 @@ class DatasetReport:
 def check_dataset(dataset: Dataset) -> DatasetReport:
     """Read every chunk of a dataset and list what is wrong with it.
 
-    Finds missing and damaged chunks, values that are not finite, and rows or labels that were
-    changed after the dataset was written.
+    Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
+    rows, labels or weights that were changed after the dataset was written.
     """
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
     for index in range(n_chunks):
         try:
-            X, y = dataset.read_chunk(index)
-            summaries.append(summarize_chunk(X, y))
-            check_finite(X, first_row=index * dataset.chunk_rows)
+            chunk = dataset.read_chunk(index)
         except NRBFNError as error:
             problems.append(error.problem)
+            continue
+        summaries.append(summarize_chunk(*chunk))
+        problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows)
     if len(summaries) == n_chunks:
         problems += _compare_with_record(dataset, summaries)
     return DatasetReport(n_chunks, tuple(problems))
 
 
+def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
+    problems = []
+    for check, values in ((check_finite, chunk.X), (check_weights, chunk.weights)):
+        try:
+            if values is not None:
+                check(values, first_row=first_row)
+        except DataError as error:
+            problems.append(error.problem)
+    return problems
+
+
 def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
     problems = []
     if fingerprint(dataset.X, summaries) != dataset.fingerprint:
-        problems.append("rows or labels are not the ones that ingest wrote.")
+        what = "rows or labels" if dataset.sample_weights is None else "rows, labels or weights"
+        problems.append(f"{what} are not the ones that ingest wrote.")
     counts = {
         label: sum(summary.label_counts.get(label, 0) for summary in summaries)
         for label in dataset.classes.tolist()

@@ -5,7 +5,7 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
@@ -54,7 +54,7 @@ def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     statistics = ColumnStatistics.zeros(dataset.n_features)
     row = start
     with np.errstate(over="ignore", invalid="ignore"):
-        for X, _ in dataset.blocks(start, stop, block_rows(dataset.n_features)):
+        for X, *_ in dataset.blocks(start, stop, narrow_block_rows(dataset.n_features)):
             check_finite(X, first_row=row)
             statistics += ColumnStatistics.from_block(X)
             row += len(X)

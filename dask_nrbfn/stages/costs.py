@@ -2,19 +2,22 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.neighbors import COMPILATION_S, MAX_IMBALANCE, candidate_updates, search_bytes
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.numeric.held_out import INVERSE_TEMPERATURES
+from dask_nrbfn.numeric.moments import packed_size
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.exact_search import exact_search_bytes
-from dask_nrbfn.stages.moments import combine_bytes, moments_bytes, solve_bytes
+from dask_nrbfn.stages.moments import combine_bytes, moments_bytes
 from dask_nrbfn.stages.neighbors import NeighborSearch
-from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.stages.parts import block_rows, narrow_block_rows
 from dask_nrbfn.stages.recall import AUDITED_ROWS
+from dask_nrbfn.stages.sequence import candidates, search_basis_size, search_rows, stage_names
 from dask_nrbfn.stages.space import (
     LIST_BYTES,
     most_lists,
@@ -27,7 +30,11 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import PartLayout
 
 # Stages that hold something of the size of the basis.
-BASIS_STAGES = ("width", "moments", "weights", "model")
+BASIS_STAGES = ("width", "moments", "path", "validation", "weights", "model")
+
+# Rows of the sample for k-means, 256 MiB of float64 at most.
+_ROWS_PER_CENTRE = 64
+_CLUSTERED_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,14 @@ class FitSizes:
     block_rows : int
         Rows that are cut into partitions together.
     layout : PartLayout
+    stages : list of str
+        Those of the fit.
+    n_folds, n_alphas : int
+        Folds whose moments are summed apart and penalties that are tried; 1 and 0 without tuning.
+    n_clustered : int
+        Rows of the sample of k-means; 0 for another basis.
+    n_tried, n_sampled, r_tried : int
+        Combinations that the search tries, its rows and its basis rows.
     """
 
     n: int
@@ -96,10 +111,24 @@ class FitSizes:
     overlap: int
     block_rows: int
     layout: PartLayout
+    stages: list[str]
+    n_folds: int
+    n_alphas: int
+    n_clustered: int
+    n_tried: int
+    n_sampled: int
+    r_tried: int
 
     @classmethod
-    def of(cls, dataset: Dataset, params: FitParams, search: NeighborSearch, n_basis: int) -> Self:
-        """Return the sizes of a fit with `n_basis` basis rows."""
+    def of(
+        cls,
+        dataset: Dataset,
+        params: FitParams,
+        search: NeighborSearch,
+        n_basis: int,
+        tuning: TuneParams | None = None,
+    ) -> Self:
+        """Return the sizes of a fit with `n_basis` basis rows, or of its tuning."""
         layout = PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -116,6 +145,19 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
+            stages=stage_names(params, tuning),
+            n_folds=1 if tuning is None else tuning.n_folds,
+            n_alphas=0 if tuning is None else len(tuning.alphas),
+            n_clustered=clustered_rows(dataset, params.basis_size or 0)
+            if params.basis == "kmeans"
+            else 0,
+            n_tried=0 if tuning is None else len(candidates(params, tuning)),
+            n_sampled=0
+            if tuning is None
+            else search_rows(dataset.n_rows, dataset.n_features, tuning),
+            r_tried=0
+            if tuning is None
+            else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
         )
 
     @property
@@ -141,29 +183,28 @@ class FitSizes:
 
 def stage_costs(sizes: FitSizes) -> dict[str, StageCost]:
     """Return the cost of every stage by its name."""
-    costs = (
-        _columns(sizes),
-        _neighbors(sizes),
-        _recall(sizes),
-        _confidence(sizes),
-        _basis(sizes),
-        _width(sizes),
-        _moments(sizes),
-        _weights(sizes),
-        _model(sizes),
-    )
-    return {cost.stage: cost for cost in costs}
+    return {stage: _COSTS[stage](sizes) for stage in sizes.stages}
+
+
+def clustered_rows(dataset: Dataset, n_basis: int) -> int:
+    """Return the rows of the sample of which k-means finds `n_basis` centres."""
+    most = min(_ROWS_PER_CENTRE * n_basis, _CLUSTERED_ELEMENTS // dataset.n_features)
+    return min(dataset.n_rows, max(n_basis, most))
 
 
 def largest_basis(
-    dataset: Dataset, params: FitParams, search: NeighborSearch, engine: Engine
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    tuning: TuneParams | None = None,
 ) -> int:
     """Return the most basis rows that the workers' memory allows, at most all rows."""
-    sizes = FitSizes.of(dataset, params, search, 1)
+    sizes = FitSizes.of(dataset, params, search, 1, tuning)
 
     def fits(n_basis: int) -> bool:
         costs = stage_costs(replace(sizes, r=n_basis))
-        held = max(costs[stage].held_bytes for stage in BASIS_STAGES)
+        held = max(cost.held_bytes for stage, cost in costs.items() if stage in BASIS_STAGES)
         return held <= engine.memory_bytes
 
     return bisect_left(range(1, dataset.n_rows + 1), True, key=lambda r: not fits(r))
@@ -177,15 +218,18 @@ def check_stage_budget(
     engine: Engine,
     *,
     n_basis: int,
+    tuning: TuneParams | None = None,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    sizes = FitSizes.of(dataset, params, search, n_basis)
+    sizes = FitSizes.of(dataset, params, search, n_basis, tuning)
     cost = stage_costs(sizes)[stage]
     remedy = "Ingest with a smaller chunk_rows"
     if stage in BASIS_STAGES:
         knob = "basis_size" if params.basis_size else "confidence_threshold, or give basis_size"
-        most = largest_basis(dataset, params, search, engine)
+        most = largest_basis(dataset, params, search, engine, tuning)
         remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
+    elif stage == "search":
+        remedy = "Lower search_rows or search_basis"
     elif stage == "neighbors":
         remedy = "Lower n_neighbors"
         if params.n_partitions is not None:
@@ -195,7 +239,7 @@ def check_stage_budget(
 
 
 def _columns(s: FitSizes) -> StageCost:
-    rows = block_rows(s.p)
+    rows = narrow_block_rows(s.p)
     return StageCost(
         stage="columns",
         read_bytes=s.rows_bytes,
@@ -221,7 +265,7 @@ def _search_at_once(s: FitSizes) -> StageCost:
         written_bytes=s.lists_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + block_rows(s.p) * s.p * (s.itemsize + 2 * 8 + s.search_itemsize)
+        + narrow_block_rows(s.p) * s.p * (s.itemsize + 2 * 8 + s.search_itemsize)
         + _search_bytes(s, s.n),
         n_tasks=n_tasks,
         work={
@@ -317,7 +361,7 @@ def _confidence(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
-        + 4 * 8 * block_rows(s.p) * s.p,
+        + 4 * 8 * narrow_block_rows(s.p) * s.p,
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
@@ -335,12 +379,17 @@ def _basis(s: FitSizes) -> StageCost:
         written_bytes=8 * s.r * s.p,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + s.n * (1 if s.K <= 256 else 4)
-        + _SELECTION_BYTES
-        + 128 * min(s.n, s.r + s.K**2)
-        + 2 * s.r * s.p * s.itemsize,
+        + _selection_bytes(s, s.r)
+        + 2 * s.r * s.p * s.itemsize
+        + 3 * 8 * s.n_clustered * s.p,
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
     )
+
+
+def _selection_bytes(s: FitSizes, n_basis: int) -> int:
+    """Return the bytes of choosing rows: the codes of all, the candidates, and a block of rows."""
+    pool = min(s.n, n_basis + s.n_clustered + s.K**2)
+    return s.n * (1 if s.K <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 
 
 # A block of rows while the selection sorts it.
@@ -366,7 +415,7 @@ def _width(s: FitSizes) -> StageCost:
 
 
 def _moments(s: FitSizes) -> StageCost:
-    sums = 4 * s.r**2 * s.n_parts
+    sums = 4 * s.r**2 * s.n_parts * s.n_folds
     flops = s.n * s.r**2 + 2 * s.n * s.r * s.p
     return StageCost(
         stage="moments",
@@ -375,7 +424,13 @@ def _moments(s: FitSizes) -> StageCost:
         written_bytes=sums + 4 * s.r**2,
         held_bytes=s.process_bytes
         + max(
-            moments_bytes(s.r, n_features=s.p, n_classes=s.K, reading_bytes=s.reading_bytes),
+            moments_bytes(
+                s.r,
+                n_features=s.p,
+                n_classes=s.K,
+                n_folds=s.n_folds,
+                reading_bytes=s.reading_bytes,
+            ),
             combine_bytes(s.r, s.K),
         ),
         n_tasks=s.n_parts,
@@ -389,15 +444,95 @@ def _moments(s: FitSizes) -> StageCost:
     )
 
 
+def _search(s: FitSizes) -> StageCost:
+    """Every combination is one task: two passes over the sample, and all penalties of all folds."""
+    sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
+    products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
+    solves = max(2, s.n_folds) * s.n_alphas * s.r_tried**3 / 3
+    rows = block_rows(s.r_tried)
+    return StageCost(
+        stage="search",
+        flops=s.n_tried * (products + solves),
+        read_bytes=s.rows_bytes + s.n_tried * sample_bytes,
+        written_bytes=sample_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + 2 * sample_bytes
+        + _selection_bytes(s, s.r_tried)
+        + 8
+        * (
+            2 * max(2, s.n_folds) * s.r_tried**2
+            + rows * (s.r_tried + 6 * s.p)
+            + 2 * s.n_folds * s.n_alphas * s.K * s.r_tried
+            + 3 * rows * s.n_alphas * s.K
+            + 3 * s.r_tried * s.p
+        ),
+        n_tasks=s.n_tried,
+        work={
+            "moments_flops": s.n_tried * products,
+            "activations": 2 * s.n_tried * s.n_sampled * s.r_tried,
+            "solve_flops": s.n_tried * solves,
+        },
+        alone={"read_bytes": s.rows_bytes, "selected_rows": s.n},
+    )
+
+
+def _path(s: FitSizes) -> StageCost:
+    n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
+    solves = n_tasks * s.n_alphas * s.r**3 / 3
+    weights = 8 * s.n_alphas * s.K * s.r
+    return StageCost(
+        stage="path",
+        flops=solves,
+        read_bytes=8 * s.r**2 * n_tasks,
+        written_bytes=weights * n_tasks,
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.K) + 4 * s.r**2 + 2 * weights,
+        n_tasks=n_tasks,
+        work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
+    )
+
+
+def _validation(s: FitSizes) -> StageCost:
+    rows, scores = block_rows(s.r), s.n_alphas * s.K
+    flops = 2 * s.n * s.r * (s.p + scores)
+    return StageCost(
+        stage="validation",
+        flops=flops,
+        read_bytes=s.rows_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + 8
+        * (
+            rows * s.r
+            + 4 * s.r * s.p
+            + 6 * rows * s.p
+            + 2 * s.n_folds * scores * s.r
+            + 6 * rows * scores
+        ),
+        n_tasks=s.n_parts,
+        work={
+            "read_bytes": s.rows_bytes,
+            "moments_flops": flops,
+            "activations": s.n * (s.r + len(INVERSE_TEMPERATURES) * scores),
+        },
+    )
+
+
 def _weights(s: FitSizes) -> StageCost:
+    solves = 0.0 if s.n_alphas else s.r**3 / 3
     return StageCost(
         stage="weights",
-        flops=s.r**3 / 3,
+        flops=solves,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.K * s.r,
-        held_bytes=s.process_bytes + solve_bytes(s.r, s.K),
-        alone={"solve_flops": s.r**3 / 3, "scratch_bytes": 4 * s.r**2},
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.K) + 2 * 8 * s.n_alphas * s.K * s.r,
+        alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
+
+
+def solve_bytes(n_basis: int, n_classes: int) -> int:
+    """Return the bytes that a solve holds: packed and full gram, penalized, factor."""
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 4 * n_basis * n_classes)
 
 
 def _model(s: FitSizes) -> StageCost:
@@ -409,3 +544,19 @@ def _model(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes + 4 * n_bytes,
         alone={"scratch_bytes": 2 * n_bytes},
     )
+
+
+_COSTS: Mapping[str, Callable[[FitSizes], StageCost]] = {
+    "columns": _columns,
+    "neighbors": _neighbors,
+    "recall": _recall,
+    "confidence": _confidence,
+    "search": _search,
+    "basis": _basis,
+    "width": _width,
+    "moments": _moments,
+    "path": _path,
+    "validation": _validation,
+    "weights": _weights,
+    "model": _model,
+}

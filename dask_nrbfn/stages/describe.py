@@ -7,6 +7,8 @@ from dask_nrbfn.storage.group import Location, attributes_of, get_array, kind_of
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
+TUNED = ("features", "kernel", "width_factor", "basis_rule", "alpha")
+
 
 def describe(location: Location) -> dict[str, Any]:
     """Return the sizes and figures of whatever this package stored at `location`.
@@ -36,6 +38,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "chunk_rows": dataset.chunk_rows,
         "classes": dataset.classes.tolist(),
         "class_counts": dataset.class_counts.tolist(),
+        "has_weights": dataset.sample_weights is not None,
         "fingerprint": dataset.fingerprint,
     }
 
@@ -43,7 +46,8 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for what it has not reached."""
     attributes, stages = run.attributes, run.stages
-    weights = stages.get("weights", {})
+    weights, audit = stages.get("weights", {}), stages.get("recall", {})
+    validation = stages.get("validation", {})
     return {
         "n_rows": run.n_rows,
         "n_features": attributes["n_features"],
@@ -53,12 +57,34 @@ def describe_run(run: Run) -> dict[str, Any]:
         "alpha": run.params.alpha,
         "fitting_error": weights.get("fitting_error"),
         "spectral_risk": weights.get("spectral_risk"),
-        "error_rate": None,
+        "recall": audit.get("recall"),
+        "recall_standard_error": audit.get("recall_standard_error"),
+        "n_partitions": stages.get("neighbors", {}).get("n_partitions"),
+        "error_rate": validation.get("error_rate"),
+        "log_loss": validation.get("log_loss"),
+        "temperature": validation.get("temperature"),
         "complete": "model" in stages,
         "n_parts": len(run.spans),
         "params": run.params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
+        "predicted_bytes": max(
+            (record["predicted_bytes"] for record in stages.values()), default=None
+        ),
         "stages": stages,
+    }
+
+
+def describe_tuning(run: Run) -> dict[str, Any]:
+    """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties."""
+    stages = run.stages
+    validation, search = stages["validation"], stages.get("search", {})
+    risks = {entry["alpha"]: entry for entry in stages["path"]["path"]}
+    chosen = {name: getattr(run.params, name) for name in TUNED}
+    figures = ("error_rate", "log_loss", "temperature")
+    return {
+        "chosen": chosen | {name: validation[name] for name in figures},
+        "tried": search.get("tried", []),
+        "path": [entry | risks[entry["alpha"]] for entry in validation["path"]],
     }
 
 
@@ -72,6 +98,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "alpha": model.params.alpha,
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
+        "temperature": model.temperature,
         "classes": model.classes.tolist(),
         "params": model.params.to_dict(),
     }

@@ -64,7 +64,7 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
     size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
-    for X, _ in dataset.blocks(start, stop, size):
+    for X, *_ in dataset.blocks(start, stop, size):
         nearest = _search_block(space.apply(X), start, targets, numbers, run.params.n_neighbors)
         best = _merge(best, nearest, run.params.n_neighbors)
         start += len(X)

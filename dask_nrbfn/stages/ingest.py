@@ -9,11 +9,18 @@ import dask
 import dask.array as da
 import numpy as np
 import zarr
+from dask.delayed import Delayed
 from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import ArraySource, Source, open_source
-from dask_nrbfn.sources.dtypes import feature_dtype, label_dtype, to_labels
+from dask_nrbfn.sources.dtypes import (
+    FLOAT64,
+    check_weight_dtype,
+    feature_dtype,
+    label_dtype,
+    to_labels,
+)
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -22,7 +29,7 @@ from dask_nrbfn.storage.dataset import (
     finish_dataset,
     write_chunk,
 )
-from dask_nrbfn.storage.group import Location, replacing_group
+from dask_nrbfn.storage.group import Location, get_array, replacing_group
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +41,7 @@ def ingest_file(
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
+    weights: str | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -48,6 +56,9 @@ def ingest_file(
         Members of an .npz file; for .npy, y is the file of the labels.
     label : str, optional
         Label column of CSV and Parquet. Without labels a dataset can be predicted only.
+    weights : str, optional
+        What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
+        Parquet, which then is no feature, or for .npy, another such file.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
     overwrite : bool
@@ -61,7 +72,7 @@ def ingest_file(
         If something is at `location`.
     """
     return ingest_source(
-        open_source(source, x=x, y=y, label=label),
+        open_source(source, x=x, y=y, label=label, weights=weights),
         location,
         chunk_rows=chunk_rows,
         overwrite=overwrite,
@@ -73,6 +84,7 @@ def ingest_arrays(
     y: ArrayLike | None,
     location: Location,
     *,
+    weights: ArrayLike | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -84,17 +96,23 @@ def ingest_arrays(
     y : array-like (n,) or None
         Integers or strings.
     location : Location
+    weights : array-like (n,), optional
+        Weights of the rows, finite and above 0.
     chunk_rows, overwrite
         As in `ingest_file`.
 
     Raises
     ------
     DataError
-        If shapes or types do not fit, or a value is not finite.
+        If shapes or types do not fit, a value is not finite, or a weight is not above 0.
     ExistsError
         If something is at `location`.
     """
-    source = ArraySource(np.asarray(X), None if y is None else np.asarray(y))
+    source = ArraySource(
+        np.asarray(X),
+        None if y is None else np.asarray(y),
+        None if weights is None else np.asarray(weights),
+    )
     return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
@@ -115,6 +133,7 @@ def ingest_source(
             x_dtype=source.x_dtype,
             y_dtype=source.y_dtype,
             chunk_rows=rows,
+            weighted=source.has_weights,
         )
         summaries = list(_write_blocks(group, source, rows))
         finish_dataset(group, summaries, feature_names=source.feature_names)
@@ -124,9 +143,9 @@ def ingest_source(
 
 def _write_blocks(group: zarr.Group, source: Source, chunk_rows: int) -> Iterator[ChunkSummary]:
     written = 0
-    for index, (X, y) in enumerate(source.blocks(chunk_rows)):
-        yield write_chunk(group, index, X, y)
-        written += len(X)
+    for index, block in enumerate(source.blocks(chunk_rows)):
+        yield write_chunk(group, index, *block)
+        written += len(block.X)
     if written != source.n_rows:
         raise DataError(
             f"the source has {written} rows, not the {source.n_rows} it announced.",
@@ -139,6 +158,7 @@ def ingest_dask(
     y: Any,
     location: Location,
     *,
+    weights: Any = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -151,23 +171,21 @@ def ingest_dask(
         Integers or strings.
     location : Location
         Must be reachable from the workers if a `distributed.Client` is active.
+    weights : dask array (n,) or dask series, optional
+        Weights of the rows, finite and above 0.
     chunk_rows, overwrite
         As in `ingest_file`.
 
     Raises
     ------
     DataError
-        If lengths or types do not fit.
+        If lengths or types do not fit, a value is not finite, or a weight is not above 0.
     """
     names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
-    rows, labels = _dask_rows(X), None if y is None else _dask_labels(y)
-    if labels is not None and len(labels) != len(rows):
-        raise DataError(
-            f"y has {len(labels)} rows but X has {len(rows)}.",
-            "Write y with one label per row of X.",
-        )
+    rows = _dask_rows(X)
+    labels = None if y is None else _dask_labels(y, len(rows))
+    row_weights = None if weights is None else _dask_weights(weights, len(rows))
     size = min(_check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype), len(rows))
-    rows = rows.rechunk((size, -1))
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
@@ -175,20 +193,25 @@ def ingest_dask(
             x_dtype=rows.dtype,
             y_dtype=None if labels is None else labels.dtype,
             chunk_rows=size,
+            weighted=row_weights is not None,
         )
-        blocks = rows.to_delayed().ravel()
-        targets = (
-            [None] * len(blocks) if labels is None else labels.rechunk(size).to_delayed().ravel()
-        )
-        write = dask.delayed(write_chunk, pure=False)
-        summaries = dask.compute(
-            *(
-                write(group, i, block, target)
-                for i, (block, target) in enumerate(zip(blocks, targets, strict=True))
-            )
-        )
+        summaries = dask.compute(*_delayed_writes(group, rows, labels, row_weights))
         finish_dataset(group, summaries, feature_names=names)
     return Dataset.open(location)
+
+
+def _delayed_writes(
+    group: zarr.Group, rows: da.Array, *columns: da.Array | None
+) -> Iterator[Delayed]:
+    write = dask.delayed(write_chunk, pure=False)
+    size = get_array(group, "X").chunks[0]
+    blocks = rows.rechunk((size, -1)).to_delayed().ravel()
+    others = (
+        [None] * len(blocks) if column is None else column.rechunk(size).to_delayed()
+        for column in columns
+    )
+    for index, chunk in enumerate(zip(blocks, *others, strict=True)):
+        yield write(group, index, *chunk)
 
 
 def _dask_rows(X: Any) -> da.Array:
@@ -200,14 +223,30 @@ def _dask_rows(X: Any) -> da.Array:
     return rows.astype(feature_dtype(rows.dtype, "X"))
 
 
-def _dask_labels(y: Any) -> da.Array:
-    labels = _with_lengths(y)
-    if labels.ndim != 1:
-        raise DataError(f"y has shape {labels.shape}.", "Give one label per row of X.")
+def _dask_labels(y: Any, n_rows: int) -> da.Array:
+    labels = _dask_column(y, n_rows, "y", "label")
     # A column of text is Python objects in pandas; each block is checked when it is computed.
     text = labels.dtype.kind in "OT"
     dtype = np.dtypes.StringDType() if text else label_dtype(labels.dtype, "y")
     return da.map_blocks(_block_labels, labels, dtype=dtype, meta=np.empty(0, dtype=dtype))
+
+
+def _dask_weights(weights: Any, n_rows: int) -> da.Array:
+    column = _dask_column(weights, n_rows, "weights", "weight")
+    check_weight_dtype(column.dtype, "weights")
+    return column.astype(FLOAT64)
+
+
+def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> da.Array:
+    column = _with_lengths(values)
+    if column.ndim != 1:
+        raise DataError(f"{name} has shape {column.shape}.", f"Give one {noun} per row of X.")
+    if len(column) != n_rows:
+        raise DataError(
+            f"{name} has {len(column)} rows but X has {n_rows}.",
+            f"Write {name} with one {noun} per row of X.",
+        )
+    return column
 
 
 def _with_lengths(values: Any) -> da.Array:

@@ -22,7 +22,7 @@ from dask_nrbfn.neighbors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.partitions import search_partitions
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.space import (
     SearchSpace,
     most_partitions,
@@ -117,6 +117,8 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     MemoryBudgetError
         If not even a small partition fits a worker.
     """
+    if params.basis != "sknn":
+        return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
     n_partitions = params.n_partitions
     if n_partitions is None:
         n_partitions = _fitting_partitions(dataset, params, engine)
@@ -221,7 +223,7 @@ def _all_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
     space = SearchSpace.of(run, dataset, method)
     rows = np.empty((dataset.n_rows, dataset.n_features), dtype=space.dtype)
     start = 0
-    for X, _ in dataset.blocks(0, dataset.n_rows, block_rows(dataset.n_features)):
+    for X, *_ in dataset.blocks(0, dataset.n_rows, narrow_block_rows(dataset.n_features)):
         rows[start : start + len(X)] = space.apply(X)
         start += len(X)
     return rows

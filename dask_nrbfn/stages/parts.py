@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 _BLOCK_ELEMENTS = 2**24
 _MAX_BLOCK_ROWS = 2048
 
+# The same for a block of rows as they are, 32 MiB: columns of fewer rows take as long as the calls.
+_NARROW_ELEMENTS = 2**22
+_MAX_NARROW_ROWS = 16384
+
 
 class PartResult(NamedTuple):
     """What a part leaves: a small record, and arrays stored under the part's name.
@@ -130,9 +134,14 @@ def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any
         yield np.concatenate(waiting)
 
 
-def block_rows(n_columns: int) -> int:
-    """Return the rows of a block whose rows become `n_columns` float64 each.
+def block_rows(n_basis: int) -> int:
+    """Return the rows of a block whose rows become `n_basis` activations each.
 
     It depends on nothing but the width, so that sums come out the same wherever they run.
     """
-    return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_columns))
+    return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_basis))
+
+
+def narrow_block_rows(n_features: int) -> int:
+    """Return the rows of a block that is looked at as it is, column by column."""
+    return max(1, min(_MAX_NARROW_ROWS, _NARROW_ELEMENTS // n_features))

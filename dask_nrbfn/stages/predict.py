@@ -1,5 +1,6 @@
 """Predict and evaluate: a model applied to all rows of a dataset, part by part."""
 
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -36,6 +37,9 @@ from dask_nrbfn.storage.model import Model
 # Tasks per worker: enough that a slow worker does not hold up the rest.
 _TASKS_PER_WORKER = 4
 
+# The least probability of a true class, as in scikit-learn's log loss.
+_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+
 # Table formats that a user may expect and would not get.
 _OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
 
@@ -54,10 +58,16 @@ class Evaluation:
     Attributes
     ----------
     n_rows, n_errors : int
+    confusion : tuple of tuples of int
+        Rows of each class of the model (first index) by the label they got.
+    log_loss : float or None
+        Of a row on average. None if there are rows of classes that the model does not know.
     """
 
     n_rows: int
     n_errors: int
+    confusion: tuple[tuple[int, ...], ...]
+    log_loss: float | None
 
     @property
     def error_rate(self) -> float:
@@ -120,9 +130,9 @@ def predict_dataset(
 
 
 def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
-    """Return the errors that a model makes on a labelled dataset.
+    """Return how a model labels a labelled dataset.
 
-    Labels that the model was not trained on count as errors.
+    Labels that the model was not trained on count as errors and are in no row of the confusion.
 
     Raises
     ------
@@ -143,7 +153,16 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
         (normalize(model), dataset.location, start, stop)
         for start, stop in _task_spans(dataset, engine)
     ]
-    return Evaluation(dataset.n_rows, sum(run_tasks(engine, _errors, arguments, label="evaluate")))
+    counts = run_tasks(engine, _count, arguments, label="evaluate")
+    confusion = np.sum([confusion for confusion, _ in counts], axis=0)
+    log_loss = math.fsum(log_loss for _, log_loss in counts)
+    known = int(confusion.sum()) == dataset.n_rows
+    return Evaluation(
+        n_rows=dataset.n_rows,
+        n_errors=dataset.n_rows - int(np.trace(confusion)),
+        confusion=tuple(map(tuple, confusion.tolist())),
+        log_loss=log_loss / dataset.n_rows if known else None,
+    )
 
 
 def check_same_columns(model: Model, dataset: Dataset) -> None:
@@ -209,7 +228,7 @@ def _task_spans(dataset: Dataset, engine: Engine) -> list[tuple[int, int]]:
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
     size, threads = block_rows(len(model.basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(model.basis)))
-    for X, codes in dataset.blocks(start, stop, size):
+    for X, codes, _ in dataset.blocks(start, stop, size):
         yield ScoredBlock(model.scores(X, buffer=buffer[: len(X)], threads=threads), codes)
 
 
@@ -227,14 +246,25 @@ def _write_scores(
         start += len(scores)
 
 
-def _errors(model_location: Location, dataset_location: Location, start: int, stop: int) -> int:
+def _count(
+    model_location: Location, dataset_location: Location, start: int, stop: int
+) -> tuple[NDArray[np.int64], float]:
+    """Return the confusion (K, K) and the sum of log losses of the rows whose class is known."""
     model, dataset = Model.load(model_location), Dataset.open(dataset_location)
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     code_in_model = np.array([own.get(label, -1) for label in dataset.classes.tolist()])
-    return sum(
-        int(np.sum(block.scores.argmax(axis=1) != code_in_model[block.codes]))
-        for block in _scored_blocks(model, dataset, start, stop)
-    )
+    n_classes = len(own)
+    confusion, log_loss = np.zeros((n_classes, n_classes), dtype=np.int64), 0.0
+    for scores, block_codes in _scored_blocks(model, dataset, start, stop):
+        assert block_codes is not None
+        codes = code_in_model[block_codes]
+        known = codes >= 0
+        scores, codes = scores[known], codes[known]
+        np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)
+        given = model.probabilities(scores)[np.arange(len(codes)), codes]
+        # A probability of exactly 0, as clipped scores have, would make the loss infinite.
+        log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())
+    return confusion, log_loss
 
 
 def _export(source: Path, target: Path, suffix: str) -> None:

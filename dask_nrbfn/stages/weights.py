@@ -10,6 +10,7 @@ from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.path import read_path_weights
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.model import Model
@@ -43,8 +44,9 @@ def check_model(run: Run, engine: Engine) -> None:
 def _read_results(run_location: Location) -> None:
     run = Run.open(run_location)
     run.read("basis/rows")
-    for start, stop in run.spans:
-        run.read("confidence/values", start, stop)
+    if "confidence" in run.stages:
+        for start, stop in run.spans:
+            run.read("confidence/values", start, stop)
     try:
         Model.load(run_location)
     except (MissingDataError, DamagedDataError) as error:
@@ -53,14 +55,16 @@ def _read_results(run_location: Location) -> None:
 
 def _solve(run_location: Location) -> dict[str, float]:
     run = Run.open(run_location)
-    moments = read_moments(run)
-    gram, cross, n_rows = moments.gram(), moments.cross, moments.n_rows
-    del moments
-    alpha = run.params.alpha
-    weights = solve_weights(gram, cross, alpha=alpha)
-    risk = error_and_risk(weights, gram, cross, n_rows=n_rows, alpha=alpha)
+    moments, alpha = read_moments(run), run.params.alpha
+    gram, cross = moments.gram(), moments.cross
+    if run.tuning is None:
+        weights = solve_weights(gram, cross, alpha=alpha)
+    else:
+        weights = read_path_weights(run, None)[list(run.tuning.alphas).index(alpha)]
+    risk = error_and_risk(weights, gram, cross, n_rows=moments.total_weight, alpha=alpha)
     write_array(run.group("weights"), "values", weights, "class", "basis")
     return {
+        "alpha": alpha,
         "fitting_error": risk.fitting_error,
         "spectral_risk": risk.spectral_risk,
         "objective": risk.objective,
@@ -80,6 +84,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         params=run.params,
         fitting_error=stages["weights"]["fitting_error"],
         spectral_risk=stages["weights"]["spectral_risk"],
+        temperature=stages["validation"]["temperature"] if run.tuning else None,
         feature_names=dataset.feature_names,
     )
     model.write(run.group("model"))

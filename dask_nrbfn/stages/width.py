@@ -9,9 +9,10 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.radial import BasisDistances
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.weighting import RowWeights
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -19,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Return the width sigma (hu-nrbfn, Algorithm 2, step 5).
+    """Return the width sigma, the mean distance (hu-nrbfn, Algorithm 2, step 5) times the factor.
+
+    The mean is over rows with their weights.
 
     Raises
     ------
@@ -28,22 +31,41 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """
     records = run_parts(run, dataset, engine, stage="width", task=_width_part)
     total = math.fsum(record["distance_sum"] for record in records)
-    width = total / (run.n_rows * run.basis_size())
-    if width == 0:
+    weight = math.fsum(record["weight"] for record in records)
+    mean_distance = total / (weight * run.basis_size())
+    if mean_distance == 0:
         raise DataError(
             "all rows of X are equal, or differ by less than float64 can square.",
             "Give rows that differ in some column.",
         )
+    width = run.params.width_factor * mean_distance
     logger.info("width: %.6g", width)
-    return {"width": width}
+    return {"width": width, "mean_distance": mean_distance}
+
+
+def read_features(run: Run) -> RadialFeatures:
+    """Return the radial basis functions of a run whose width is known."""
+    scaling, params = read_scaling(run), run.params
+    return RadialFeatures.from_basis(
+        scaling.apply(run.read("basis/values")),
+        run.stages["width"]["width"],
+        scaling,
+        kernel=params.kernel,
+        normalized=params.features == "normalized",
+    )
 
 
 def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     n_basis, threads = run.basis_size(), blas_threads()
     size = block_rows(n_basis)
     blocks = dataset.blocks(start, stop, size)
-    scaling = read_scaling(run)
+    scaling, weighting = read_scaling(run), RowWeights.of(dataset, run.params)
     distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
     buffer = np.empty((min(size, stop - start), n_basis))
-    sums = [distances.total(X, buffer=buffer[: len(X)], threads=threads) for X, _ in blocks]
-    return PartResult({"distance_sum": math.fsum(sums)})
+    sums, totals = [], []
+    for X, codes, own in blocks:
+        assert codes is not None
+        weights = weighting.of_rows(codes, own)
+        totals.append(float(len(X) if weights is None else weights.sum()))
+        sums.append(distances.total(X, weights=weights, buffer=buffer[: len(X)], threads=threads))
+    return PartResult({"distance_sum": math.fsum(sums), "weight": math.fsum(totals)})

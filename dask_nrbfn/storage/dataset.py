@@ -1,4 +1,4 @@
-"""The dataset: rows and labels as aligned, chunked, checksummed Zarr arrays."""
+"""The dataset: rows, labels and weights as aligned, chunked, checksummed Zarr arrays."""
 
 import hashlib
 import json
@@ -34,11 +34,20 @@ class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
     ``X`` is (b, p) in the stored dtype, ``codes`` int64 (b,) indexes the dataset's classes and is
-    None in a dataset without labels.
+    None in a dataset without labels, ``weights`` is float64 (b,) or None in one without weights.
     """
 
     X: NDArray[Any]
     codes: NDArray[np.int64] | None
+    weights: NDArray[np.float64] | None
+
+
+class StoredChunk(NamedTuple):
+    """One chunk as it is stored: X (b, p), labels y (b,) and weights (b,), each as in `Dataset`."""
+
+    X: NDArray[Any]
+    y: NDArray[Any] | None
+    weights: NDArray[np.float64] | None
 
 
 class ChunkSummary(NamedTuple):
@@ -58,17 +67,21 @@ class Dataset:
     X : zarr.Array (n, p)
     y : zarr.Array (n,) or None
         Integers or strings.
+    sample_weights : zarr.Array float64 (n,) or None
+        Finite and above 0.
     classes : int64 or str (K,)
         The distinct labels, sorted; empty without labels.
     class_counts : int64 (K,)
+        Rows of each class.
     fingerprint : str
-        Digest of shape, type, rows and labels.
+        Digest of shape, type, rows, labels and weights.
     feature_names : tuple of str or None
     """
 
     location: Location
     X: Array
     y: Array | None
+    sample_weights: Array | None
     classes: NDArray[Any]
     class_counts: NDArray[np.int64]
     fingerprint: str
@@ -91,6 +104,7 @@ class Dataset:
             location,
             get_array(group, "X"),
             get_array(group, "y") if attributes["has_labels"] else None,
+            get_array(group, "weights") if attributes.get("has_weights") else None,
             np.asarray(attributes["classes"]),
             np.asarray(attributes["class_counts"], dtype=np.int64),
             attributes["fingerprint"],
@@ -100,15 +114,14 @@ class Dataset:
         return dataset
 
     def _check_lengths(self) -> None:
-        labelled = (self.y is None) or (
-            self.y.shape == (self.n_rows,)
-            and self.y.chunks == (self.chunk_rows,)
-            and self.class_counts.sum() == self.n_rows
-        )
-        if not labelled:
-            raise DamagedDataError(
-                f"X and y of {self.location} do not fit together.", "Ingest it again."
-            )
+        for name, column in (("y", self.y), ("weights", self.sample_weights)):
+            if column is None:
+                continue
+            aligned = column.shape == (self.n_rows,) and column.chunks == (self.chunk_rows,)
+            if not aligned or (name == "y" and self.class_counts.sum() != self.n_rows):
+                raise DamagedDataError(
+                    f"X and {name} of {self.location} do not fit together.", "Ingest it again."
+                )
 
     @property
     def n_rows(self) -> int:
@@ -174,12 +187,13 @@ class Dataset:
                 taken[first:last] = chunk[rows[first:last] - start]
         return taken
 
-    def read_chunk(self, index: int) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """Return the rows and raw labels of one chunk."""
+    def read_chunk(self, index: int) -> StoredChunk:
+        """Return the rows, raw labels and weights of one chunk."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
-        return (
+        return StoredChunk(
             read_rows(self.X, start, stop),
             None if self.y is None else read_rows(self.y, start, stop),
+            None if self.sample_weights is None else read_rows(self.sample_weights, start, stop),
         )
 
     def _labels(self) -> Array:
@@ -190,8 +204,14 @@ class Dataset:
         return self.y
 
     def _encode(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class code of each label."""
         classes = self.classes.astype(labels.dtype)
-        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+        if labels.dtype.kind == "T":
+            # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
+            own = {label: code for code, label in enumerate(classes.tolist())}
+            codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+        else:
+            codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
         unknown = np.flatnonzero(classes[codes] != labels)
         if len(unknown):
             raise DamagedDataError(
@@ -215,21 +235,33 @@ class _SequentialReader:
         for index in range(start // chunk_rows, -(-stop // chunk_rows)):
             chunk = self._load(index)
             window = slice(max(start - index * chunk_rows, 0), stop - index * chunk_rows)
-            pieces.append((chunk.X[window], None if chunk.codes is None else chunk.codes[window]))
-        if len(pieces) == 1:
-            return LabelledBlock(*pieces[0])
-        rows, codes = zip(*pieces, strict=True)
-        return LabelledBlock(
-            np.concatenate(rows), None if codes[0] is None else np.concatenate(codes)
-        )
+            pieces.append(_window(chunk, window))
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def _load(self, index: int) -> LabelledBlock:
         if index != self._index or self._chunk is None:
             self._chunk = None
-            X, labels = self._dataset.read_chunk(index)
+            X, labels, weights = self._dataset.read_chunk(index)
             codes = None if labels is None else self._dataset._encode(labels)
-            self._chunk, self._index = LabelledBlock(X, codes), index
+            self._chunk, self._index = LabelledBlock(X, codes, weights), index
         return self._chunk
+
+
+def _window(block: LabelledBlock, rows: slice) -> LabelledBlock:
+    return LabelledBlock(
+        block.X[rows],
+        None if block.codes is None else block.codes[rows],
+        None if block.weights is None else block.weights[rows],
+    )
+
+
+def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
+    rows, codes, weights = zip(*blocks, strict=True)
+    return LabelledBlock(
+        np.concatenate(rows),
+        None if codes[0] is None else np.concatenate(codes),
+        None if weights[0] is None else np.concatenate(weights),
+    )
 
 
 def _one_ahead(
@@ -257,8 +289,9 @@ def create_dataset_arrays(
     x_dtype: DTypeLike,
     y_dtype: DTypeLike | None,
     chunk_rows: int,
+    weighted: bool = False,
 ) -> None:
-    """Lay out X and, unless `y_dtype` is None, y in an empty group."""
+    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group."""
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
     create_array(
@@ -270,35 +303,44 @@ def create_dataset_arrays(
         dimensions=("row", "feature"),
         compress=True,
     )
-    if y_dtype is not None:
-        create_array(
-            group,
-            "y",
-            shape=(n_rows,),
-            dtype=y_dtype,
-            chunks=(chunk_rows,),
-            dimensions=("row",),
-            compress=True,
-        )
+    columns = {"y": y_dtype, "weights": np.float64 if weighted else None}
+    for name, dtype in columns.items():
+        if dtype is not None:
+            create_array(
+                group,
+                name,
+                shape=(n_rows,),
+                dtype=dtype,
+                chunks=(chunk_rows,),
+                dimensions=("row",),
+                compress=True,
+            )
 
 
 def write_chunk(
-    group: zarr.Group, index: int, X: NDArray[Any], y: NDArray[Any] | None
+    group: zarr.Group,
+    index: int,
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    weights: NDArray[np.float64] | None = None,
 ) -> ChunkSummary:
-    """Write one whole chunk of rows and labels; may run on any worker, for any chunk.
+    """Write one whole chunk of rows, labels and weights; may run on any worker, for any chunk.
 
     Raises
     ------
     DataError
-        If a value is NaN or infinite; names its row and column.
+        If a value is NaN or infinite, or a weight is not above 0; names its row and column.
     """
     rows = get_array(group, "X")
     start = index * rows.chunks[0]
     check_finite(X, first_row=start)
+    if weights is not None:
+        check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
-    if y is not None:
-        get_array(group, "y")[start : start + len(X)] = y
-    return summarize_chunk(X, y)
+    for name, column in (("y", y), ("weights", weights)):
+        if column is not None:
+            get_array(group, name)[start : start + len(X)] = column
+    return summarize_chunk(X, y, weights)
 
 
 def check_finite(X: NDArray[Any], *, first_row: int) -> None:
@@ -312,15 +354,33 @@ def check_finite(X: NDArray[Any], *, first_row: int) -> None:
     )
 
 
-def summarize_chunk(X: NDArray[Any], y: NDArray[Any] | None) -> ChunkSummary:
+def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:
+    """Raise DataError naming the first weight of a block that is not finite and above 0."""
+    wrong = ~(np.isfinite(weights) & (weights > 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"weights has {weights[row]} in row {first_row + row} (the first is 0).",
+            "Give it a finite weight above 0, or remove the row.",
+        )
+
+
+def summarize_chunk(
+    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
+) -> ChunkSummary:
     """Return the digest and label counts of one chunk."""
-    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16)
-    if y is None:
-        return ChunkSummary(digest.digest(), {})
-    labels, counts = np.unique(y, return_counts=True)
-    text = y.dtype.kind in "TU"
-    digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
-    return ChunkSummary(digest.digest(), dict(zip(labels.tolist(), counts.tolist(), strict=True)))
+    # Labels and weights of a chunk may be the same bytes.
+    person = b"" if weights is None else b"weights"
+    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
+    label_counts = {}
+    if y is not None:
+        labels, counts = np.unique(y, return_counts=True)
+        text = y.dtype.kind in "TU"
+        digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
+        label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    if weights is not None:
+        digest.update(np.ascontiguousarray(weights).data)
+    return ChunkSummary(digest.digest(), label_counts)
 
 
 def fingerprint(X: Array, summaries: Sequence[ChunkSummary]) -> str:
@@ -348,6 +408,7 @@ def finish_dataset(
         kind="dataset",
         attributes={
             "has_labels": "y" in group,
+            "has_weights": "weights" in group,
             "classes": classes,
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),

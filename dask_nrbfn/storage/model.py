@@ -12,6 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
@@ -48,6 +49,8 @@ class Model:
         Applied to rows before distances are taken.
     params : FitParams
     fitting_error, spectral_risk : float
+    temperature : float or None
+        Scores are divided by it before a softmax makes them probabilities. None: not calibrated.
     feature_names : tuple of str or None
     """
 
@@ -59,6 +62,7 @@ class Model:
     params: FitParams
     fitting_error: float
     spectral_risk: float
+    temperature: float | None = None
     feature_names: tuple[str, ...] | None = None
 
     @property
@@ -67,7 +71,9 @@ class Model:
         return int(self.basis.shape[1])
 
     def scores(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the class scores of rows, float64 (b, K); they sum to about 1.
+        """Return the class scores of rows, float64 (b, K).
+
+        Those of normalized activations sum to about 1.
 
         Parameters
         ----------
@@ -84,6 +90,22 @@ class Model:
         """
         self.check_columns(X.shape[1])
         return self._features.weighted_sums(X, self.weights, buffer=buffer, threads=threads)
+
+    def probabilities(self, scores: Floats) -> Floats:
+        """Return the class probabilities of scores, float64 (b, K).
+
+        With a temperature the softmax that was calibrated on held-out rows, else the scores clipped
+        to [0, 1] and normalized.
+        """
+        if self.temperature is not None:
+            return softmax(scores, temperature=self.temperature)
+        clipped: Floats = np.clip(scores, 0.0, 1.0)
+        totals = clipped.sum(axis=1, keepdims=True)
+        # No score of a plain network need be positive.
+        clipped[totals[:, 0] == 0] = 1.0 / scores.shape[1]
+        totals[totals == 0] = 1.0
+        clipped /= totals
+        return clipped
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
@@ -106,7 +128,8 @@ class Model:
 
     def digest(self) -> str:
         """Return a name for what the model predicts."""
-        content = hashlib.blake2b(repr((self.width, self.scaling.kind)).encode(), digest_size=16)
+        kind = (self.scaling.kind, self.params.features, self.params.kernel, self.temperature)
+        content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         content.update(json.dumps([self.classes.tolist(), self.feature_names]).encode())
         for array in (self.basis, self.weights, self.scaling.shift, self.scaling.scale):
             content.update(np.ascontiguousarray(array).data)
@@ -114,7 +137,13 @@ class Model:
 
     @cached_property
     def _features(self) -> RadialFeatures:
-        return RadialFeatures.from_basis(self.basis, self.width, self.scaling)
+        return RadialFeatures.from_basis(
+            self.basis,
+            self.width,
+            self.scaling,
+            kernel=self.params.kernel,
+            normalized=self.params.features == "normalized",
+        )
 
     def save(self, location: Location, *, overwrite: bool = True) -> None:
         """Write the model as a group at `location`; an old one stays until this is complete."""
@@ -140,6 +169,7 @@ class Model:
                 "params": self.params.to_dict(),
                 "fitting_error": self.fitting_error,
                 "spectral_risk": self.spectral_risk,
+                "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
             },
         )
@@ -174,6 +204,7 @@ class Model:
             params=FitParams(**attributes["params"]),
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
+            temperature=attributes["temperature"],
             feature_names=None if names is None else tuple(names),
         )
         model._check_shapes(group)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from dask_nrbfn.errors import (
     MissingDataError,
     RunMismatchError,
 )
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Array,
@@ -102,7 +102,10 @@ class Run:
     location : Location
     run_id : str
         Unique to this run, also among later runs at the same location.
-    params : FitParams
+    asked : FitParams
+        The parameters it was begun with; see `params`.
+    tuning : TuneParams or None
+        What is tried to find better ones.
     fingerprint : str
         Of the dataset it was started from.
     n_rows, n_parts : int
@@ -110,7 +113,8 @@ class Run:
 
     location: Location
     run_id: str
-    params: FitParams
+    asked: FitParams
+    tuning: TuneParams | None
     fingerprint: str
     n_rows: int
     n_parts: int
@@ -122,6 +126,7 @@ class Run:
         dataset: Dataset,
         params: FitParams,
         environment: Mapping[str, Any],
+        tuning: TuneParams | None = None,
     ) -> Self:
         """Open the run at `location`, or begin it.
 
@@ -132,6 +137,7 @@ class Run:
         params : FitParams
         environment : mapping
             What a new run records of the machine: versions, threads, workers.
+        tuning : TuneParams, optional
 
         Raises
         ------
@@ -143,7 +149,7 @@ class Run:
         location = normalize(location)
         if exists(location):
             run = cls.open(location)
-            run._check_same(dataset, params)
+            run._check_same(dataset, params, tuning)
             return run
         create_group(
             location,
@@ -151,6 +157,7 @@ class Run:
             attributes={
                 "run_id": uuid.uuid4().hex,
                 "params": params.to_dict(),
+                "tuning": None if tuning is None else tuning.to_dict(),
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
                 "n_rows": dataset.n_rows,
@@ -179,18 +186,28 @@ class Run:
             location,
             attributes["run_id"],
             FitParams(**attributes["params"]),
+            None if attributes["tuning"] is None else TuneParams(**attributes["tuning"]),
             attributes["fingerprint"],
             attributes["n_rows"],
             attributes["n_parts"],
         )
 
-    def _check_same(self, dataset: Dataset, params: FitParams) -> None:
+    def _check_same(self, dataset: Dataset, params: FitParams, tuning: TuneParams | None) -> None:
         if dataset.fingerprint != self.fingerprint:
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give that dataset, or another path for a new run.",
             )
-        old, new = self.params.to_dict(), params.to_dict()
+        if (self.tuning is None) != (tuning is None):
+            command = "fit" if self.tuning is None else "tune"
+            raise RunMismatchError(
+                f"the run {self.location} was begun by {command}.",
+                f"Finish it with {command}, or give another path for a new run.",
+            )
+        old, new = self.asked.to_dict(), params.to_dict()
+        if self.tuning is not None and tuning is not None:
+            old |= self.tuning.to_dict()
+            new |= tuning.to_dict()
         if new["n_parts"] is None or new["n_parts"] == self.n_parts:
             new["n_parts"] = old["n_parts"]
         changed = [
@@ -201,6 +218,20 @@ class Run:
                 f"the run {self.location} was begun with {', '.join(changed)}.",
                 "Give the same parameters to finish it, or another path for a new run.",
             )
+
+    @property
+    def params(self) -> FitParams:
+        """The parameters it was begun with, but for those that tuning has chosen since."""
+        if self.tuning is None:
+            return self.asked
+        stages = self.stages
+        chosen = [stages.get(stage, {}).get("chosen", {}) for stage in ("search", "validation")]
+        return replace(self.asked, **chosen[0], **chosen[1])
+
+    @property
+    def n_folds(self) -> int:
+        """Folds of the rows whose moments are summed apart."""
+        return 1 if self.tuning is None else self.tuning.n_folds
 
     @property
     def layout(self) -> "PartLayout":

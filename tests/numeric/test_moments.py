@@ -25,7 +25,7 @@ def moments_of(n_rows, n_basis, seed=0):
 def assert_same(moments, other, rtol=1e-12, atol=0.0):
     np.testing.assert_allclose(moments.gram(), other.gram(), rtol=rtol, atol=atol)
     np.testing.assert_allclose(moments.cross, other.cross, rtol=rtol, atol=atol)
-    np.testing.assert_array_equal(moments.class_counts, other.class_counts)
+    np.testing.assert_array_equal(moments.class_weights, other.class_weights)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 30])
@@ -39,8 +39,8 @@ def test_moments__naive(n_rows, n_basis):
     moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
     np.testing.assert_allclose(moments.gram(), gram, rtol=1e-12)
     np.testing.assert_allclose(moments.cross, cross, rtol=1e-12)
-    assert moments.class_counts.tolist() == [np.sum(codes == c) for c in range(N_CLASSES)]
-    assert (moments.n_rows, moments.n_basis) == (n_rows, n_basis)
+    assert moments.class_weights.tolist() == [np.sum(codes == c) for c in range(N_CLASSES)]
+    assert (moments.total_weight, moments.n_basis) == (n_rows, n_basis)
 
 
 # 256 rows are mirrored at a time: one row, the borders of a block of them, a ragged third one.
@@ -70,6 +70,108 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     assert_same(sums.moments(), whole)
     assert whole.gram().sum() == pytest.approx(sum(lengths), rel=1e-12)
     assert whole.cross.sum() == pytest.approx(sum(lengths), rel=1e-12)
+
+
+def weighted(Phi, codes, weights):
+    """Return the moments of rows with weights, whose roots multiply them."""
+    factors, sums = np.sqrt(weights), MomentSums(Phi.shape[1], N_CLASSES)
+    sums.add(factors[:, None] * Phi, codes, factors=factors)
+    return sums.moments()
+
+
+def assert_near(moments, other, rtol=1e-12):
+    """As `assert_same`, with class weights that are sums of squared roots."""
+    for name in ("packed_gram", "cross", "class_weights"):
+        np.testing.assert_allclose(getattr(moments, name), getattr(other, name), rtol=rtol)
+
+
+@given(
+    repeats=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    n_basis=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_moments__weights_equal_repeated_rows(repeats, n_basis, seed):
+    Phi, codes = draw(len(repeats), n_basis, seed)
+    repeated = Moments.from_block(
+        np.repeat(Phi, repeats, axis=0), np.repeat(codes, repeats), n_classes=N_CLASSES
+    )
+    assert_near(weighted(Phi, codes, np.array(repeats, dtype=np.float64)), repeated)
+
+
+@given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_moments__weights_any_split(lengths, n_basis, seed):
+    Phi, codes = draw(sum(lengths), n_basis, seed)
+    weights = np.random.default_rng(seed).uniform(1e-3, 1e3, len(codes))
+    whole, added = weighted(Phi, codes, weights), Moments.zeros(n_basis, N_CLASSES)
+    blocks = (split(values, lengths) for values in (Phi, codes, weights))
+    for block in zip(*blocks, strict=True):
+        added.add_in_place(weighted(*block))
+    assert_near(added, whole)
+    check_moments(added, weights.sum())
+
+
+def test_moments__weights_naive():
+    Phi, codes = draw(20, 5)
+    weights = np.random.default_rng(1).uniform(0.1, 9.0, 20)
+    moments = weighted(Phi, codes, weights)
+    F = np.eye(N_CLASSES)[codes]
+    np.testing.assert_allclose(moments.gram(), Phi.T @ np.diag(weights) @ Phi, rtol=1e-12)
+    np.testing.assert_allclose(moments.cross, F.T @ np.diag(weights) @ Phi, rtol=1e-12)
+    np.testing.assert_allclose(moments.class_weights, F.T @ weights, rtol=1e-12)
+    assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("kept", [[], [0], [3, 4, 5, 11], list(range(12))])
+def test_moments__zero_factors_equal_removed_rows(kept):
+    Phi, codes = draw(12, 4)
+    weights = np.zeros(12)
+    weights[kept] = 1.0
+    removed = Moments.from_block(Phi[kept], codes[kept], n_classes=N_CLASSES)
+    assert_near(weighted(Phi, codes, weights), removed, rtol=1e-14)
+
+
+def test_moments__unit_factors_change_nothing():
+    Phi, codes = draw(12, 4)
+    whole = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    assert_same(weighted(Phi, codes, np.ones(12)), whole, rtol=0)
+
+
+def test_subtract_in_place__same_bits_as_a_difference():
+    a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
+    difference = a - b
+    a.subtract_in_place(b)
+    assert_same(a, difference, rtol=0)
+    assert_same(b, moments_of(6, 4, seed=1), rtol=0)
+
+
+@given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_subtract_in_place__leaves_the_other_rows(held, seed):
+    Phi, codes = draw(len(held), 5, seed)
+    held = np.array(held)
+    total = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    total.subtract_in_place(Moments.from_block(Phi[held], codes[held], n_classes=N_CLASSES))
+    others = Moments.from_block(Phi[~held], codes[~held], n_classes=N_CLASSES)
+    assert_same(total, others, atol=1e-14 * len(held))
+
+
+@pytest.mark.parametrize("field", ["packed_gram", "cross", "class_weights"])
+def test_check_moments__plain_activations_know_only_their_weights(field):
+    Phi, codes = draw(9, 5)
+    moments = Moments.from_block(0.3 * Phi, codes, n_classes=N_CLASSES)
+    check_moments(moments, 9, normalized=False)
+    with pytest.raises(DamagedDataError, match=r"moments of 9 rows sum to 9 and 0\.81 and 2\.7"):
+        check_moments(moments, 9)
+    values = getattr(moments, field).copy()
+    values.flat[0] += 1
+    damaged = replace(moments, **{field: values})
+    if field == "class_weights":
+        with pytest.raises(DamagedDataError, match="moments of 9 rows sum to 10"):
+            check_moments(damaged, 9, normalized=False)
+    else:
+        check_moments(damaged, 9, normalized=False)
 
 
 @given(
@@ -106,7 +208,7 @@ def test_moments__repeated_rows_multiply():
 
 def test_moments__class_without_rows():
     moments = moments_of(50, 4)
-    assert moments.class_counts[-1] == 0
+    assert moments.class_weights[-1] == 0
     np.testing.assert_array_equal(moments.cross[-1], 0.0)
 
 
@@ -114,7 +216,7 @@ def test_moments__class_without_rows():
 def test_moments__narrow_codes_count_past_their_range(dtype):
     Phi, codes = np.ones((300, 1)), np.ones(300, dtype=dtype)
     moments = Moments.from_block(Phi, codes, n_classes=2)
-    assert moments.class_counts.tolist() == [0, 300]
+    assert moments.class_weights.tolist() == [0, 300]
     assert moments.cross.tolist() == [[0.0], [300.0]]
 
 
@@ -155,7 +257,7 @@ def test_check_moments__whole(n_rows, n_basis):
 
 @pytest.mark.parametrize("n_rows", [0, 8, 10])
 def test_check_moments__missing_or_repeated_rows(n_rows):
-    with pytest.raises(DamagedDataError, match=rf"moments of {n_rows} rows sum to 9, 9 and 9\."):
+    with pytest.raises(DamagedDataError, match=rf"moments of {n_rows} rows sum to 9 and 9 and 9\."):
         check_moments(moments_of(9, 5), n_rows)
 
 
@@ -166,7 +268,7 @@ def test_check_moments__missing_or_repeated_rows(n_rows):
         ("packed_gram", np.nan),
         ("cross", 0.0),
         ("cross", np.nan),
-        ("class_counts", 0),
+        ("class_weights", 0),
     ],
 )
 def test_check_moments__one_damaged_value(field, damage):

@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,23 @@ from tests.reference import reference_activations, reference_distances
 
 def draw(n_rows, n_features, seed=0):
     return np.random.default_rng(seed).normal(size=(n_rows, n_features))
+
+
+KINDS = [
+    {"kernel": kernel, "normalized": normalized}
+    for kernel in ("gaussian", "laplacian")
+    for normalized in (True, False)
+]
+
+
+def naive_kernel(X, basis, width, *, kernel, normalized):
+    """Return the activations from explicit distances, shifted where they are normalized."""
+    distances = reference_distances(X, basis).reshape(len(X), len(basis))
+    exponents = -(distances**2) / (2 * width**2) if kernel == "gaussian" else -distances / width
+    if not normalized:
+        return np.exp(exponents)
+    powers = np.exp(exponents - exponents.max(axis=1, keepdims=True, initial=-np.inf))
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,6 +55,101 @@ def test_activations__naive(n_rows, n_basis):
     expected = np.array([reference_activations(x[None], basis, 0.7)[0] for x in X])
     assert Phi.shape == (n_rows, n_basis)
     np.testing.assert_allclose(Phi, expected.reshape(n_rows, n_basis), rtol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_rows", [0, 1, 65, 130])
+@pytest.mark.parametrize("n_basis", [1, 7])
+def test_activations__every_kind_naive(n_rows, n_basis, kind):
+    X, basis = draw(n_rows, 3), draw(n_basis, 3, seed=1)
+    Phi = RadialFeatures.from_basis(basis, 0.7, **kind).activations(X)
+    assert Phi.shape == (n_rows, n_basis)
+    np.testing.assert_allclose(Phi, naive_kernel(X, basis, 0.7, **kind), rtol=1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations__every_kind_of_the_basis_rows_themselves(kind):
+    basis = 30 * draw(40, 3)
+    Phi = RadialFeatures.from_basis(basis, 20.0, **kind).activations(basis)
+    # The root of a squared distance that should be 0: 1e-8 of the spread.
+    np.testing.assert_allclose(Phi, naive_kernel(basis, basis, 20.0, **kind), rtol=1e-6)
+    assert Phi.max() <= 1.0 + 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations__every_kind_far_offset(kind):
+    X, basis = draw(30, 3) + 1e8, draw(6, 3, seed=1) + 1e8
+    Phi = RadialFeatures.from_basis(basis, 0.9, **kind).activations(X)
+    np.testing.assert_allclose(Phi, naive_kernel(X, basis, 0.9, **kind), rtol=1e-11)
+
+
+@given(lengths=row_chunkings(max_rows=150), kind=st.sampled_from(KINDS), weighted=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_activations__every_kind_any_blocks(lengths, kind, weighted):
+    X, features = draw(sum(lengths), 4), RadialFeatures.from_basis(draw(9, 4, 100), 1.3, **kind)
+    factors = np.random.default_rng(3).uniform(0, 2, len(X)) if weighted else np.ones(len(X))
+    blocks = [
+        features.activations(rows, factors=own)
+        for rows, own in zip(split(X, lengths), split(factors, lengths), strict=True)
+    ]
+    whole = features.activations(X)
+    np.testing.assert_allclose(np.concatenate(blocks), factors[:, None] * whole, rtol=1e-12)
+    if kind["normalized"]:
+        np.testing.assert_allclose(whole.sum(axis=1), 1.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("far", [1e6, 1e12, 1e200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations__every_kind_far_from_the_basis(far, kind):
+    width, basis, directions = 0.5, draw(8, 3, seed=1), draw(40, 3)
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    features = RadialFeatures.from_basis(basis, width, **kind)
+    # About the centre of the basis, as far rows are seen from it.
+    X = far * directions
+    Phi = features.activations(X)
+    if not kind["normalized"]:
+        assert not Phi.any()
+    elif kind["kernel"] == "gaussian":
+        np.testing.assert_array_equal(Phi.argmax(axis=1), (directions @ basis.T).argmax(axis=1))
+        np.testing.assert_allclose(Phi.sum(axis=1), 1.0, rtol=1e-14)
+    else:
+        # Distances differ by the shadows of the basis rows on the direction, up to 1 / far.
+        powers = np.exp(directions @ basis.T / width)
+        expected = powers / powers.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(Phi, expected, rtol=100 / far + 1e-12)
+    weights = draw(3, 8, seed=2)
+    np.testing.assert_allclose(
+        features.weighted_sums(X, weights), Phi @ weights.T, rtol=1e-11, atol=1e-13
+    )
+
+
+def test_activations__laplacian_from_the_middle_of_a_wide_basis():
+    # The row is the centre, and all of its exponentials underflow.
+    basis = np.array([[1e5, 0.0], [-1e5, 0.0], [0.0, 1e5 + 1], [0.0, -1e5 - 1]])
+    features = RadialFeatures.from_basis(basis, 1.0, kernel="laplacian")
+    Phi = features.activations(np.zeros((1, 2)))
+    near, far = 1 / (2 + 2 / np.e), 1 / (2 * np.e + 2)
+    np.testing.assert_allclose(Phi, [[near, near, far, far]], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activations__factors_multiply_rows(kind):
+    X, basis = draw(130, 3), draw(7, 3, seed=1)
+    X[:5] *= 1e6
+    factors = np.random.default_rng(2).uniform(0, 3, 130)
+    factors[7] = 0.0
+    features = RadialFeatures.from_basis(basis, 0.7, **kind)
+    Phi = features.activations(X, factors=factors)
+    np.testing.assert_allclose(Phi, factors[:, None] * features.activations(X), rtol=1e-14)
+    np.testing.assert_array_equal(Phi, features.activations(X, factors=factors, threads=3))
+    assert not Phi[7].any()
+
+
+def test_activations__scratch_gives_the_same_bits():
+    X, features = draw(100, 5), RadialFeatures.from_basis(draw(9, 5, seed=1), 1.0)
+    scratch = np.full((100, 7), np.nan)
+    np.testing.assert_array_equal(features.activations(X, scratch=scratch), features.activations(X))
+    assert np.isfinite(scratch).all()
 
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
@@ -120,14 +234,18 @@ def test_activations__out_gives_the_same_bits():
 def test_radial__same_bits_with_any_threads(threads, n_rows, dtype):
     X, basis = (40 * draw(n_rows, 5)).astype(dtype), draw(7, 5, seed=1)
     weights = draw(3, 7, seed=3)
-    for scaling in scalings(5):
-        features = RadialFeatures.from_basis(basis, 1.0, scaling)
+    row_weights = np.random.default_rng(4).uniform(0, 2, n_rows)
+    for scaling, kind in product(scalings(5), KINDS):
+        features = RadialFeatures.from_basis(basis, 1.0, scaling, **kind)
         distances = BasisDistances.from_basis(basis, scaling)
         for work in (
             features.activations,
             lambda X, features=features, **options: features.weighted_sums(X, weights, **options),
             distances.squared,
             distances.total,
+            lambda X, distances=distances, **options: distances.total(
+                X, weights=row_weights, **options
+            ),
         ):
             np.testing.assert_array_equal(work(X, threads=threads), work(X))
 
@@ -165,6 +283,15 @@ def test_weighted_sums__activations_times_weights(n_rows):
     sums = features.weighted_sums(X, weights)
     np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
     np.testing.assert_array_equal(features.weighted_sums(X, weights, buffer=buffer), sums)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_rows", [0, 1, 130])
+def test_weighted_sums__every_kind(n_rows, kind):
+    X, features = draw(n_rows, 4), RadialFeatures.from_basis(draw(7, 4, seed=1), 0.9, **kind)
+    weights, buffer = draw(3, 7, seed=2), np.full((n_rows, 7), np.nan)
+    sums = features.weighted_sums(X, weights, buffer=buffer)
+    np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
 
 
 def test_radial__inputs_stay_as_they_were():
@@ -217,6 +344,17 @@ def test_squared_distances__out_gives_the_same_bits():
     squared = BasisDistances.from_basis(basis).squared(X, out=buffer)
     assert np.shares_memory(squared, buffer)
     np.testing.assert_array_equal(squared, BasisDistances.from_basis(basis).squared(X))
+
+
+@given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_distances_total__weights_equal_repeated_rows(repeats, seed):
+    X, distances = draw(len(repeats), 3, seed), BasisDistances.from_basis(draw(5, 3, 100))
+    total = distances.total(X, weights=np.array(repeats, dtype=np.float64))
+    repeated = np.repeat(X, repeats, axis=0)
+    assert total == pytest.approx(distances.total(repeated), rel=1e-12)
+    expected = np.array(repeats) @ reference_distances(X, draw(5, 3, 100)).sum(axis=1)
+    assert total == pytest.approx(expected, rel=1e-11)
 
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))

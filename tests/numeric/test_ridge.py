@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.ridge import solve_path, solve_weights
 
 
 def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
@@ -118,3 +118,48 @@ def test_weights__inputs_stay_as_they_were():
     solve_weights(gram, cross, alpha=0.1)
     np.testing.assert_array_equal(gram, gram_before)
     np.testing.assert_array_equal(cross, cross_before)
+
+
+@given(
+    n_basis=st.integers(1, 12),
+    alphas=st.lists(st.sampled_from([1e-9, 1e-6, 1e-3, 0.5, 1.0]), max_size=6),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_path__equals_the_weights_of_each_penalty(n_basis, alphas, seed):
+    Phi, F = draw(n_basis=n_basis, seed=seed)
+    path = list(solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas))
+    assert len(path) == len(alphas)
+    for alpha, weights in zip(alphas, path, strict=True):
+        np.testing.assert_array_equal(weights, solve(Phi, F, alpha))
+        assert weights.flags.c_contiguous
+
+
+def test_path__naive():
+    (Phi, F), alphas = draw(), [1e-1, 1e-3, 1e-6]
+    path = solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas)
+    for alpha, weights in zip(alphas, path, strict=True):
+        np.testing.assert_allclose(weights, naive(Phi, F, alpha), rtol=1e-8)
+
+
+@pytest.mark.parametrize("alphas", [[0.1, 0.0, 0.2], [0.0, 0.1], [0.1, 0.2, 0.0]])
+def test_path__none_where_singular_and_weights_around_it(alphas):
+    gram, cross = np.ones((3, 3)), np.arange(3.0)[None] + 1
+    for alpha, weights in zip(alphas, solve_path(gram, cross, alphas=alphas), strict=True):
+        if alpha == 0:
+            assert weights is None
+        else:
+            np.testing.assert_array_equal(weights, solve_weights(gram, cross, alpha=alpha))
+
+
+def test_path__weights_are_not_overwritten_by_the_next():
+    Phi, F = draw()
+    gram, cross = Phi.T @ Phi, F.T @ Phi
+    gram_before = gram.copy()
+    path = solve_path(gram, cross, alphas=[1e-2, 1e-4])
+    first = next(path)
+    kept = first.copy()
+    second = next(path)
+    np.testing.assert_array_equal(first, kept)
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(gram, gram_before)

@@ -4,7 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.ridge import solve_weights
-from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.numeric.risk import (
+    RiskRange,
+    error_and_risk,
+    gram_eigenvalues,
+    perturbation_bounds,
+    spectral_bounds,
+)
 
 
 def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
@@ -101,5 +107,227 @@ def test_risk__inputs_stay_as_they_were():
     arrays = ridge(Phi, F, 1e-3), Phi.T @ Phi, F.T @ Phi
     before = [array.copy() for array in arrays]
     error_and_risk(*arrays, n_rows=len(Phi), alpha=1e-3)
+    for array, copy in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def bounds(Phi, F, alpha=0.0, **options):
+    gram, cross = Phi.T @ Phi, F.T @ Phi
+    weights = solve_weights(gram, cross, alpha=alpha)
+    return spectral_bounds(
+        weights, gram, cross, class_weights=F.sum(axis=0), alpha=alpha, **options
+    )
+
+
+def apart(rows_of_class, basis_of_class, *, seed=0, stray=0.0):
+    """Return activations within classes, mixed with a share of `stray` anywhere, and indicators."""
+    rng = np.random.default_rng(seed)
+    row_class = np.repeat(np.arange(len(rows_of_class)), rows_of_class)
+    basis_class = np.repeat(np.arange(len(basis_of_class)), basis_of_class)
+    Phi = rng.exponential(size=(len(row_class), len(basis_class))) ** 3
+    Phi[row_class[:, None] != basis_class] = 0.0
+    Phi /= Phi.sum(axis=1, keepdims=True)
+    anywhere = rng.dirichlet(np.ones(len(basis_class)), size=len(Phi))
+    return (1 - stray) * Phi + stray * anywhere, np.eye(len(rows_of_class))[row_class]
+
+
+def naive_perturbation(Phi, F):
+    """Return xi and the bounds of eqs. 27 and 28 from the ideal activations themselves."""
+    owners = (F.T @ Phi).argmax(axis=0)
+    ideal = np.where(F.argmax(axis=1)[:, None] == owners, Phi, 0.0)
+    ideal /= ideal.sum(axis=1, keepdims=True)
+    noise = Phi - ideal
+    xi = np.linalg.norm(np.linalg.pinv(ideal), 2) * np.linalg.norm(noise, 2)
+    delta = np.linalg.norm(noise) / np.linalg.norm(ideal)
+    n_k, r_k = F.sum(axis=0), np.bincount(owners)
+    a, b = np.sqrt(n_k.max() / n_k.min()) * xi, np.sqrt(r_k.max() / r_k.min()) * xi
+    risk = len(owners) * np.linalg.norm(ideal) ** 2 / len(Phi)
+    return (
+        xi,
+        1 + (a / (1 - a)) ** 2,
+        risk * (1 + delta) ** 2 * ((1 + b) / (1 - a)) ** 2,
+    )
+
+
+@given(alpha=st.sampled_from([0.0, 1e-6, 0.1]), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_bounds__naive_from_the_full_features(alpha, n_basis, seed):
+    Phi, F = draw(n_basis=n_basis, seed=seed)
+    found = bounds(Phi, F, alpha)
+    sizes = np.linalg.svd(Phi, compute_uv=False) ** 2
+    penalty = alpha * sizes.sum()
+    extra = np.sqrt(penalty) * np.eye(n_basis)
+    weights = np.linalg.lstsq(
+        np.vstack([Phi, extra]), np.vstack([F, np.zeros((n_basis, 3))]), rcond=None
+    )[0].T
+    f, risk = np.sum((F - Phi @ weights.T) ** 2), np.sum(weights**2)
+    assert found.absolute_error == pytest.approx(f, rel=1e-8)
+    assert found.absolute_risk == pytest.approx(risk, rel=1e-6)
+    assert found.absolute_objective == pytest.approx(f + penalty * risk, rel=1e-8)
+    assert found.rank == np.linalg.matrix_rank(Phi) == n_basis
+    assert found.attainable.least == pytest.approx(sizes.sum() / sizes[0], rel=1e-10)
+    assert found.attainable.most == pytest.approx(sizes.sum() / sizes[-1], rel=1e-8)
+    assert found.attainable.least - 1e-9 <= found.relative.spectral_risk
+    assert found.relative.spectral_risk <= found.attainable.most * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-5, 0.1])
+def test_bounds__spectral_expressions(alpha):
+    # hu-nrbfn, Proposition 16: every figure from the projections on the singular vectors.
+    Phi, F = draw()
+    left, sizes, _ = np.linalg.svd(Phi, full_matrices=False)
+    projections = np.sum((F.T @ left) ** 2, axis=0)
+    penalty = alpha * np.sum(sizes**2)
+    kept = projections * sizes**4 / (sizes**2 + penalty) ** 2
+    f = len(Phi) - np.sum(projections * (1 - penalty**2 / (sizes**2 + penalty) ** 2))
+    found = bounds(Phi, F, alpha)
+    assert found.absolute_error == pytest.approx(f, rel=1e-10)
+    assert found.absolute_risk == pytest.approx(np.sum(kept / sizes**2), rel=1e-9)
+    assert found.relative.fitting_error == pytest.approx(f / kept.sum() + 1, rel=1e-10)
+    risk = np.sum(kept / sizes**2) * np.sum(sizes**2) / kept.sum()
+    assert found.relative.spectral_risk == pytest.approx(risk, rel=1e-9)
+
+
+def test_bounds__objective_relative_to_the_fit():
+    # hu-nrbfn, eq. 44.
+    Phi, F = draw()
+    found = bounds(Phi, F, 1e-3)
+    fit = found.absolute_risk * np.sum(Phi**2) / found.relative.spectral_risk
+    assert found.absolute_objective / fit == pytest.approx(found.relative.objective, rel=1e-12)
+
+
+def test_bounds__same_with_eigenvalues_given():
+    Phi, F = draw()
+    values = gram_eigenvalues(Phi.T @ Phi)
+    assert bounds(Phi, F, 1e-3, eigenvalues=values) == bounds(Phi, F, 1e-3)
+    assert values.tolist() == sorted(values)
+
+
+@given(
+    rows=st.lists(st.integers(6, 20), min_size=2, max_size=4),
+    sizes=st.lists(st.integers(1, 4), min_size=4, max_size=4),
+    alpha=st.sampled_from([0.0, 1e-4]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=50, deadline=None)
+def test_bounds__risk_of_classes_apart(rows, sizes, alpha, seed):
+    Phi, F = apart(rows, sizes[: len(rows)], seed=seed)
+    found = bounds(Phi, F, alpha)
+    n_k, r_k = np.array(rows), np.array(sizes[: len(rows)])
+    least = r_k.sum() / n_k.sum() * sum(n / r for n, r in zip(n_k, r_k, strict=True))
+    assert found.ideal == RiskRange(pytest.approx(least), r_k.sum())
+    assert found.relative.spectral_risk <= found.ideal.most + 1e-9
+    if alpha == 0:
+        assert found.relative.fitting_error == pytest.approx(1, abs=1e-9)
+        assert found.relative.spectral_risk >= least - 1e-9
+        # Of nothing between the classes the perturbation bound is the risk itself.
+        assert found.perturbed.noise == 0
+        assert found.perturbed.fitting_error == 1
+        assert found.perturbed.spectral_risk == pytest.approx(found.relative.spectral_risk)
+
+
+def test_bounds__ideal_range_is_reached():
+    one_each = np.eye(6)[np.arange(60) % 6]
+    F = np.eye(3)[np.arange(60) % 3]
+    greatest = bounds(one_each, F)
+    assert greatest.ideal == RiskRange(3.0, 6.0)
+    assert greatest.relative.spectral_risk == pytest.approx(greatest.ideal.most)
+    least = bounds(F, F)
+    assert least.ideal == RiskRange(3.0, 3.0)
+    assert least.relative.spectral_risk == pytest.approx(least.ideal.least)
+
+
+def test_bounds__even_classes():
+    # hu-nrbfn, eq. 25.
+    Phi, F = apart([12, 12, 12], [4, 4, 4])
+    assert bounds(Phi, F).ideal == RiskRange(pytest.approx(3), 12)
+
+
+@pytest.mark.parametrize("stray", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("rows", [[30, 30], [40, 25, 10]])
+def test_bounds__perturbed_classes(rows, stray):
+    Phi, F = apart(rows, list(range(2, 2 + len(rows))), stray=stray)
+    found = bounds(Phi, F)
+    xi, error, risk = naive_perturbation(Phi, F)
+    assert found.ideal is None
+    assert found.perturbed.noise >= xi
+    assert found.perturbed.fitting_error >= error
+    assert error >= found.relative.fitting_error - 1e-13
+    assert found.perturbed.spectral_risk >= found.relative.spectral_risk
+    # Not so far above the theorem's own that nothing is said.
+    assert found.perturbed.noise < 100 * xi
+    if stray <= 1e-5:
+        assert found.perturbed.spectral_risk == pytest.approx(risk, rel=0.05)
+    penalized = bounds(Phi, F, 1e-4).relative.spectral_risk
+    assert penalized <= found.perturbed.spectral_risk
+
+
+def test_bounds__perturbation_too_large():
+    Phi, F = apart([30, 30], [3, 3], stray=0.3)
+    found = bounds(Phi, F)
+    assert found.ideal is None
+    assert found.perturbed is None
+
+
+def test_bounds__rows_of_little_weight():
+    # A row of weight w has w times its share of the sums, but is as far from its ideal.
+    Phi, F = apart([30, 30], [3, 3], stray=1e-4)
+    weight = 1e-3
+    gram, cross = weight * Phi.T @ Phi, weight * F.T @ Phi
+    moments = {"cross": cross, "eigenvalues": gram_eigenvalues(gram)}
+    sums = weight * F.sum(axis=0)
+    found = perturbation_bounds(**moments, class_weights=sums, least_weight=weight)
+    assert found.noise >= naive_perturbation(Phi, F)[0]
+    assert perturbation_bounds(**moments, class_weights=sums).noise < found.noise
+
+
+def test_bounds__class_without_basis_rows():
+    Phi, F = apart([20, 20], [3, 3])
+    F = np.eye(3)[np.arange(40) // 20 * 2]
+    F[::4] = [0, 1, 0]
+    found = bounds(Phi, F)
+    assert found.ideal is None
+    assert found.perturbed is None
+
+
+def test_bounds__class_without_rows():
+    Phi, F = apart([20, 30], [2, 3])
+    more = np.insert(F, 1, 0.0, axis=1)
+    assert bounds(Phi, more).ideal == bounds(Phi, F).ideal
+    assert bounds(Phi, more).perturbed == bounds(Phi, F).perturbed
+
+
+def test_bounds__duplicate_basis_rows():
+    Phi, F = apart([20, 20], [2, 2])
+    doubled = np.column_stack([Phi[:, :1] / 2, Phi[:, :1] / 2, Phi[:, 1:]])
+    found = bounds(doubled, F, 1e-9)
+    assert found.rank == 4
+    assert found.attainable.most is None
+    assert found.ideal is None
+    assert found.perturbed is None
+    assert np.isfinite(found.relative.spectral_risk)
+
+
+def test_bounds__one_row_and_one_class():
+    found = bounds(np.array([[1.0]]), np.array([[1.0]]))
+    assert found.relative.fitting_error == 1
+    assert found.ideal == RiskRange(1.0, 1.0)
+    assert found.perturbed.spectral_risk == 1
+
+
+def test_bounds__features_that_are_not_activations():
+    Phi, F = apart([20, 20], [2, 2])
+    found = bounds(Phi, F, normalized=False)
+    assert found.ideal is None
+    assert found.perturbed is None
+    assert found.attainable == bounds(Phi, F).attainable
+
+
+def test_bounds__inputs_stay_as_they_were():
+    Phi, F = apart([20, 20], [2, 2], stray=1e-6)
+    gram, cross, weights = Phi.T @ Phi, F.T @ Phi, F.T @ Phi
+    arrays = weights, gram, cross, F.sum(axis=0), gram_eigenvalues(gram)
+    before = [array.copy() for array in arrays]
+    spectral_bounds(*arrays[:3], class_weights=arrays[3], alpha=1e-3, eigenvalues=arrays[4])
     for array, copy in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, copy)

@@ -137,19 +137,136 @@ def test_npz__header_of_version_2(tmp_path, rows):
     np.testing.assert_array_equal(collect(open_source(tmp_path / "d.npz"), 4)[0], rows[0])
 
 
-def sources_of(tmp_path, X, y=None):
+def sources_of(tmp_path, X, y=None, weights=None):
     """Openers of the same arrays in all three forms."""
-    np.savez(tmp_path / "d.npz", X=X, **({} if y is None else {"y": y}))
+    columns = {"y": y, "weights": weights}
+    columns = {name: values for name, values in columns.items() if values is not None}
+    np.savez(tmp_path / "d.npz", X=X, **columns)
     np.save(tmp_path / "X.npy", X)
     options = {}
-    if y is not None:
-        np.save(tmp_path / "y.npy", y)
-        options = {"y": str(tmp_path / "y.npy")}
+    for name, values in columns.items():
+        np.save(tmp_path / f"{name}.npy", values)
+        options[name] = str(tmp_path / f"{name}.npy")
     return [
-        lambda: open_source(tmp_path / "d.npz"),
+        lambda: open_source(tmp_path / "d.npz", weights=None if weights is None else "weights"),
         lambda: open_source(tmp_path / "X.npy", **options),
-        lambda: ArraySource(X, y),
+        lambda: ArraySource(X, y, weights),
     ]
+
+
+def weights_of(source, block_rows):
+    blocks = list(source.blocks(block_rows))
+    assert source.has_weights
+    assert all(b.weights.dtype == np.float64 and len(b.weights) == len(b.X) for b in blocks)
+    return np.concatenate([b.weights for b in blocks])
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_arrays__weights_come_with_their_rows(tmp_path, rows, form, block_rows, labelled):
+    X, y = rows
+    weights = np.random.default_rng(1).exponential(size=N)
+    source = sources_of(tmp_path, X, y if labelled else None, weights)[form]()
+    np.testing.assert_array_equal(weights_of(source, block_rows), weights)
+    got_X, got_y = collect(source, block_rows)
+    np.testing.assert_array_equal(got_X, X)
+    assert (got_y is not None) == labelled
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["i1", "u8", ">i4", "f2", "f4", ">f8"])
+def test_arrays__weights_of_any_number_type_become_float64(tmp_path, form, dtype):
+    weights = np.array([1, 2, 100]).astype(dtype)
+    source = sources_of(tmp_path, np.zeros((3, 1)), None, weights)[form]()
+    np.testing.assert_array_equal(weights_of(source, 2), [1.0, 2.0, 100.0])
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+def test_arrays__without_weights_blocks_have_none(tmp_path, rows, form):
+    source = sources_of(tmp_path, *rows)[form]()
+    assert not source.has_weights
+    assert all(block.weights is None for block in source.blocks(5))
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones((3, 1)), r"has shape \(3, 1\)\. Write one weight per row"),
+        (np.ones(()), r"has shape \(\)\. Write one weight per row"),
+        (np.ones(2), r"has 2 rows but .*X.* has 3\. .*with one weight per row of"),
+        (np.ones(3, dtype=object), "holds Python objects"),
+        (np.ones(3, dtype=bool), r"has dtype bool\. Write weights as integers or floats"),
+        (np.array(["1", "2", "3"]), r"has dtype <U1\. Write weights as integers or floats"),
+    ],
+)
+def test_arrays__weights_that_cannot_be_used(tmp_path, form, weights, message):
+    with pytest.raises(DataError, match=f"weights.* {message}"):
+        sources_of(tmp_path, np.zeros((3, 1)), np.zeros(3), weights)[form]()
+
+
+def test_npz__weights_are_read_only_when_named(tmp_path, rows):
+    np.savez(tmp_path / "d.npz", X=rows[0], weights=np.ones(N))
+    assert not open_source(tmp_path / "d.npz").has_weights
+
+
+def test_npz__absent_weights_name_the_members(tmp_path, rows):
+    np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
+    with pytest.raises(DataError, match=r"no array 'w'; it has 'X', 'y'\..* --weights"):
+        open_source(tmp_path / "d.npz", weights="w")
+
+
+@pytest.mark.parametrize("options", [{}, {"y": "y.npy"}, {"x": "W", "y": "y"}])
+@pytest.mark.parametrize("weights", ["y", "y.npy"])
+def test_npz__labels_are_no_weights(tmp_path, rows, options, weights):
+    np.savez(tmp_path / "d.npz", X=rows[0], W=rows[0], y=rows[1])
+    with pytest.raises(ParameterError, match=r"--weights y names the features or labels"):
+        open_source(tmp_path / "d.npz", weights=weights, **options)
+
+
+@pytest.mark.parametrize("other", ["X", "y"])
+def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
+    paths = {name: str(tmp_path / f"{name}.npy") for name in "Xy"}
+    for name, values in zip("Xy", rows, strict=True):
+        np.save(paths[name], values)
+    with pytest.raises(ParameterError, match=r"--weights .* names the features or labels"):
+        open_source(paths["X"], y=paths["y"], weights=paths[other])
+
+
+def test_npy__absent_weights_file(tmp_path, rows):
+    np.save(tmp_path / "X.npy", rows[0])
+    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give --weights the path"):
+        open_source(tmp_path / "X.npy", weights="w.npy")
+
+
+def test_npy__weights_cut_short(tmp_path, rows):
+    np.save(tmp_path / "X.npy", rows[0])
+    np.save(tmp_path / "w.npy", np.ones(N))
+    path = tmp_path / "w.npy"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedDataError, match=r"w\.npy is damaged"):
+        open_source(tmp_path / "X.npy", weights=str(path))
+
+
+def test_npz__weights_with_a_changed_byte_fail_the_checksum(tmp_path):
+    np.savez(tmp_path / "d.npz", w=np.ones(1000), X=np.zeros((1000, 1)))
+    stored = bytearray((tmp_path / "d.npz").read_bytes())
+    stored[4000] ^= 1
+    (tmp_path / "d.npz").write_bytes(stored)
+    with pytest.raises(DamagedDataError, match=r"Bad CRC-32"):
+        list(open_source(tmp_path / "d.npz", weights="w").blocks(7))
+
+
+def test_npz__weights_longer_than_their_header(tmp_path):
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        for name, shape, n_values in (("X", (10, 1), 10), ("w", (10,), 11)):
+            with archive.open(f"{name}.npy", "w") as file:
+                header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                file.write(np.ones(n_values).tobytes())
+    with pytest.raises(DamagedDataError, match=r"longer than its header"):
+        list(open_source(tmp_path / "d.npz", weights="w").blocks(3))
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.dtypes import INT64, STRING, feature_dtype, label_dtype, to_labels
+from dask_nrbfn.sources.dtypes import (
+    INT64,
+    STRING,
+    check_weight_dtype,
+    feature_dtype,
+    label_dtype,
+    to_labels,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def test_feature_dtype__refuses_what_is_no_plain_number(given):
         feature_dtype(np.dtype(given), "X")
 
 
-@pytest.mark.parametrize("check", [feature_dtype, label_dtype])
+@pytest.mark.parametrize("check", [feature_dtype, label_dtype, check_weight_dtype])
 def test_dtype__refuses_objects(check):
     with pytest.raises(DataError, match=r"X holds Python objects, which only pickle can read"):
         check(np.dtype(object), "X")
@@ -42,6 +49,12 @@ def test_dtype__refuses_objects(check):
 def test_label_dtype__refuses_what_is_neither_number_nor_text(given):
     with pytest.raises(DataError, match=r"y has dtype .*Write labels as integers or strings"):
         label_dtype(np.dtype(given), "y")
+
+
+@pytest.mark.parametrize("given", ["?", "c16", "M8[s]", "U3", STRING, np.longdouble])
+def test_check_weight_dtype__refuses_what_is_no_number(given):
+    with pytest.raises(DataError, match=r"w has dtype .*Write weights as integers or floats"):
+        check_weight_dtype(np.dtype(given), "w")
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", ">i8", "u8", "f2", "f4", ">f8"])

@@ -12,12 +12,16 @@ from dask_nrbfn.sources.recut import recut
     sizes=st.lists(st.integers(0, 7), max_size=8),
     block_rows=st.integers(1, 12),
     labelled=st.booleans(),
+    weighted=st.booleans(),
 )
-def test_recut__rows_and_order_survive_any_batching(sizes, block_rows, labelled):
+def test_recut__rows_and_order_survive_any_batching(sizes, block_rows, labelled, weighted):
     n = sum(sizes)
-    X, y = np.arange(2 * n).reshape(n, 2), np.arange(n)
+    X, y, weights = np.arange(2 * n).reshape(n, 2), np.arange(n), np.arange(n) / 8
     stops = np.cumsum([0, *sizes])
-    batches = [Block(X[a:b], y[a:b] if labelled else None) for a, b in pairwise(stops)]
+    batches = [
+        Block(X[a:b], y[a:b] if labelled else None, weights[a:b] if weighted else None)
+        for a, b in pairwise(stops)
+    ]
 
     blocks = list(recut(batches, block_rows))
 
@@ -25,10 +29,12 @@ def test_recut__rows_and_order_survive_any_batching(sizes, block_rows, labelled)
     assert [len(block.X) for block in blocks] == [block_rows] * n_full + [rest] * (rest > 0)
     if n:
         np.testing.assert_array_equal(np.concatenate([block.X for block in blocks]), X)
-    if labelled and n:
-        np.testing.assert_array_equal(np.concatenate([block.y for block in blocks]), y)
-    if not labelled:
-        assert all(block.y is None for block in blocks)
+    for name, expected, present in (("y", y, labelled), ("weights", weights, weighted)):
+        parts = [getattr(block, name) for block in blocks]
+        if not present:
+            assert all(part is None for part in parts)
+        elif n:
+            np.testing.assert_array_equal(np.concatenate(parts), expected)
 
 
 def test_recut__takes_no_more_batches_than_a_block_needs():

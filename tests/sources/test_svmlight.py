@@ -95,7 +95,7 @@ def test_svmlight__bad_line_is_named(tmp_path, line):
         open_source(tmp_path / "d.svm")
 
 
-@pytest.mark.parametrize("option", ["x", "y", "label"])
+@pytest.mark.parametrize("option", ["x", "y", "label", "weights"])
 def test_svmlight__takes_no_options(tmp_path, option):
     (tmp_path / "d.svm").write_text("1 1:1\n")
     with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*svmlight"):

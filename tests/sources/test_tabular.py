@@ -416,6 +416,123 @@ def test_parquet__damaged_page(tmp_path):
         list(open_source(path).blocks(1000))
 
 
+def weighted(table):
+    return table.assign(w=np.arange(N) + 0.5)[["w", "a", "kind", "b"]]
+
+
+def weights_of(source, block_rows=5):
+    blocks = list(source.blocks(block_rows))
+    assert source.has_weights
+    assert all(b.weights.dtype == np.float64 and len(b.weights) == len(b.X) for b in blocks)
+    return np.concatenate([b.weights for b in blocks])
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.parquet"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_table__weights_are_no_feature(tmp_path, table, name, block_rows, labelled):
+    frame = weighted(table) if labelled else weighted(table).drop(columns="kind")
+    write(frame, tmp_path / name)
+    source = open_source(tmp_path / name, label="kind" if labelled else None, weights="w")
+    assert source.feature_names == ("a", "b")
+    np.testing.assert_array_equal(weights_of(source, block_rows), frame["w"])
+    X, y = collect(source, block_rows)
+    np.testing.assert_array_equal(X, table[["a", "b"]])
+    assert (None if y is None else y.tolist()) == (table["kind"].tolist() if labelled else None)
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
+def test_table__weights_that_are_not_named_are_a_feature(tmp_path, table, name):
+    write(weighted(table), tmp_path / name)
+    source = open_source(tmp_path / name, label="kind")
+    assert source.feature_names == ("w", "a", "b")
+    assert not source.has_weights
+    assert all(block.weights is None for block in source.blocks(5))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_table__weights_of_a_directory(tmp_path, table, suffix):
+    frame = weighted(table)
+    write(frame[:10], tmp_path / f"part-1{suffix}")
+    write(frame[10:][["b", "kind", "w", "a"]], tmp_path / f"part-2{suffix}")
+    source = open_source(tmp_path, label="kind", weights="w")
+    np.testing.assert_array_equal(weights_of(source, 4), frame["w"])
+    np.testing.assert_array_equal(collect(source, 4)[0], table[["a", "b"]])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__unknown_weights_list_columns(tmp_path, table, suffix):
+    write(table, tmp_path / f"d{suffix}")
+    with pytest.raises(DataError, match=r"no column 'w'; it has 'a', 'kind', 'b'\..*--weights"):
+        open_source(tmp_path / f"d{suffix}", label="kind", weights="w")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__labels_are_no_weights(tmp_path, table, suffix):
+    write(table, tmp_path / f"d{suffix}")
+    with pytest.raises(ParameterError, match=r"--weights b names the features or labels"):
+        open_source(tmp_path / f"d{suffix}", label="b", weights="b")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table__label_and_weights_alone_are_no_table(tmp_path, table, suffix):
+    write(weighted(table)[["kind", "w"]], tmp_path / f"d{suffix}")
+    with pytest.raises(DataError, match=r"is empty: it has no feature columns"):
+        open_source(tmp_path / f"d{suffix}", label="kind", weights="w")
+
+
+def test_csv__text_in_the_weights(tmp_path):
+    path = csv_of(tmp_path, "w,y,a\n1,x,1\nabc,x,0\n")
+    with pytest.raises(DataError, match=r"Column 'w' of .* has 'abc' in line 3, which is not a"):
+        list(open_source(path, label="y", weights="w").blocks(2))
+
+
+def test_csv__empty_weight_is_nan(tmp_path):
+    path = csv_of(tmp_path, "w,a\n1,1\n,1\n3,1\n")
+    np.testing.assert_array_equal(weights_of(open_source(path, weights="w")), [1, np.nan, 3])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([1, 2, 100], pa.uint8()),
+        pa.array([1, 2, 100], pa.uint64()),
+        pa.array([1, 2, 100], pa.float32()),
+        pa.array([decimal.Decimal(i) for i in (1, 2, 100)]),
+    ],
+)
+def test_parquet__weights_of_any_number_type_become_float64(tmp_path, values):
+    source = open_source(parquet_of(tmp_path, {"a": [1.0] * 3, "w": values}), weights="w")
+    np.testing.assert_array_equal(weights_of(source, 2), [1, 2, 100])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array(["x"]), r"Column 'w' of .* has type string, which is not a number"),
+        (pa.array([True]), r"Column 'w' of .* has dtype bool\. Write weights as integers"),
+    ],
+)
+def test_parquet__weights_that_are_no_numbers(tmp_path, values, message):
+    path = parquet_of(tmp_path, {"a": [1.0], "w": values})
+    with pytest.raises(DataError, match=message):
+        open_source(path, weights="w")
+
+
+def test_parquet__null_weight(tmp_path):
+    path = parquet_of(tmp_path, {"a": [1.0] * 3, "w": [1, 2, None]})
+    with pytest.raises(DataError, match=r"Column 'w' of .* has no value in row 2"):
+        list(open_source(path, weights="w").blocks(2))
+
+
+def test_parquet__pandas_index_may_be_the_weights(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([0.5, 2.5], name="w"))
+    frame.to_parquet(tmp_path / "d.parquet")
+    source = open_source(tmp_path / "d.parquet", weights="w")
+    assert source.feature_names == ("a",)
+    np.testing.assert_array_equal(weights_of(source), [0.5, 2.5])
+
+
 STREAM = """
 import sys
 from dask_nrbfn.engine.measure import peak_resident_bytes

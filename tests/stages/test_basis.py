@@ -78,7 +78,9 @@ def distinct_rows(n_rows=300, seed=0):
 def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
     costs = stage_costs(FitSizes.of(dataset, FitParams(), SEARCH, n_basis))
-    return InlineEngine(memory_bytes=max(costs[stage].held_bytes for stage in BASIS_STAGES))
+    return InlineEngine(
+        memory_bytes=max(costs[stage].held_bytes for stage in BASIS_STAGES if stage in costs)
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def engine_for(n_basis, dataset):
 )
 def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_parts, block_rows):
     monkeypatch.setattr(run_module, "_CHUNK_ROWS", chunk_rows)
-    monkeypatch.setattr(stage, "block_rows", lambda n_columns: block_rows)
+    monkeypatch.setattr(stage, "narrow_block_rows", lambda n_columns: block_rows)
     X, y, _ = distinct_rows(200)
     params = FitParams(n_neighbors=3, n_parts=n_parts, seed=3, confidence_threshold=1.0)
     run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -120,6 +122,70 @@ def test_predict__remote_tables_are_refused(place, new_rows):
     dataset = write_table(MemoryStore(), new_rows[0])
     with pytest.raises(ParameterError, match="is not a local file"):
         predict_dataset(place / "run", dataset, "memory://out.csv", InlineEngine())
+
+
+def naive_evaluation(model, X, labels):
+    """Return the confusion and the mean log loss, counted row by row."""
+    classes, K = model.classes.tolist(), len(model.classes)
+    scores = model.scores(X)
+    clipped = np.clip(scores, 0, 1)
+    probabilities = clipped / clipped.sum(axis=1, keepdims=True)
+    if model.temperature is not None:
+        powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / model.temperature)
+        probabilities = powers / powers.sum(axis=1, keepdims=True)
+    confusion, losses = np.zeros((K, K), dtype=int), []
+    for row, label in enumerate(labels.tolist()):
+        code = classes.index(label)
+        confusion[code, scores[row].argmax()] += 1
+        losses.append(-np.log(max(probabilities[row, code], np.finfo(float).eps)))
+    return tuple(map(tuple, confusion.tolist())), np.mean(losses)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.2])
+@pytest.mark.parametrize("chunk_rows", [11, 250])
+def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, temperature, chunk_rows):
+    X, y = new_rows
+    model = replace(Model.load(place / "run"), temperature=temperature)
+    model.save(tmp_path / "model")
+    dataset = write_table(MemoryStore(), X, NAMES[y], chunk_rows=chunk_rows)
+    evaluation = evaluate_dataset(tmp_path / "model", dataset, InlineEngine())
+    confusion, log_loss = naive_evaluation(model, X, NAMES[y])
+    assert evaluation.confusion == confusion
+    assert evaluation.n_errors == 250 - np.trace(confusion) > 0
+    assert evaluation.log_loss == pytest.approx(log_loss, rel=1e-9)
+
+
+def test_evaluate__a_probability_of_zero_is_not_infinite(tmp_path, place, new_rows):
+    X, y = new_rows
+    model = Model.load(place / "run")
+    sure = replace(model, weights=np.eye(3)[:1].T * np.ones((3, model.weights.shape[1])))
+    sure.save(tmp_path / "model")
+    dataset = write_table(MemoryStore(), X, NAMES[y])
+    evaluation = evaluate_dataset(tmp_path / "model", dataset, InlineEngine())
+    # The first class has all of the probability.
+    expected = -np.log(np.finfo(float).eps) * np.mean(y != 0)
+    assert evaluation.log_loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_evaluate__classes_without_rows_have_empty_rows(place, new_rows):
+    X, y = new_rows
+    dataset = write_table(MemoryStore(), X[y == 1], NAMES[y[y == 1]])
+    evaluation = evaluate_dataset(place / "run", dataset, InlineEngine())
+    assert [sum(row) for row in evaluation.confusion] == [0, int(np.sum(y == 1)), 0]
+    assert evaluation.log_loss > 0
+
+
+def test_evaluate__unknown_labels_are_outside_the_confusion(place, new_rows):
+    X, y = new_rows
+    strange = np.where(np.arange(250) < 10, "zebra", NAMES[y])
+    dataset = write_table(MemoryStore(), X, strange, chunk_rows=7)
+    evaluation = evaluate_dataset(place / "run", dataset, InlineEngine())
+    kept = write_table(MemoryStore(), X[10:], NAMES[y[10:]])
+    known = evaluate_dataset(place / "run", kept, InlineEngine())
+    assert evaluation.confusion == known.confusion
+    assert evaluation.n_errors == known.n_errors + 10
+    assert evaluation.log_loss is None
+    assert known.log_loss is not None
 
 
 def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):

@@ -12,14 +12,25 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.stages.ingest import ingest_arrays
 from dask_nrbfn.storage.dataset import (
     Dataset,
     create_dataset_arrays,
     default_chunk_rows,
+    finish_dataset,
     write_chunk,
 )
+from dask_nrbfn.storage.group import checksum, get_array, open_group, replacing_group
 from tests.numeric.chunkings import row_chunkings
-from tests.storage.written import edit_attributes, table, text, write_dataset
+from tests.storage.written import (
+    bytes_restored,
+    chunk_files,
+    edit_attributes,
+    flips,
+    table,
+    text,
+    write_dataset,
+)
 
 DTYPES = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 
@@ -29,6 +40,30 @@ def joined(dataset, start, stop, block_rows):
     blocks = list(dataset.blocks(start, stop, block_rows))
     codes = None if blocks[0].codes is None else np.concatenate([b.codes for b in blocks])
     return np.concatenate([b.X for b in blocks]), codes, [len(b.X) for b in blocks]
+
+
+def write_weighted(location, X, y, weights, *, chunk_rows=4) -> Dataset:
+    with replacing_group(location, kind="dataset", overwrite=True) as group:
+        create_dataset_arrays(
+            group,
+            shape=X.shape,
+            x_dtype=X.dtype,
+            y_dtype=None if y is None else y.dtype,
+            chunk_rows=chunk_rows,
+            weighted=True,
+        )
+        size = min(chunk_rows, len(X))
+        spans = [slice(start, start + size) for start in range(0, len(X), size)]
+        summaries = [
+            write_chunk(group, i, X[rows], None if y is None else y[rows], weights[rows])
+            for i, rows in enumerate(spans)
+        ]
+        finish_dataset(group, summaries)
+    return Dataset.open(location)
+
+
+def joined_weights(dataset, start, stop, block_rows):
+    return np.concatenate([b.weights for b in dataset.blocks(start, stop, block_rows)])
 
 
 @given(
@@ -58,6 +93,34 @@ def test_blocks__any_cut_into_spans_gives_all_rows_once(lengths, chunk_rows):
     edges = np.cumsum([0, *lengths]).tolist()
     rows = [joined(dataset, a, b, 3)[0] for a, b in pairwise(edges)]
     np.testing.assert_array_equal(np.concatenate(rows), X)
+
+
+@given(
+    n_rows=st.integers(1, 40),
+    chunk_rows=st.integers(1, 50),
+    block_rows=st.integers(1, 50),
+    labelled=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=30, deadline=None)
+def test_blocks__any_span_of_weights_equals_slicing(n_rows, chunk_rows, block_rows, labelled, data):
+    start = data.draw(st.integers(0, n_rows - 1))
+    stop = data.draw(st.integers(start + 1, n_rows))
+    X, weights = table(n_rows), np.arange(n_rows) + 0.5
+    y = np.arange(n_rows) % 3 if labelled else None
+    dataset = write_weighted(MemoryStore(), X, y, weights, chunk_rows=chunk_rows)
+    got = joined_weights(dataset, start, stop, block_rows)
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, weights[start:stop])
+    rows, codes, _ = joined(dataset, start, stop, block_rows)
+    np.testing.assert_array_equal(rows, X[start:stop])
+    assert (codes is not None) == labelled
+
+
+def test_blocks__without_weights_have_none():
+    dataset = write_dataset(MemoryStore(), table(10), np.arange(10))
+    assert dataset.sample_weights is None
+    assert all(block.weights is None for block in dataset.blocks(0, 10, 3))
 
 
 @pytest.mark.parametrize("start", [0, 3, 10])
@@ -169,6 +232,23 @@ def test_write_chunk__names_what_is_not_finite(dtype, value):
         write_dataset(MemoryStore(), X)
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, -1.5, np.nan, np.inf, -np.inf])
+def test_write_chunk__names_the_first_weight_that_is_not_above_0(value):
+    weights = np.ones(9)
+    weights[[6, 7]] = value, -3
+    with pytest.raises(
+        DataError, match=rf"weights has {value} in row 6 .*remove the row"
+    ) as caught:
+        write_weighted(MemoryStore(), table(9), None, weights)
+    assert caught.value.problem == f"weights has {value} in row 6 (the first is 0)."
+
+
+def test_write_chunk__smallest_and_largest_weights_come_back():
+    weights = np.array([np.nextafter(0, 1), np.finfo("f8").max])
+    dataset = write_weighted(MemoryStore(), table(2), None, weights)
+    np.testing.assert_array_equal(joined_weights(dataset, 0, 2, 2), weights)
+
+
 def test_write_chunk__any_order(tmp_path):
     X, y = table(10), np.arange(10) % 3
     expected = write_dataset(tmp_path / "a", X, y)
@@ -212,6 +292,31 @@ def test_fingerprint__changes_with_everything():
         (X, text(y.astype(str))),
     ]
     assert len({fingerprint(*each) for each in tables}) == len(tables)
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (None, "b2269d24d30272c7898bf1d4bed8be9e"),
+        (np.array([0, 1, 0, 2, 1]), "5edb0fafa4826776e9e6de35c2d0e1e0"),
+        (text(["a", "b", "a", "c", "b"]), "b1d5d57991a742b544797c8273dee59e"),
+    ],
+)
+def test_fingerprint__stays_what_it_was(y, expected):
+    # Runs record the fingerprint of their dataset, so one that changes strands them.
+    assert fingerprint(np.arange(15.0).reshape(5, 3), y, chunk_rows=2) == expected
+
+
+def test_fingerprint__changes_with_the_weights():
+    X, y, weights = table(6), np.arange(6) % 2, np.arange(1.0, 7.0)
+    moved = weights.copy()
+    moved[5] = np.nextafter(6, 7)
+    found = {fingerprint(X, y), fingerprint(X), fingerprint(X, weights.view("i8"))}
+    for labels in (None, y, text(y.astype(str))):
+        for values in (weights, moved, weights[::-1], np.ones(6)):
+            found.add(write_weighted(MemoryStore(), X, labels, values).fingerprint)
+    assert len(found) == 3 + 12
+    assert write_weighted(MemoryStore(), X, y, weights.copy()).fingerprint in found
 
 
 @pytest.mark.parametrize(
@@ -270,7 +375,15 @@ def test_open__another_format_version(tmp_path, version):
 
 @pytest.mark.parametrize(
     "name",
-    ["format_version", "has_labels", "classes", "class_counts", "fingerprint", "feature_names"],
+    [
+        "format_version",
+        "has_labels",
+        "has_weights",
+        "classes",
+        "class_counts",
+        "fingerprint",
+        "feature_names",
+    ],
 )
 def test_open__attribute_missing(tmp_path, name):
     write_dataset(tmp_path / "data", table(5), np.arange(5))
@@ -327,3 +440,80 @@ def test_blocks__concurrent_readers(tmp_path, pool):
         spans = executor.map(read_span, [dataset.location] * len(starts), starts, stops)
         for rows, a, b in zip(spans, starts, stops, strict=True):
             np.testing.assert_array_equal(rows, X[a:b])
+
+
+def weighted_dataset(location):
+    return write_weighted(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
+
+
+def test_dataset__weights_open_in_xarray(tmp_path):
+    weighted_dataset(tmp_path / "data")
+    with xr.open_zarr(tmp_path / "data", consolidated=False, chunks=None) as opened:
+        assert opened["weights"].dims == ("row",)
+        np.testing.assert_array_equal(opened["weights"].values, np.arange(7) + 0.5)
+
+
+def test_open__without_a_word_on_weights_has_none(tmp_path):
+    fingerprint = write_dataset(tmp_path / "data", table(5), np.arange(5)).fingerprint
+    edit_attributes(tmp_path / "data", drop="has_weights")
+    attributes = dict(zarr.open_group(str(tmp_path / "data")).attrs)
+    del attributes["checksum"]
+    edit_attributes(tmp_path / "data", checksum=checksum(attributes))
+    dataset = Dataset.open(tmp_path / "data")
+    assert dataset.sample_weights is None
+    assert dataset.fingerprint == fingerprint
+
+
+def test_open__weights_missing(tmp_path):
+    weighted_dataset(tmp_path / "data")
+    (tmp_path / "data/weights/zarr.json").unlink()
+    with pytest.raises(DamagedDataError, match="weights is not there"):
+        Dataset.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("n_rows", [6, 8])
+def test_open__weights_of_another_length(tmp_path, n_rows):
+    weighted_dataset(tmp_path / "data")
+    write_weighted(tmp_path / "other", table(n_rows), None, np.ones(n_rows))
+    (tmp_path / "data/weights").rename(tmp_path / "unused")
+    (tmp_path / "other/weights").rename(tmp_path / "data/weights")
+    with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not fit together"):
+        Dataset.open(tmp_path / "data")
+
+
+def test_weights_chunk__any_damage(tmp_path):
+    dataset = weighted_dataset(tmp_path / "data")
+    weights = joined_weights(dataset, 0, 7, 3).tolist()
+    for path in chunk_files(tmp_path / "data/weights"):
+        n_found = 0
+        with bytes_restored(path) as good:
+            shorter = (good[:length] for length in range(len(good)))
+            for bad in (*shorter, *(flipped for _, flipped in flips(good))):
+                path.write_bytes(bad)
+                try:
+                    assert joined_weights(dataset, 0, 7, 3).tolist() == weights
+                except DamagedDataError:
+                    n_found += 1
+        # Zstandard frames have a few bits without meaning.
+        assert n_found >= 9 * len(good) - 8
+
+
+def test_weights_chunk__missing(tmp_path):
+    dataset = weighted_dataset(tmp_path / "data")
+    (tmp_path / "data/weights/c/1").unlink()
+    with pytest.raises(MissingDataError, match=r"chunk weights/c/1 of .*data.* is missing"):
+        joined_weights(dataset, 0, 7, 3)
+    assert joined_weights(dataset, 0, 4, 3).tolist() == [0.5, 1.5, 2.5, 3.5]
+
+
+def test_weights_chunk__ones_are_not_missing(tmp_path):
+    write_weighted(tmp_path / "data", table(7), None, np.ones(7))
+    weights = get_array(open_group(tmp_path / "data", kind="dataset"), "weights")
+    assert weights.nchunks_initialized == weights.nchunks == 2
+
+
+def test_blocks__long_text_labels():
+    labels = np.array(["a label of sixteen", "another that is longer", "short"])[np.arange(40) % 3]
+    dataset = ingest_arrays(np.arange(40.0)[:, None], labels, MemoryStore(), chunk_rows=7)
+    (block,) = dataset.blocks(0, 40, 40)
+    assert dataset.classes[block.codes].tolist() == labels.tolist()

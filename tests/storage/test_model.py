@@ -32,7 +32,14 @@ def assert_same_bits(loaded, model):
     for name in ("shift", "scale"):
         assert getattr(loaded.scaling, name).tobytes() == getattr(model.scaling, name).tobytes()
     assert loaded.scaling.kind == model.scaling.kind
-    for name in ("width", "params", "fitting_error", "spectral_risk", "feature_names"):
+    for name in (
+        "width",
+        "params",
+        "fitting_error",
+        "spectral_risk",
+        "temperature",
+        "feature_names",
+    ):
         assert getattr(loaded, name) == getattr(model, name)
 
 
@@ -97,11 +104,81 @@ def test_scores__follow_the_definition():
     np.testing.assert_allclose(model.scores(X), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_scores__of_the_features_that_were_trained(kernel, features):
+    model = make_model(params=FitParams(kernel=kernel, features=features))
+    place = MemoryStore()
+    model.save(place)
+    X = table(7, 4)
+    radial = RadialFeatures.from_basis(
+        model.basis,
+        model.width,
+        model.scaling,
+        kernel=kernel,
+        normalized=features == "normalized",
+    )
+    expected = radial.activations(X) @ model.weights.T
+    np.testing.assert_allclose(Model.load(place).scores(X), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.1 + 0.2, 2.0**-10, np.float64(1) / 3])
+def test_model__round_trip_of_the_temperature(tmp_path, temperature):
+    model = make_model(temperature=temperature, params=FitParams(features="plain"))
+    model.save(tmp_path / "model")
+    assert_same_bits(Model.load(tmp_path / "model"), model)
+
+
+def test_probabilities__calibrated():
+    model = make_model(temperature=0.5)
+    scores = np.array([[0.2, 0.9, -0.1], [3.0, 3.0, -1e9]])
+    powers = np.exp(scores / 0.5)
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.probabilities(scores), expected, rtol=1e-14)
+    assert scores.tolist() == [[0.2, 0.9, -0.1], [3.0, 3.0, -1e9]]
+
+
+def test_probabilities__without_a_temperature_are_clipped_scores():
+    scores = np.array([[0.25, 0.75, -0.5], [2.0, 0.5, 0.5], [-1.0, -2.0, 0.0], [1.0, 5.0, -9.0]])
+    probabilities = make_model().probabilities(scores)
+    third = [1 / 3] * 3
+    expected = [[0.25, 0.75, 0.0], [0.5, 0.25, 0.25], third, [0.5, 0.5, 0.0]]
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.3])
+def test_probabilities__sum_to_one_and_follow_the_scores(temperature):
+    scores = np.random.default_rng(0).uniform(0.0, 1.0, (50, 3))
+    probabilities = make_model(temperature=temperature).probabilities(scores)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
+    np.testing.assert_array_equal(np.argsort(probabilities, axis=1), np.argsort(scores, axis=1))
+    empty = make_model(temperature=temperature).probabilities(np.empty((0, 3)))
+    assert empty.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"temperature": 0.5},
+        {"params": FitParams(kernel="laplacian")},
+        {"params": FitParams(features="plain")},
+        {"width": 0.5},
+    ],
+)
+def test_digest__of_everything_that_predicts(change):
+    same = make_model(params=FitParams(), fitting_error=0.5).digest()
+    assert make_model(params=FitParams(alpha=1e-3)).digest() == same
+    assert make_model(**({"params": FitParams()} | change)).digest() != same
+
+
 @pytest.mark.parametrize("n_features", [3, 5])
 def test_scores__other_columns(n_features):
     message = f"X has {n_features} columns, but the model was trained on 4"
     with pytest.raises(DataError, match=message):
         make_model().scores(table(2, n_features))
+
+
+ATTRIBUTES = ["width", "scaling", "params", "fitting_error", "temperature", "feature_names"]
 
 
 def refuse(*arguments, **options):
@@ -147,7 +224,7 @@ def test_load__shapes_that_do_not_fit(tmp_path, change):
         Model.load(tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["width", "scaling", "params", "fitting_error", "feature_names"])
+@pytest.mark.parametrize("name", ATTRIBUTES)
 def test_load__attribute_missing(tmp_path, name):
     make_model().save(tmp_path / "model")
     edit_attributes(tmp_path / "model", drop=name)

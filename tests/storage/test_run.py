@@ -30,6 +30,11 @@ CHANGES = {
     "scale": ("none", "unit"),
     "n_parts": (None, 2),
     "seed": (0, 1),
+    "basis": ("sknn", "random"),
+    "features": ("normalized", "plain"),
+    "kernel": ("gaussian", "laplacian"),
+    "width_factor": (1.0, 0.5),
+    "class_weight": (None, "balanced"),
 }
 
 
@@ -74,9 +79,10 @@ def test_start__changes_cover_all_parameters():
 @pytest.mark.parametrize("name", CHANGES)
 def test_start__mismatch_names_old_and_new_value(tmp_path, dataset, name):
     old, new = CHANGES[name]
-    Run.start(tmp_path / "run", dataset, FitParams(), {})
+    sized = {"basis_size": 5} if name == "basis" else {}
+    Run.start(tmp_path / "run", dataset, FitParams(**sized), {})
     with pytest.raises(RunMismatchError) as caught:
-        Run.start(tmp_path / "run", dataset, FitParams(**{name: new}), {})
+        Run.start(tmp_path / "run", dataset, FitParams(**{**sized, name: new}), {})
     assert f"was begun with {name}={old} (now {new})." in caught.value.problem
     assert "another path" in caught.value.remedy
 
@@ -131,7 +137,7 @@ def test_open__nothing_there(tmp_path):
 
 
 def bare_run(n_rows, n_parts):
-    return Run("nowhere", "0", FitParams(), "", n_rows, n_parts)
+    return Run("nowhere", "0", FitParams(), None, "", n_rows, n_parts)
 
 
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))

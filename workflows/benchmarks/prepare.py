@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.stages.fit import STAGES, check_fit, run_stage, start_run
+from dask_nrbfn.stages.fit import check_fit, run_stage, run_stages, start_run
 
 PRODUCT_ROWS = 4096
 REPEATS = 3
@@ -41,7 +41,8 @@ def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) ->
 
 def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
     """Run the stages before `stage` that are not finished."""
-    for earlier in list(STAGES)[: list(STAGES).index(stage)]:
+    stages = run_stages(run)
+    for earlier in stages[: stages.index(stage)]:
         if earlier not in run.stages:
             run_stage(earlier, run, dataset, engine)
 

@@ -1,185 +1,188 @@
-"""Print what the paper says of iris, wdbc and wine beside what comes out here.
+"""The paper's tables for the sets that come with scikit-learn, its figures beside those of a fit.
 
 The paper is Hu, Pan & Wu, "Spectral-graph Based Classifications: Linear Regression for
-Classification and Normalized Radial Basis Function Network", Tables 1, 2, 4 and 5:
+Classification and Normalized Radial Basis Function Network", Tables 1 to 6:
 
     python workflows/paper/tables.py
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
-
-from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.errors import IllConditionedError
-
-PROTOCOL = """\
-Raw features. In each class, in file order, the first half trains (the larger one) and the rest
-tests. k = 20, t = 0.9. KNN and SVM are the paper's. scikit-learn's iris differs from the paper's
-file in two rows. "-": not in the paper; here, the system is singular without the penalty."""
+from protocol import PROTOCOL, Halves, Outcome
+from published import DATA, Published, Table6
 
 FIXED_ALPHA = 1e-13
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """A data set and the paper's figures for it; errors and basis in percent.
+class Fits:
+    """The fits of one data set that the tables are made of."""
 
-    ``alpha`` is the paper's choice for Tables 1, 2 and 5. ``unregularized`` and ``regularized``
-    are eps, gamma and test error of Table 5's nRNwr and nRBFN.
-    """
-
-    load: Callable[..., Any]
-    alpha: float
-    knn: float
-    svm: float
-    svm_basis: float
-    nrbfn: float
-    nrbfn_basis: float
-    nrbfn_fixed: float
-    unregularized: tuple[float, float, float] | None = None
-    regularized: tuple[float, float, float] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A fit: test error and basis in percent, eps and gamma."""
-
-    error: float
-    basis: float
-    eps: float
-    gamma: float
-
-    @property
-    def risk(self) -> tuple[float, float, float]:
-        """Eps, gamma and test error, as in Table 5."""
-        return self.eps, self.gamma, self.error
-
-
-DATA = {
-    "iris": Published(
-        load=load_iris,
-        alpha=1e-9,
-        knn=5.3,
-        svm=5.3,
-        svm_basis=36.0,
-        nrbfn=5.3,
-        nrbfn_basis=42.7,
-        nrbfn_fixed=8.0,
-        unregularized=(1.022, 9.7e9, 6.7),
-        regularized=(1.044, 2.5e6, 5.3),
-    ),
-    "wdbc": Published(
-        load=load_breast_cancer,
-        alpha=1e-9,
-        knn=6.3,
-        svm=4.6,
-        svm_basis=23.2,
-        nrbfn=4.9,
-        nrbfn_basis=25.6,
-        nrbfn_fixed=5.3,
-        unregularized=(1.045, 2.6e15, 7.7),
-        regularized=(1.106, 2.4e6, 4.9),
-    ),
-    "wine": Published(
-        load=load_wine,
-        alpha=1e-13,
-        knn=33.0,
-        svm=2.3,
-        svm_basis=55.6,
-        nrbfn=1.1,
-        nrbfn_basis=82.2,
-        nrbfn_fixed=1.1,
-    ),
-}
+    line: Outcome
+    network: Outcome
+    unpenalized: Outcome | None
+    same_size: Outcome
+    fixed: Outcome
 
 
 def main() -> None:
-    """Fit every set with the three penalties and print the tables."""
-    chosen, fixed, unregularized = {}, {}, {}
-    for name, published in DATA.items():
-        chosen[name] = fit(published, published.alpha)
-        fixed[name] = fit(published, FIXED_ALPHA)
-        unregularized[name] = fit(published, 0.0)
+    """Fit every set and print the tables."""
+    fits = {name: fit_all(published) for name, published in DATA.items()}
     print(PROTOCOL)
+    print_table("Table 1: test error (%)", *table_1(fits))
+    print_table("Table 2: basis (% of the training rows)", *table_2(fits))
     print_table(
-        "Table 1: test error (%)",
-        ("data", "KNN", "SVM", "nRBFN paper", "nRBFN here"),
-        [
-            (name, f"{p.knn:.1f}", f"{p.svm:.1f}", f"{p.nrbfn:.1f}", f"{chosen[name].error:.1f}")
-            for name, p in DATA.items()
-        ],
+        "Table 3: test error (%) with as many basis rows as support vectors", *table_3(fits)
     )
-    print_table(
-        "Table 2: basis (% of the training rows)",
-        ("data", "SVM", "nRBFN paper", "nRBFN here"),
-        [
-            (name, f"{p.svm_basis:.1f}", f"{p.nrbfn_basis:.1f}", f"{chosen[name].basis:.1f}")
-            for name, p in DATA.items()
-        ],
-    )
-    print_table(
-        f"Table 4: test error (%) with alpha fixed at {FIXED_ALPHA:.0e}",
-        ("data", "SVM", "nRBFN paper", "nRBFN here"),
-        [
-            (name, f"{p.svm:.1f}", f"{p.nrbfn_fixed:.1f}", f"{fixed[name].error:.1f}")
-            for name, p in DATA.items()
-        ],
-    )
-    print_table(
-        "Table 5: without the penalty (nRNwr) and with it (nRBFN)",
-        ("data", "alpha", "", "eps paper", "here", "gamma paper", "here", "error paper", "here"),
-        [
-            (name, alpha, method, *interleave(paper, outcome and outcome.risk))
-            for name, p in DATA.items()
-            for alpha, method, paper, outcome in (
-                ("0", "nRNwr", p.unregularized, unregularized[name]),
-                (f"{p.alpha:.0e}", "nRBFN", p.regularized, chosen[name]),
-            )
-        ],
+    print_table(f"Table 4: test error (%) with alpha fixed at {FIXED_ALPHA:.0e}", *table_4(fits))
+    print_table("Table 5: without the penalty (nRNwr) and with it (nRBFN)", *table_5(fits))
+    print_table("Table 6: linear regression (LRC) and network (nRBFN)", *table_6(fits))
+
+
+def fit_all(published: Published) -> Fits:
+    """Return all fits of a data set, with the penalties that the paper chose."""
+    halves, alpha = Halves.of(published), published.nrbfn_6.alpha
+    same_size = round(float(published.svm_basis) * len(halves.y_train) / 100)
+    return Fits(
+        line=halves.fit_line(published.lrc_6.alpha),
+        network=halves.fit_network(alpha=alpha),
+        unpenalized=halves.fit_network(alpha=0.0),
+        same_size=halves.fit_network(alpha=alpha, basis_size=same_size),
+        fixed=halves.fit_network(alpha=FIXED_ALPHA),
     )
 
 
-def fit(published: Published, alpha: float) -> Outcome | None:
-    """Return what comes out of the paper's protocol, or None if the system is singular."""
-    X, y = published.load(return_X_y=True)
-    trains = first_half(y)
-    network = NRBFNClassifier(alpha=alpha)
-    try:
-        network.fit(X[trains], y[trains])
-    except IllConditionedError:
-        return None
-    return Outcome(
-        error=100 * (1 - network.score(X[~trains], y[~trains])),
-        basis=100 * len(network.basis_) / trains.sum(),
-        eps=network.fitting_error_,
-        gamma=network.spectral_risk_,
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+
+
+def table_1(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of the errors of all methods."""
+    methods = ("LRC", "nRNwr", "nRBFN")
+    header = ("data", "KNN", "SVM", *(f"{m} {who}" for m in methods for who in ("paper", "here")))
+    return header, [
+        (
+            name,
+            p.knn,
+            p.svm,
+            *beside((p.lrc, p.nrnwr, p.nrbfn), errors(fit.line, fit.unpenalized, fit.network)),
+        )
+        for name, p, fit in each(fits)
+    ]
+
+
+def table_2(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of the sizes of the basis."""
+    return ("data", "SVM", "nRBFN paper", "nRBFN here"), [
+        (name, p.svm_basis, p.nrbfn_6.rank, f"{fit.network.rank:.1f}")
+        for name, p, fit in each(fits)
+    ]
+
+
+def table_3(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of the errors with a basis of the size of SVM's."""
+    return ("data", "basis paper", "basis here", "SVM", "nRBFN paper", "nRBFN here"), [
+        (
+            name,
+            *beside((p.svm_basis,), (f"{fit.same_size.rank:.1f}",)),
+            p.svm,
+            *beside((p.same_size,), errors(fit.same_size)),
+        )
+        for name, p, fit in each(fits)
+    ]
+
+
+def table_4(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of the errors with one penalty for all sets."""
+    return ("data", "SVM", "nRBFN paper", "nRBFN here"), [
+        (name, p.svm, *beside((p.fixed,), errors(fit.fixed))) for name, p, fit in each(fits)
+    ]
+
+
+def table_5(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of eps, gamma and error without and with the penalty."""
+    header = (
+        "data",
+        "alpha",
+        "",
+        "eps paper",
+        "here",
+        "gamma paper",
+        "here",
+        "error paper",
+        "here",
+    )
+    rows = []
+    for name, p, fit in each(fits):
+        nothing = ("-",) * 3
+        without, regularized = nothing, nothing
+        if p.table_5 is not None:
+            without, regularized = p.table_5.nrnwr, (*p.table_5.nrbfn, p.nrbfn)
+        for alpha, method, paper, outcome in (
+            ("0", "nRNwr", without, fit.unpenalized),
+            (f"{fit.network.alpha:.0e}", "nRBFN", regularized, fit.network),
+        ):
+            rows.append((name, alpha, method, *beside(paper, digits_of_table_5(outcome))))
+    return header, rows
+
+
+def table_6(fits: dict[str, Fits]) -> Table:
+    """Return header and rows of rank, eps, gamma, ``eps + alpha gamma`` and error."""
+    names = ("rank", "eps", "gamma", "eps+alpha gamma", "error")
+    header = (
+        "data",
+        "",
+        "alpha",
+        *(label for name in names for label in (f"{name} paper", "here")),
+    )
+    rows = [
+        (name, method, f"{outcome.alpha:.0e}", *beside(as_printed(paper, error), cells(outcome)))
+        for name, p, fit in each(fits)
+        for method, paper, error, outcome in (
+            ("LRC", p.lrc_6, p.lrc, fit.line),
+            ("nRBFN", p.nrbfn_6, p.nrbfn, fit.network),
+        )
+    ]
+    return header, rows
+
+
+def each(fits: dict[str, Fits]) -> Iterator[tuple[str, Published, Fits]]:
+    """Yield name, published figures and fits of each set."""
+    for name, published in DATA.items():
+        yield name, published, fits[name]
+
+
+def errors(*outcomes: Outcome | None) -> list[str]:
+    """Return the test errors as the paper prints them."""
+    return ["-" if outcome is None else f"{outcome.error:.1f}" for outcome in outcomes]
+
+
+def digits_of_table_5(outcome: Outcome | None) -> Sequence[str]:
+    """Return eps, gamma and error with the digits of Table 5."""
+    if outcome is None:
+        return ("-",) * 3
+    return f"{outcome.eps:.3f}", f"{outcome.gamma:.1e}", f"{outcome.error:.1f}"
+
+
+def as_printed(paper: Table6, error: str) -> Sequence[str]:
+    """Return the paper's row of Table 6."""
+    return paper.rank, paper.eps, paper.gamma, paper.tradeoff, error
+
+
+def cells(outcome: Outcome) -> Sequence[str]:
+    """Return an outcome with the digits of Table 6."""
+    return (
+        f"{outcome.rank:.1f}",
+        f"{outcome.eps:.2f}",
+        f"{outcome.gamma:.0e}",
+        f"{outcome.tradeoff:.2f}",
+        f"{outcome.error:.1f}",
     )
 
 
-def first_half(y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which rows train: in each class the first half in file order, rounded up."""
-    trains = np.zeros(len(y), dtype=bool)
-    for label in np.unique(y):
-        members = np.flatnonzero(y == label)
-        trains[members[: -(-len(members) // 2)]] = True
-    return trains
-
-
-def interleave(
-    paper: tuple[float, float, float] | None, here: tuple[float, float, float] | None
-) -> list[str]:
-    """Return eps, gamma and error, the paper's before ours, "-" for what is missing."""
-    formats = ("{:.3f}", "{:.1e}", "{:.1f}")
-    columns = (
-        ["-"] * 3 if values is None else map(str.format, formats, values)
-        for values in (paper, here)
-    )
-    return [cell for pair in zip(*columns, strict=True) for cell in pair]
+def beside(paper: Sequence[str], here: Sequence[str]) -> list[str]:
+    """Return the paper's cells, each before ours."""
+    return [cell for pair in zip(paper, here, strict=True) for cell in pair]
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,0 +1,241 @@
+"""Charts as SVG that takes its colours and its typeface from the page around it."""
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from io import StringIO
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from numpy.typing import NDArray
+
+from dask_nrbfn.report.confidences import Confidences
+
+# Colours that stand for variables of the page, which knows whether it is dark.
+_INK, _MUTED = "#010101", "#020202"
+_SERIES = ("#030303", "#040404", "#050505", "#060606")
+_VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
+    colour: f"series-{place}" for place, colour in enumerate(_SERIES, start=1)
+}
+_DASHES = ("-", "--", ":", "-.")
+
+# Points; at 343 of a phone's 375 pixels the text is 11 pixels high.
+_INCHES = (4.4, 2.7)
+_STYLE: dict[str, Any] = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "text.color": _INK,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _MUTED,
+    "grid.alpha": 0.25,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+}
+
+# Values that span more are drawn on a logarithmic axis.
+_LINEAR_RATIO = 30.0
+
+# Below this ratio powers of ten alone are too few ticks.
+_FEW_DECADES = 200.0
+
+# Bars of the histogram, and values that are few enough to be ticks themselves.
+_BARS = 50
+_MOST_TICKS = 8
+
+
+def confidence_chart(confidences: Confidences, threshold: float) -> str:
+    """Return the histogram of the confidence, with the threshold."""
+    counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
+    edges = np.linspace(0.0, 1.0, _BARS + 1)[:-1]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="confidence", ylabel="rows", xlim=(0.0, 1.0))
+        colours = [_SERIES[1] if edge < threshold else _SERIES[0] for edge in edges]
+        axes.bar(edges, counts, width=0.85 / _BARS, align="edge", color=colours)
+        _log_scale(axes, "y", counts[counts > 0])
+        # Counts of 1 stand above the axis, the text above the bars.
+        axes.set_ylim(0.7, 5.0 * counts.max())
+        _mark(axes, threshold, f" threshold {threshold:g} ")
+
+    below = int(confidences.counts[: round(threshold * len(confidences.counts))].sum())
+    title = "Histogram of the confidence of all rows"
+    return _svg("confidence", title, f"About {below} rows lie below the threshold.", draw)
+
+
+def threshold_chart(confidences: Confidences, threshold: float, n_below: int) -> str:
+    """Return how many rows lie below each threshold, with the one that was used."""
+    n_rows = confidences.n_below.astype(np.float64)
+    n_rows[n_rows == 0] = np.nan
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="threshold", ylabel="rows below", xlim=(0.0, 1.0))
+        axes.plot(confidences.thresholds, n_rows, color=_SERIES[0], linewidth=2)
+        _fitting_scale(axes, "y", n_rows)
+        axes.margins(y=0.2)
+        _mark(axes, threshold, f" {n_below:,} rows ")
+
+    title = "Rows with a confidence below each threshold"
+    return _svg("threshold", title, f"{n_below} rows are below {threshold:g}.", draw)
+
+
+def penalty_chart(path: Sequence[dict[str, Any]], alpha: float) -> str | None:
+    """Return held-out error, fitting error and risk of all penalties; None if there are too few.
+
+    A penalty of 0 has no place on the logarithmic axis, one that is singular has no figures.
+    """
+    drawn = [entry for entry in path if entry["alpha"] > 0 and entry["error_rate"] is not None]
+    drawn = sorted(drawn, key=lambda entry: entry["alpha"])
+    if len(drawn) < 2:
+        return None
+    alphas = np.array([entry["alpha"] for entry in drawn])
+    panels = {
+        "held-out error, %": [100 * entry["error_rate"] for entry in drawn],
+        "eps - 1": [_beyond_one(entry["fitting_error"]) for entry in drawn],
+        "gamma": [_or_nan(entry["spectral_risk"]) for entry in drawn],
+    }
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(_INCHES[0], 2.2 * _INCHES[1])
+        grid = figure.subplots(len(panels), sharex=True)
+        for axes, (name, values) in zip(grid, panels.items(), strict=True):
+            axes.plot(alphas, values, color=_SERIES[0], marker="o", markersize=4)
+            axes.set_title(name, fontsize="medium", loc="left")
+            _fitting_scale(axes, "y", values)
+            if alpha > 0:
+                _mark(axes, alpha)
+        _fitting_scale(grid[-1], "x", alphas, always_log=True)
+        grid[-1].set_xlabel("alpha; the dashed line is the chosen one")
+
+    title = "Held-out error, fitting error and spectral risk against alpha"
+    return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
+
+
+def width_chart(tried: Sequence[dict[str, Any]], chosen: dict[str, Any]) -> str | None:
+    """Return the held-out error of each combination by width; None if all had the same width."""
+    factors = sorted({record["width_factor"] for record in tried})
+    if len(factors) < 2:
+        return None
+    lines = _lines_by_width(tried)
+
+    def draw(figure: Figure) -> None:
+        # The legend is under the axes, a line of it for every two.
+        figure.set_size_inches(_INCHES[0], _INCHES[1] + 0.22 * len(lines))
+        axes = figure.add_subplot(xlabel="width factor", ylabel="held-out error, %")
+        shapes = ((colour, dash) for dash in _DASHES for colour in _SERIES)
+        for (name, points), (colour, dash) in zip(lines.items(), cycle(shapes), strict=False):
+            x, y = zip(*sorted(points.items()), strict=True)
+            axes.plot(x, y, dash, color=colour, marker="o", markersize=3.5, label=name)
+        _fitting_scale(axes, "y", [y for points in lines.values() for y in points.values()])
+        _fitting_scale(axes, "x", factors, always_log=True)
+        _mark(axes, chosen["width_factor"])
+        if len(lines) > 1:
+            figure.legend(loc="outside lower left", fontsize="small")
+
+    title = "Held-out error of the combinations against the width factor"
+    return _svg("width", title, f"The chosen factor is {chosen['width_factor']:g}.", draw)
+
+
+def _lines_by_width(tried: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
+    """Return the error, in percent, by width for each combination of what else differs."""
+    names = [
+        name
+        for name in ("features", "kernel", "basis_rule")
+        if len({record[name] for record in tried}) > 1
+    ]
+    lines: dict[str, dict[float, float]] = {}
+    for record in tried:
+        if record["error_rate"] is not None:
+            label = ", ".join(record[name] for name in names)
+            lines.setdefault(label, {})[record["width_factor"]] = 100 * record["error_rate"]
+    return lines
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _beyond_one(value: float | None) -> float:
+    return np.nan if value is None or value <= 1 else value - 1
+
+
+def _mark(axes: Axes, x: float, text: str = "") -> None:
+    """Draw a dashed line at x, with a text at its top on the side that has more room."""
+    axes.axvline(x, color=_INK, linestyle="--", linewidth=1)
+    if text:
+        side = "right" if x > 0.5 else "left"
+        axes.text(x, 0.97, text, transform=axes.get_xaxis_transform(), ha=side, va="top")
+
+
+def _fitting_scale(axes: Axes, side: str, values: Any, *, always_log: bool = False) -> None:
+    """Make the axis "x" or "y" logarithmic where its values span much, with readable ticks."""
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    if len(finite) == 0:
+        return
+    spread = finite.min() > 0 and finite.max() / finite.min() > _LINEAR_RATIO
+    if always_log or spread:
+        _log_scale(axes, side, finite, own=always_log)
+    else:
+        getattr(axes, f"{side}axis").set_major_locator(MaxNLocator(5))
+
+
+def _log_scale(axes: Axes, side: str, values: NDArray[Any], *, own: bool = False) -> None:
+    """Write ticks as a user types numbers; with `own` at the values, where these are few."""
+    axes.set(**{f"{side}scale": "log"})
+    axis = getattr(axes, f"{side}axis")
+    few_decades = values.max() / values.min() < _FEW_DECADES
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,), numticks=7))
+    if own and len(set(values.tolist())) <= _MOST_TICKS:
+        axis.set_ticks(sorted(set(values.tolist())))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(_tick))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _tick(value: float, place: int | None = None) -> str:
+    return f"{value:,.0f}" if 1 <= value < 1e6 and value == round(value) else f"{value:g}"
+
+
+def _svg(name: str, title: str, description: str, draw: Callable[[Figure], None]) -> str:
+    """Return what `draw` draws, for use inside a page that has other charts too."""
+    # What the user has set for charts of their own is left out: the page is always the same.
+    with style.context(["default", {**_STYLE, "svg.hashsalt": name}]):
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        figure.patch.set_visible(False)
+        draw(figure)
+        for axes in figure.axes:
+            axes.patch.set_visible(False)
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return _for_page(text.getvalue(), name, title, description)
+
+
+def _for_page(text: str, name: str, title: str, description: str) -> str:
+    """Return the SVG element alone, with ids of its own, a name, and the page's colours."""
+    text = text[text.index("<svg") :]
+    # matplotlib's rule is for all elements; it would hold for the whole page.
+    text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    view_box = re.findall(r'viewBox="[^"]*"', text)[0]
+    named = (
+        f'<svg role="img" aria-labelledby="{name}-title {name}-description" {view_box} '
+        'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+        f'<title id="{name}-title">{escape(title)}</title>'
+        f'<desc id="{name}-description">{escape(description)}</desc>'
+    )
+    return re.sub(r"<svg[^>]*>", lambda _: named, text, count=1)

@@ -1,0 +1,174 @@
+"""What of a finished run its user should look at."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dask.utils import format_bytes
+
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
+from dask_nrbfn.stages.fit import MIN_RECALL
+from dask_nrbfn.stages.predict import Evaluation
+
+# From here on the squared residuals weigh more than the fit.
+_LARGE_FITTING_ERROR = 2.0
+
+# One error more or less then moves the error rate of a class by 5 points.
+_FEW_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Concern:
+    """What is worth a look, and what to do about it.
+
+    Attributes
+    ----------
+    problem, remedy : str
+    """
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+def find_concerns(finished: FinishedRun, evaluation: Evaluation | None = None) -> list[Concern]:
+    """Return what is worth a look, the gravest first."""
+    checks: tuple[Callable[[FinishedRun], Iterator[Concern]], ...] = (
+        _guessing,
+        _recall,
+        _fitting_error,
+        _capped_basis,
+        _grid_borders,
+        _singular_penalties,
+        _small_classes,
+        _memory,
+    )
+    found = [concern for check in checks for concern in check(finished)]
+    return found + ([] if evaluation is None else list(_unknown_labels(evaluation)))
+
+
+def _guessing(finished: FinishedRun) -> Iterator[Concern]:
+    confusion = finished.held_out_confusion()
+    if confusion is None:
+        return
+    guessing = 1.0 - confusion.sum(axis=1).max() / confusion.sum()
+    error_rate = finished.stages["validation"]["error_rate"]
+    if error_rate >= guessing:
+        yield Concern(
+            f"The held-out error is {percent(error_rate)}; to answer the largest class always "
+            f"errs in {percent(guessing)}.",
+            'Look at scale first: columns in different units want "standard".',
+        )
+
+
+def _recall(finished: FinishedRun) -> Iterator[Concern]:
+    audit = finished.stages.get("recall")
+    if audit is None:
+        return
+    recall, error = audit["recall"], audit["recall_standard_error"]
+    if recall - 2 * error < MIN_RECALL:
+        yield Concern(
+            f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
+            "Raise overlap, lower n_partitions, or search exactly.",
+        )
+
+
+def _fitting_error(finished: FinishedRun) -> Iterator[Concern]:
+    error = finished.stages["weights"]["fitting_error"]
+    if error > _LARGE_FITTING_ERROR:
+        yield Concern(
+            f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
+            "Try a smaller alpha, a larger basis, or another width_factor.",
+        )
+
+
+def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
+    record = finished.stages["basis"]
+    if "cap" in record:
+        yield Concern(
+            f"{plural(record['n_below_threshold'], 'row')} are below the threshold "
+            f"{finished.params.confidence_threshold:g}; the memory allowed {record['cap']:,}.",
+            "Give basis_size, or more memory, to decide yourself.",
+        )
+
+
+def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
+    tuning, params = finished.tuning, finished.params
+    if tuning is None:
+        return
+    if side := _border(params.alpha, tuning.alphas, limits=(0.0, 1.0)):
+        yield Concern(
+            f"alpha={params.alpha:g} is the {side} that was tried.",
+            f"Try {'smaller' if side == 'smallest' else 'larger'} alphas.",
+        )
+    if "search" not in finished.stages:
+        return
+    if side := _border(params.width_factor, tuning.width_factors):
+        yield Concern(
+            f"width_factor={params.width_factor:g} is the {side} that was tried.",
+            f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors.",
+        )
+
+
+def _border(
+    chosen: float, grid: Sequence[float], limits: tuple[float, float] = (0.0, float("inf"))
+) -> str | None:
+    """Return at which border of its grid a value lies, if there may be better ones beyond."""
+    if len(set(grid)) < 2 or chosen in limits:
+        return None
+    if chosen == min(grid):
+        return "smallest"
+    return "largest" if chosen == max(grid) else None
+
+
+def _singular_penalties(finished: FinishedRun) -> Iterator[Concern]:
+    if finished.tuning is None:
+        return
+    singular = [
+        f"{entry['alpha']:g}"
+        for entry in finished.tuned()["path"]
+        if entry["error_rate"] is None or entry["fitting_error"] is None
+    ]
+    if singular:
+        yield Concern(
+            f"The ridge system is singular at alpha={listed(singular)}.",
+            "The other alphas were compared; leave these out.",
+        )
+
+
+def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
+    dataset = finished.dataset()
+    if dataset is None:
+        return
+    sizes = zip(finished.labels, dataset.class_counts.tolist(), strict=True)
+    small = [f"{label} ({size})" for label, size in sizes if size < _FEW_ROWS]
+    if small:
+        yield Concern(
+            f"Classes with fewer than {_FEW_ROWS} rows: {listed(small)}.",
+            "Their errors say little; more rows of them would help most.",
+        )
+
+
+def _memory(finished: FinishedRun) -> Iterator[Concern]:
+    over = [
+        f"{name} {format_bytes(record['peak_bytes'])} of {format_bytes(record['predicted_bytes'])}"
+        for name, record in finished.stages.items()
+        if record["peak_bytes"] > record["predicted_bytes"]
+    ]
+    if over:
+        yield Concern(
+            f"Stages held more memory than predicted: {listed(over)}.",
+            "Leave the workers room. What the process held before the fit is counted too.",
+        )
+
+
+def _unknown_labels(evaluation: Evaluation) -> Iterator[Concern]:
+    unknown = evaluation.n_rows - sum(map(sum, evaluation.confusion))
+    if unknown:
+        yield Concern(
+            f"{count(unknown)} of {plural(evaluation.n_rows, 'evaluated row')} have labels that "
+            "the model does not know.",
+            "They count as errors; train on rows of their classes too.",
+        )

@@ -1,0 +1,51 @@
+"""Tables for the console."""
+
+import textwrap
+
+from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.facts import Fact, run_facts
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import columns
+from dask_nrbfn.report.tuned import tuning_tables
+from dask_nrbfn.storage.run import Run
+
+_WIDTH = 100
+_NAME_WIDTH = 16
+
+
+def run_table(run: Run) -> str:
+    """Return about twenty lines of at most 100 columns: what a finished run learnt and took.
+
+    Raises
+    ------
+    MissingDataError
+        If the run is not finished.
+    """
+    finished = FinishedRun.of(run)
+    facts = run_facts(finished)
+    facts += [Fact("warning", str(concern)) for concern in find_concerns(finished)]
+    return "\n".join(map(_line, facts))
+
+
+def tuning_table(run: Run) -> str:
+    """Return what tuning tried, of at most 100 columns, with a star at what it chose.
+
+    Raises
+    ------
+    MissingDataError
+        If the run is not finished, or was fitted without tuning.
+    """
+    tables = tuning_tables(FinishedRun.of(run))
+    return "\n\n".join(
+        f"{table.title}\n{columns(table.header, table.rows, table.marked)}" for table in tables
+    )
+
+
+def _line(fact: Fact) -> str:
+    return textwrap.fill(
+        fact.value,
+        width=_WIDTH,
+        initial_indent=fact.name.ljust(_NAME_WIDTH),
+        subsequent_indent=" " * _NAME_WIDTH,
+        break_on_hyphens=False,
+    )

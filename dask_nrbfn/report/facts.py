@@ -1,0 +1,173 @@
+"""The figures of a finished run, a line for each."""
+
+import math
+from typing import NamedTuple
+
+from dask.utils import format_bytes
+
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
+from dask_nrbfn.stages.predict import Evaluation
+
+_SLOWEST = 3
+
+
+class Fact(NamedTuple):
+    """A figure and what it is of."""
+
+    name: str
+    value: str
+
+
+def run_facts(finished: FinishedRun, evaluation: Evaluation | None = None) -> list[Fact]:
+    """Return what was fitted on what, how well, and what it took."""
+    return [
+        *_data_facts(finished),
+        *_neighbor_facts(finished),
+        *_network_facts(finished),
+        *_accuracy_facts(finished),
+        *([] if evaluation is None else _evaluation_facts(evaluation)),
+        *_cost_facts(finished),
+    ]
+
+
+def _data_facts(finished: FinishedRun) -> list[Fact]:
+    attributes = finished.attributes
+    return [
+        Fact("run", str(finished.run.location)),
+        Fact("dataset", str(attributes["dataset"])),
+        Fact(
+            "rows",
+            f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
+            f"{attributes['n_classes']:,} classes",
+        ),
+        Fact("row weights", _weights(finished)),
+        Fact("scale", finished.params.scale),
+    ]
+
+
+def _weights(finished: FinishedRun) -> str:
+    """Say what weighs the rows; own weights show in their sum, or in the dataset if it is there."""
+    dataset, weight = finished.dataset(), finished.stages["moments"]["weight"]
+    if dataset is None:
+        own = not math.isclose(weight, finished.n_rows, rel_tol=1e-9)
+    else:
+        own = dataset.sample_weights is not None
+    kinds = ["their own"] * own + ["balanced classes"] * (finished.params.class_weight is not None)
+    return f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
+
+
+def _neighbor_facts(finished: FinishedRun) -> list[Fact]:
+    if "neighbors" not in finished.stages:
+        return []
+    search, below = finished.stages["neighbors"], finished.stages["confidence"]["n_below_threshold"]
+    return [
+        Fact(
+            "neighbours",
+            f"{finished.params.n_neighbors}, {search['method']} search in "
+            f"{plural(search['n_partitions'], 'partition')}",
+        ),
+        Fact("recall", recall_text(finished)),
+        Fact(
+            "low confidence",
+            f"{plural(below, 'row')} ({percent(below / finished.n_rows, 1)}) below "
+            f"{finished.params.confidence_threshold:g}",
+        ),
+    ]
+
+
+def recall_text(finished: FinishedRun) -> str:
+    """Return the recall of the neighbours and how it is known."""
+    audit = finished.stages["recall"]
+    if not audit["n_audited"]:
+        return "1, by an exact search over all rows"
+    return (
+        f"{decimals(audit['recall'])} +- {decimals(audit['recall_standard_error'])}, "
+        f"{plural(audit['n_audited'], 'row')} audited"
+    )
+
+
+def _network_facts(finished: FinishedRun) -> list[Fact]:
+    params, width = finished.params, finished.stages["width"]
+    weights = finished.stages["weights"]
+    tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
+    return [
+        Fact("basis", basis_text(finished)),
+        Fact("features", f"{params.features}, {params.kernel} kernel"),
+        Fact(
+            "width",
+            f"{number(width['width'])}, {params.width_factor:g} x mean distance "
+            f"{number(width['mean_distance'])}",
+        ),
+        Fact("alpha", f"{params.alpha:g}{tried}"),
+        Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
+        Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
+    ]
+
+
+def basis_text(finished: FinishedRun) -> str:
+    """Return how many rows form the basis and by what rule."""
+    params, size = finished.params, finished.stages["basis"]["n_basis"]
+    if params.basis_is_given:
+        return f"{size:,} given rows"
+    if params.basis == "kmeans":
+        return f"{size:,} k-means centres"
+    rows = f"{plural(size, 'row')} ({percent(size / finished.n_rows, 1)})"
+    if params.basis == "random":
+        return f"{rows}, drawn evenly"
+    if params.basis_size is None and "cap" not in finished.stages["basis"]:
+        return f"{rows}, all below confidence {params.confidence_threshold:g}"
+    if params.basis_rule == "uniform":
+        return f"{rows}, a draw below confidence {params.confidence_threshold:g}"
+    return f"{rows}, the least confident"
+
+
+def _accuracy_facts(finished: FinishedRun) -> list[Fact]:
+    tuning, record = finished.tuning, finished.stages.get("validation")
+    if tuning is None or record is None:
+        return []
+    judged = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    return [
+        Fact(
+            "held-out error",
+            f"{percent(record['error_rate'])} of {plural(record['n_rows'], 'row')}, {judged}",
+        ),
+        Fact(
+            "log loss",
+            f"{decimals(record['log_loss'])} at temperature {number(record['temperature'])}",
+        ),
+    ]
+
+
+def _evaluation_facts(evaluation: Evaluation) -> list[Fact]:
+    log_loss = "" if evaluation.log_loss is None else f", log loss {decimals(evaluation.log_loss)}"
+    return [
+        Fact(
+            "evaluation",
+            f"{percent(evaluation.error_rate)} wrong of "
+            f"{plural(evaluation.n_rows, 'row')}{log_loss}",
+        )
+    ]
+
+
+def _cost_facts(finished: FinishedRun) -> list[Fact]:
+    stages, environment = finished.stages, finished.attributes["environment"]
+    slowest = sorted(stages, key=lambda name: -stages[name]["seconds"])[:_SLOWEST]
+    peak, predicted = (
+        max(stages, key=lambda name: stages[name][key]) for key in ("peak_bytes", "predicted_bytes")
+    )
+    parts = ", ".join(
+        f"{name} {seconds(stages[name]['seconds'])} ({format_bytes(stages[name]['peak_bytes'])})"
+        for name in slowest
+    )
+    return [
+        Fact("time", seconds(sum(record["seconds"] for record in stages.values()))),
+        Fact("slowest", parts),
+        Fact("peak memory", f"{format_bytes(stages[peak]['peak_bytes'])} of a worker, in {peak}"),
+        Fact("predicted", f"{format_bytes(stages[predicted]['predicted_bytes'])}, in {predicted}"),
+        Fact(
+            "workers",
+            f"{environment['n_workers']} x {plural(environment['threads'], 'thread')}, "
+            f"{format_bytes(environment['memory_bytes'])} for a task",
+        ),
+    ]

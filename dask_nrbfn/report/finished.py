@@ -1,0 +1,108 @@
+"""What a finished run has recorded, read once."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import MissingDataError, NRBFNError
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.describe import describe_tuning
+from dask_nrbfn.stages.sequence import stage_names
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import local_path
+from dask_nrbfn.storage.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """The records of a run that has a model.
+
+    Attributes
+    ----------
+    run : Run
+    attributes : dict
+    stages : dict
+        Records of the stages by name, in the order in which they were done.
+    params : FitParams
+        With what tuning has chosen.
+    labels : list of str
+        Of the classes, in the order of the scores.
+    """
+
+    run: Run
+    attributes: dict[str, Any]
+    stages: dict[str, dict[str, Any]]
+    params: FitParams
+    labels: list[str]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Read the records of a run.
+
+        Raises
+        ------
+        MissingDataError
+            If it is not finished.
+        """
+        attributes = run.attributes
+        stages = attributes["stages"]
+        names = stage_names(run.asked, run.tuning)
+        missing = [name for name in names if name not in stages]
+        if missing:
+            command = "fit" if run.tuning is None else "tune"
+            raise MissingDataError(
+                f"the run {run.location} is not finished: it has no {missing[0]} yet.",
+                f"Finish it with {command}, with the parameters that it was begun with.",
+            )
+        ordered = {name: stages[name] for name in names}
+        labels = [str(label) or "(empty)" for label in run.read("model/classes").tolist()]
+        return cls(run, attributes, ordered, run.params, labels)
+
+    @property
+    def tuning(self) -> TuneParams | None:
+        """What was tried; None for a run without tuning."""
+        return self.run.tuning
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that were fitted."""
+        return self.run.n_rows
+
+    def tuned(self) -> dict[str, Any]:
+        """Return what tuning tried and chose, as `describe_tuning` does.
+
+        Raises
+        ------
+        MissingDataError
+            If the run was fitted without tuning.
+        """
+        if self.tuning is None:
+            raise MissingDataError(
+                f"the run {self.run.location} was fitted without tuning.",
+                "Give a run of tune.",
+            )
+        return describe_tuning(self.run)
+
+    def held_out_confusion(self) -> NDArray[np.float64] | None:
+        """Return the weight of each class's held-out rows by label, (K, K); None if not tuned."""
+        if self.tuning is None:
+            return None
+        place = list(self.tuning.alphas).index(self.params.alpha)
+        confusion: NDArray[np.float64] = self.run.read("validation/confusion", place, place + 1)[0]
+        return confusion
+
+    def dataset(self) -> Dataset | None:
+        """Open the dataset that was fitted; None unless it is still on a disk of this machine.
+
+        A URL would need its options again, and perhaps a network.
+        """
+        place = self.attributes["dataset"]
+        if local_path(place) is None:
+            return None
+        try:
+            dataset = Dataset.open(place)
+        except NRBFNError:
+            return None
+        return dataset if dataset.fingerprint == self.run.fingerprint else None

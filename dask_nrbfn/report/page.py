@@ -1,0 +1,168 @@
+"""One HTML page of a finished run, which needs nothing beside itself."""
+
+import os
+import uuid
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from dask.utils import format_bytes
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.report import charts
+from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.confidences import Confidences, NamedRows
+from dask_nrbfn.report.confusion import ConfusionTable
+from dask_nrbfn.report.facts import Fact, recall_text, run_facts
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import count, decimals, plural, seconds
+from dask_nrbfn.report.tuned import tuning_tables
+from dask_nrbfn.stages.predict import Evaluation
+from dask_nrbfn.storage.run import Run
+
+_TEMPLATE = "page.html.jinja"
+
+# What stands alone under the title.
+_HEADLINES = ("rows", "basis", "held-out error", "evaluation", "fitting error", "time")
+
+
+def write_report(run: Run, path: Path, *, evaluation: Evaluation | None = None) -> None:
+    """Write a page that shows what a run was fitted on, what it learnt and what that took.
+
+    The page has all it needs in it, asks the network for nothing and runs no script. It is the same
+    text each time it is written. What is at `path` stays until the new page is complete.
+
+    Parameters
+    ----------
+    run : Run
+        With its model.
+    path : path
+    evaluation : Evaluation, optional
+        How the model does on other rows, as `evaluate_dataset` returns it.
+
+    Raises
+    ------
+    MissingDataError
+        If the run is not finished; before anything is written.
+    ParameterError
+        If the evaluation is of a model with another number of classes.
+    """
+    finished = FinishedRun.of(run)
+    if evaluation is not None and len(evaluation.confusion) != len(finished.labels):
+        raise ParameterError(
+            f"the evaluation has {len(evaluation.confusion)} classes, the run "
+            f"{len(finished.labels)}.",
+            "Give the evaluation of this run's model.",
+        )
+    _publish(_page(finished, evaluation), Path(path))
+
+
+def _publish(text: str, target: Path) -> None:
+    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _page(finished: FinishedRun, evaluation: Evaluation | None) -> str:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
+    facts = run_facts(finished, evaluation)
+    return template.render(
+        name=str(finished.run.location).rstrip("/").rpartition("/")[2],
+        started=finished.stages["columns"]["started"],
+        headlines=_headlines(facts),
+        facts=facts,
+        concerns=find_concerns(finished, evaluation),
+        confidence=_confidence(finished),
+        tuning=_tuning(finished),
+        confusions=_confusions(finished, evaluation),
+        recall=_recall(finished),
+        stages=_stages(finished),
+        params=finished.params.to_dict(),
+        environment=finished.attributes["environment"],
+    )
+
+
+def _headlines(facts: list[Fact]) -> list[Fact]:
+    """Return the main figures, without what follows a comma."""
+    by_name = {fact.name: fact.value.partition(", ")[0] for fact in facts}
+    return [Fact(name, by_name[name]) for name in _HEADLINES if name in by_name]
+
+
+def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
+    confidences = Confidences.of(finished)
+    if confidences is None:
+        return None
+    threshold = finished.params.confidence_threshold
+    n_below = finished.stages["confidence"]["n_below_threshold"]
+    return {
+        "histogram": charts.confidence_chart(confidences, threshold),
+        "thresholds": charts.threshold_chart(confidences, threshold, n_below),
+        "threshold": threshold,
+        "below": count(n_below),
+        "certain": count(confidences.n_certain),
+        "least": _named(confidences.least),
+        "most": _named(confidences.most),
+    }
+
+
+def _named(named: NamedRows) -> list[tuple[str, str]]:
+    rows = zip(named.rows.tolist(), named.values.tolist(), strict=True)
+    return [(str(row), decimals(value)) for row, value in rows]
+
+
+def _tuning(finished: FinishedRun) -> dict[str, Any] | None:
+    if finished.tuning is None:
+        return None
+    search = finished.stages.get("search")
+    return {
+        "tables": tuning_tables(finished),
+        "penalties": charts.penalty_chart(finished.tuned()["path"], finished.params.alpha),
+        "widths": search and charts.width_chart(search["tried"], search["chosen"]),
+    }
+
+
+def _confusions(finished: FinishedRun, evaluation: Evaluation | None) -> list[ConfusionTable]:
+    tables = []
+    held_out = finished.held_out_confusion()
+    if held_out is not None:
+        tables.append(ConfusionTable.of("Held-out rows", finished.labels, held_out))
+    if evaluation is not None:
+        tables.append(ConfusionTable.of("Evaluated rows", finished.labels, evaluation.confusion))
+    return tables
+
+
+def _recall(finished: FinishedRun) -> str | None:
+    if "recall" not in finished.stages:
+        return None
+    search = finished.stages["neighbors"]
+    return (
+        f"{plural(finished.params.n_neighbors, 'neighbour')} of every row, {search['method']} "
+        f"search in {plural(search['n_partitions'], 'partition')}: recall {recall_text(finished)}."
+    )
+
+
+def _stages(finished: FinishedRun) -> dict[str, Any]:
+    records = finished.stages
+    total = sum(record["seconds"] for record in records.values()) or 1.0
+    most = max(max(record["peak_bytes"], record["predicted_bytes"]) for record in records.values())
+    return {
+        "rows": [
+            {
+                "name": name,
+                "seconds": seconds(record["seconds"]),
+                "share_of_seconds": round(record["seconds"] / total, 3),
+                "measured": format_bytes(record["peak_bytes"]) if record["peak_bytes"] else "-",
+                "share_of_bytes": round(record["peak_bytes"] / most, 3),
+                "predicted": format_bytes(record["predicted_bytes"]),
+            }
+            for name, record in records.items()
+        ],
+        "seconds": seconds(total),
+    }

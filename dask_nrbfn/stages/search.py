@@ -1,0 +1,169 @@
+"""Stage "search": width, features, kernel and basis rule, tried on a small basis."""
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from dask_nrbfn.numeric.held_out import HeldOutSums
+from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.stages.basis import small_basis
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.path import solve_all
+from dask_nrbfn.stages.sequence import candidates, search_basis_size, search_rows
+from dask_nrbfn.stages.validation import best_entry, describe_path, held_out_sums
+from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, read_rows, write_array
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+
+def compute_search(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+    """Try all combinations on a sample; return how they did and the best."""
+    assert run.tuning is not None
+    tried = candidates(run.params, run.tuning)
+    arguments = [(run.location, dataset.location)]
+    (sample,) = run_tasks(engine, _write_sample, arguments, label="sample")
+    units = [(asdict(candidate),) for candidate in tried]
+    records = run_parts(run, dataset, engine, stage="search", task=_try, units=units)
+    solved = [record for record in records if record["error_rate"] is not None]
+    best = min(solved, key=lambda record: record["error_rate"], default=None)
+    chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
+    logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
+    kept = (*asdict(tried[0]), "alpha", "error_rate", "log_loss")
+    return {
+        "tried": [{name: record[name] for name in kept} for record in records],
+        "chosen": chosen,
+        **sample,
+    }
+
+
+def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
+    """Store the rows on which combinations are tried, and a small basis for each rule."""
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    params, tuning = run.params, run.tuning
+    assert tuning is not None
+    size = search_rows(dataset.n_rows, dataset.n_features, tuning)
+    rows = _drawn_rows(dataset.n_rows, size, params.seed)
+    codes = dataset.codes()[rows].astype(np.int64)
+    stored = dataset.sample_weights
+    own = None if stored is None else read_rows(stored)[rows]
+    weights = RowWeights.of(dataset, params).of_rows(codes, own)
+    group = run.group("search")
+    write_array(group, "rows", rows, "row")
+    write_array(group, "X", dataset.take(rows), "row", "feature")
+    write_array(group, "codes", codes, "row")
+    write_array(group, "weights", np.ones(len(rows)) if weights is None else weights, "row")
+    size = search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes)
+    rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
+    for rule in sorted(rules):
+        basis = small_basis(run, dataset, size=size, rule=rule)
+        write_array(group, f"basis_{rule}", basis, "basis", "feature")
+    return {"n_rows": len(rows), "n_basis": len(basis)}
+
+
+def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
+    if size == n_rows:
+        return np.arange(n_rows)
+    drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
+    return np.sort(drawn)
+
+
+def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
+    """Fit and judge one combination."""
+    tuning = run.tuning
+    assert tuning is not None
+    alphas = tuple(tuning.alphas)
+    sample = _Sample.read(run, candidate["basis_rule"], n_folds=tuning.folds)
+    features = sample.features(read_scaling(run), candidate)
+    moments = sample.moments_of_folds(features, n_classes=dataset.n_classes)
+    total = reduce(add, moments)
+    weights_of_folds = [solve_all(total - fold, alphas) for fold in moments]
+    path = describe_path(sample.judge(features, weights_of_folds), alphas)
+    solved = any(entry["error_rate"] is not None for entry in path)
+    best = best_entry(path) if solved else dict.fromkeys(path[0])
+    return PartResult({**candidate, **best})
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Rows in memory, and the folds they belong to."""
+
+    X: NDArray[Any]
+    codes: NDArray[np.int64]
+    weights: Floats
+    folds: NDArray[np.int64]
+    n_folds: int
+    basis: NDArray[Any]
+
+    @classmethod
+    def read(cls, run: Run, rule: str, *, n_folds: int) -> Self:
+        X, codes, weights, basis = (
+            run.read(f"search/{name}") for name in ("X", "codes", "weights", f"basis_{rule}")
+        )
+        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
+        return cls(X, codes, weights, folds, n_folds, basis)
+
+    def blocks(self) -> Iterator[slice]:
+        size = block_rows(len(self.basis))
+        return (slice(start, start + size) for start in range(0, len(self.X), size))
+
+    def features(self, scaling: Scaling, candidate: dict[str, Any]) -> RadialFeatures:
+        basis, threads = scaling.apply(self.basis), blas_threads()
+        distances = BasisDistances.from_basis(basis, scaling)
+        total = math.fsum(
+            distances.total(self.X[rows], weights=self.weights[rows], threads=threads)
+            for rows in self.blocks()
+        )
+        mean_distance = total / (self.weights.sum() * len(basis))
+        return RadialFeatures.from_basis(
+            basis,
+            candidate["width_factor"] * mean_distance,
+            scaling,
+            kernel=candidate["kernel"],
+            normalized=candidate["features"] == "normalized",
+        )
+
+    def moments_of_folds(self, features: RadialFeatures, *, n_classes: int) -> list[Moments]:
+        threads = blas_threads()
+        sums = [MomentSums(len(self.basis), n_classes) for _ in range(self.n_folds)]
+        for rows in self.blocks():
+            order, slices = order_by_fold(self.folds[rows], n_folds=self.n_folds)
+            X, codes = self.X[rows][order], self.codes[rows][order]
+            factors = np.sqrt(self.weights[rows][order])
+            Phi = features.activations(X, factors=factors, threads=threads)
+            for fold, places in enumerate(slices):
+                sums[fold].add(Phi[places], codes[places], factors=factors[places])
+        return [of_fold.moments() for of_fold in sums]
+
+    def judge(self, features: RadialFeatures, weights_of_folds: list[Floats]) -> HeldOutSums:
+        threads = blas_threads()
+        judged = (
+            held_out_sums(
+                features,
+                self.X[rows],
+                self.codes[rows],
+                self.weights[rows],
+                folds=self.folds[rows],
+                weights_of_folds=weights_of_folds,
+                threads=threads,
+            )
+            for rows in self.blocks()
+        )
+        return reduce(add, judged)

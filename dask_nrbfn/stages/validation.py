@@ -1,0 +1,215 @@
+"""Stage "validation": the scores of rows that a model has not seen, for every penalty."""
+
+import logging
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.errors import DataError, IllConditionedError
+from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.path import held_out_folds, read_path_weights
+from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import write_array
+from dask_nrbfn.storage.run import PartLayout, Run
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+
+def compute_validation(
+    run: Run, dataset: Dataset, engine: Engine, *, validation: Dataset | None = None
+) -> dict[str, Any]:
+    """Score the held-out rows with the weights of every penalty; return them and the best.
+
+    Parameters
+    ----------
+    validation : Dataset, optional
+        Rows to judge on; without it every row is judged by the weights without its fold.
+
+    Raises
+    ------
+    IllConditionedError
+        If every penalty left the system singular.
+    """
+    assert run.tuning is not None
+    judged = dataset if validation is None else validation
+    codes = codes_in_training(dataset, judged)
+    spans = PartLayout.of(judged.n_rows, run.asked.n_parts).spans
+    units = [(codes, start, stop) for start, stop in spans]
+    run_parts(run, judged, engine, stage="validation", task=_validation_part, units=units)
+    sums = reduce(add, (_read_part(run, index) for index in range(len(units))))
+    write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
+    path = describe_path(sums, tuple(run.tuning.alphas))
+    best = best_entry(path)
+    logger.info(
+        "validation: alpha %g, error %.2f %%, log loss %.4f",
+        best["alpha"],
+        100 * best["error_rate"],
+        best["log_loss"],
+    )
+    return {
+        "path": path,
+        "chosen": {"alpha": best["alpha"]},
+        "error_rate": best["error_rate"],
+        "log_loss": best["log_loss"],
+        "temperature": best["temperature"],
+        "n_rows": judged.n_rows,
+    }
+
+
+def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
+    """Return the class code that each class of a judged dataset has in the training dataset.
+
+    Raises
+    ------
+    DataError
+        If it has no labels, other columns, or labels that the training dataset has not.
+    """
+    if judged.y is None:
+        raise DataError(f"{judged.location} has no labels.", "Ingest it with --label or --y.")
+    if judged.n_features != dataset.n_features:
+        raise DataError(
+            f"{judged.location} has {judged.n_features} columns, {dataset.location} has "
+            f"{dataset.n_features}.",
+            "Give a validation dataset with the columns of the training rows.",
+        )
+    names, given = dataset.feature_names, judged.feature_names
+    if None not in (names, given) and names != given:
+        raise DataError(
+            f"the columns of {judged.location} have other names, or another order, than those of "
+            f"{dataset.location}.",
+            "Give a validation dataset with the columns of the training rows.",
+        )
+    own = {label: code for code, label in enumerate(dataset.classes.tolist())}
+    labels = judged.classes.tolist()
+    unknown = [label for label in labels if label not in own]
+    if unknown:
+        raise DataError(
+            f"label {unknown[0]!r} of {judged.location} is none of {dataset.location}.",
+            "Give validation rows of the training rows' classes.",
+        )
+    return [own[label] for label in labels]
+
+
+def describe_path(sums: HeldOutSums, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Return how every penalty did, None where it had no weights."""
+    path = []
+    for place, (alpha, error_rate) in enumerate(zip(alphas, sums.error_rates, strict=True)):
+        entry: dict[str, Any] = dict.fromkeys(("error_rate", "log_loss", "temperature"))
+        if np.isfinite(sums.log_losses[place]).all():
+            total_weight = float(sums.confusion[place].sum())
+            calibration = calibrate_temperature(sums.log_losses[place], total_weight=total_weight)
+            entry = {
+                "error_rate": float(error_rate),
+                "log_loss": calibration.log_loss,
+                "temperature": calibration.temperature,
+            }
+        path.append({"alpha": alpha, **entry})
+    return path
+
+
+def best_entry(path: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the entry with the fewest errors; of equal ones that of the largest penalty.
+
+    Raises
+    ------
+    IllConditionedError
+        If no penalty has any.
+    """
+    solved = [entry for entry in path if entry["error_rate"] is not None]
+    if not solved:
+        raise IllConditionedError(
+            f"the ridge system is singular at every alpha: {[entry['alpha'] for entry in path]}.",
+            "Give larger alphas.",
+        )
+    return min(solved, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
+
+
+def held_out_sums(
+    features: RadialFeatures,
+    X: NDArray[Any],
+    codes: NDArray[np.integer],
+    row_weights: Floats | None,
+    *,
+    folds: NDArray[np.int64],
+    weights_of_folds: list[Floats],
+    buffer: Floats | None = None,
+    threads: int = 1,
+) -> HeldOutSums:
+    """Return how the rows of a block are labelled by the weights that have not seen them.
+
+    Parameters
+    ----------
+    features : RadialFeatures
+    X : array (b, p)
+    codes : integer (b,)
+    row_weights : float64 (b,) or None
+    folds : int64 (b,)
+        Fold of each row.
+    weights_of_folds : list of float64 (A, K, r)
+        The weights without each fold.
+    buffer : float64 (b, r), optional
+    threads : int
+    """
+    n_models, n_classes, _ = weights_of_folds[0].shape
+    order, slices = order_by_fold(folds, n_folds=len(weights_of_folds))
+    sums = HeldOutSums.zeros(n_models, n_classes)
+    for weights, rows in zip(weights_of_folds, slices, strict=True):
+        places = order[rows]
+        scores = features.weighted_sums(
+            X[places],
+            weights.reshape(n_models * n_classes, -1),
+            buffer=None if buffer is None else buffer[: len(places)],
+            threads=threads,
+        )
+        sums += HeldOutSums.from_block(
+            scores.reshape(-1, n_models, n_classes),
+            codes[places],
+            None if row_weights is None else row_weights[places],
+        )
+    return sums
+
+
+def _validation_part(
+    run: Run, judged: Dataset, codes_in_model: list[int], start: int, stop: int
+) -> PartResult:
+    size, params, threads = block_rows(run.basis_size()), run.params, blas_threads()
+    blocks = judged.blocks(start, stop, size)
+    features, weighting = read_features(run), RowWeights.of(judged, params)
+    held_out: list[int | None] = [*held_out_folds(run)] or [None]
+    weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
+    buffer = np.empty((min(size, stop - start), run.basis_size()))
+    sums = HeldOutSums.zeros(*weights_of_folds[0].shape[:2])
+    for first, (X, codes, own) in zip(range(start, stop, size), blocks, strict=True):
+        assert codes is not None
+        sums += held_out_sums(
+            features,
+            X,
+            np.array(codes_in_model)[codes],
+            weighting.of_rows(codes, own),
+            folds=folds_of_rows(first, first + len(X), n_folds=len(held_out), seed=params.seed),
+            weights_of_folds=weights_of_folds,
+            buffer=buffer,
+            threads=threads,
+        )
+    return PartResult(
+        {"rows": stop - start}, {"confusion": sums.confusion, "log_losses": sums.log_losses}
+    )
+
+
+def _read_part(run: Run, index: int) -> HeldOutSums:
+    return HeldOutSums(
+        run.read_part("validation", index, "confusion"),
+        run.read_part("validation", index, "log_losses"),
+    )

@@ -1,0 +1,50 @@
+"""What every row weighs in the sums: its own weight, and that of its class."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RowWeights:
+    """The weights of rows.
+
+    Attributes
+    ----------
+    of_classes : float64 (K,) or None
+        None: every class weighs 1.
+    """
+
+    of_classes: Floats | None
+
+    @classmethod
+    def of(cls, dataset: Dataset, params: FitParams) -> Self:
+        """Return the weights that a fit gives to the rows of a dataset.
+
+        "balanced" are ``n / (K n_c)`` for a class of n_c rows, as in scikit-learn.
+        """
+        if params.class_weight is None:
+            return cls(None)
+        counts = dataset.class_counts
+        return cls(dataset.n_rows / (dataset.n_classes * counts))
+
+    def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
+        """Return the weight of each row, float64 (b,); None if all weigh 1.
+
+        Parameters
+        ----------
+        codes : integer (b,)
+        weights : float64 (b,) or None
+            The rows' own.
+        """
+        if self.of_classes is None:
+            return weights
+        of_class: Floats = self.of_classes[codes]
+        return of_class if weights is None else of_class * weights

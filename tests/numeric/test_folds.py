@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from tests.numeric.chunkings import row_chunkings
+
+MASK = 2**64 - 1
+
+
+def splitmix(x):
+    """splitmix64 on Python integers (Steele, Lea & Flood 2014)."""
+    z = (x + 0x9E3779B97F4A7C15) & MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
+    return z ^ (z >> 31)
+
+
+@pytest.mark.parametrize("n_folds", [1, 2, 5, 7])
+@pytest.mark.parametrize(("start", "seed"), [(0, 0), (13, 3), (2**33, 2**32 - 1)])
+def test_folds__naive(start, seed, n_folds):
+    folds = folds_of_rows(start, start + 50, n_folds=n_folds, seed=seed)
+    expected = [splitmix(row ^ splitmix(seed)) % n_folds for row in range(start, start + 50)]
+    assert folds.dtype == np.int64
+    assert folds.tolist() == expected
+
+
+@given(lengths=row_chunkings(), seed=st.integers(0, 2**32 - 1), n_folds=st.integers(1, 9))
+@settings(max_examples=50, deadline=None)
+def test_folds__any_blocks(lengths, seed, n_folds):
+    edges = np.cumsum([0, *lengths]).tolist()
+    options = {"n_folds": n_folds, "seed": seed}
+    blocks = [folds_of_rows(a, b, **options) for a, b in zip(edges, edges[1:], strict=False)]
+    assert np.concatenate(blocks).tolist() == folds_of_rows(0, edges[-1], **options).tolist()
+
+
+def test_folds__equal_up_to_chance():
+    counts = np.bincount(folds_of_rows(0, 50_000, n_folds=5, seed=0))
+    # Five standard deviations of a binomial count.
+    assert np.abs(counts - 10_000).max() < 5 * np.sqrt(50_000 * 0.2 * 0.8)
+
+
+def test_folds__neither_period_of_the_rows_nor_seed_shows():
+    folds = folds_of_rows(0, 40_000, n_folds=4, seed=0)
+    other = folds_of_rows(0, 40_000, n_folds=4, seed=1)
+    for step in (1, 2, 3, 4, 10, 64):
+        agreeing = np.mean(folds[step:] == folds[:-step])
+        assert agreeing == pytest.approx(0.25, abs=0.011)
+    assert np.mean(folds == other) == pytest.approx(0.25, abs=0.011)
+
+
+def test_folds__no_rows():
+    assert folds_of_rows(7, 7, n_folds=3, seed=0).shape == (0,)
+
+
+@given(folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2))
+@settings(max_examples=60, deadline=None)
+def test_fold_order__naive(folds, more):
+    n_folds = 5 + more
+    order, slices = order_by_fold(np.array(folds, dtype=np.int64), n_folds=n_folds)
+    assert len(slices) == n_folds
+    for fold, rows in enumerate(slices):
+        assert order[rows].tolist() == [place for place, own in enumerate(folds) if own == fold]
+    assert sorted(order.tolist()) == list(range(len(folds)))

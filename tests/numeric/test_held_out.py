@@ -1,0 +1,206 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from dask_nrbfn.numeric.held_out import (
+    INVERSE_TEMPERATURES,
+    HeldOutSums,
+    calibrate_temperature,
+    softmax,
+)
+from tests.numeric.chunkings import row_chunkings, split
+
+N_MODELS, N_CLASSES = 3, 4  # the last class never has rows
+
+
+def draw(n_rows, seed=0):
+    """Draw scores (b, A, K) and codes (b,)."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, N_CLASSES - 1, n_rows)
+    scores = 0.5 * rng.normal(size=(n_rows, N_MODELS, N_CLASSES))
+    scores[np.arange(n_rows), :, codes] += np.arange(N_MODELS) / 2
+    return scores, codes
+
+
+def naive_log_loss(scores, codes, inverse, weights=None):
+    """Return the summed log loss of scores (b, K), written out row by row."""
+    total = 0.0
+    for row, (values, code) in enumerate(zip(scores, codes, strict=True)):
+        exponents = [inverse * (value - max(values)) for value in values]
+        normalizer = sum(np.exp(exponent) for exponent in exponents)
+        weight = 1.0 if weights is None else weights[row]
+        total -= weight * (exponents[code] - np.log(normalizer))
+    return total
+
+
+def assert_same(sums, other, rtol=1e-12):
+    np.testing.assert_allclose(sums.confusion, other.confusion, rtol=rtol, atol=1e-12)
+    np.testing.assert_allclose(sums.log_losses, other.log_losses, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 30])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_held_out__naive(n_rows, weighted):
+    scores, codes = draw(n_rows)
+    weights = np.random.default_rng(1).uniform(0.1, 3.0, n_rows) if weighted else None
+    sums = HeldOutSums.from_block(scores, codes, weights)
+    confusion = np.zeros((N_MODELS, N_CLASSES, N_CLASSES))
+    for row, code in enumerate(codes):
+        for model in range(N_MODELS):
+            label = max(range(N_CLASSES), key=lambda k: scores[row, model, k])
+            confusion[model, code, label] += 1.0 if weights is None else weights[row]
+    np.testing.assert_allclose(sums.confusion, confusion, rtol=1e-13)
+    expected = [
+        [naive_log_loss(scores[:, model], codes, inverse, weights) for inverse in [0.25, 1, 1024]]
+        for model in range(N_MODELS)
+    ]
+    places = [INVERSE_TEMPERATURES.tolist().index(inverse) for inverse in (0.25, 1.0, 1024.0)]
+    np.testing.assert_allclose(sums.log_losses[:, places], expected, rtol=1e-11, atol=1e-300)
+
+
+def test_held_out__error_rates_are_shares_of_the_weight():
+    scores, codes = draw(40)
+    weights = np.random.default_rng(1).uniform(0.1, 3.0, 40)
+    rates = HeldOutSums.from_block(scores, codes, weights).error_rates
+    wrong = scores.argmax(axis=2) != codes[:, None]
+    np.testing.assert_allclose(rates, weights @ wrong / weights.sum(), rtol=1e-12)
+    assert len(set(rates.tolist())) == N_MODELS
+
+
+@given(lengths=row_chunkings(), seed=st.integers(0, 99), weighted=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_held_out__any_split_sums_to_one_block(lengths, seed, weighted):
+    scores, codes = draw(sum(lengths), seed)
+    weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(codes)) if weighted else None
+    added = HeldOutSums.zeros(N_MODELS, N_CLASSES)
+    blocks = [None] * len(lengths) if weights is None else split(weights, lengths)
+    for block in zip(split(scores, lengths), split(codes, lengths), blocks, strict=True):
+        added += HeldOutSums.from_block(*block)
+    assert_same(added, HeldOutSums.from_block(scores, codes, weights))
+
+
+@given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=20), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_held_out__weights_equal_repeated_rows(repeats, seed):
+    scores, codes = draw(len(repeats), seed)
+    weighted = HeldOutSums.from_block(scores, codes, np.array(repeats, dtype=np.float64))
+    repeated = HeldOutSums.from_block(np.repeat(scores, repeats, axis=0), np.repeat(codes, repeats))
+    assert_same(weighted, repeated)
+
+
+def test_held_out__class_without_rows():
+    scores, codes = draw(30)
+    scores[:5, :, -1] = 9.0  # but five rows are taken for it
+    scores[5:, :, -1] = -9.0
+    confusion = HeldOutSums.from_block(scores, codes).confusion
+    assert not confusion[:, -1].any()
+    assert confusion[:, :, -1].sum(axis=1).tolist() == [5.0] * N_MODELS
+
+
+def test_held_out__a_model_without_scores_leaves_the_others():
+    scores, codes = draw(30)
+    whole = HeldOutSums.from_block(scores, codes)
+    scores[:, 1] = np.nan
+    sums = HeldOutSums.from_block(scores, codes)
+    assert np.isnan(sums.log_losses[1]).all()
+    for model in (0, 2):
+        np.testing.assert_array_equal(sums.log_losses[model], whole.log_losses[model])
+        np.testing.assert_array_equal(sums.confusion[model], whole.confusion[model])
+
+
+def test_held_out__far_scores_do_not_overflow():
+    scores = np.array([[[1e30, -1e30]], [[1e30, -1e30]]])
+    sums = HeldOutSums.from_block(scores, np.array([0, 1]))
+    np.testing.assert_allclose(sums.log_losses[0], 2e30 * INVERSE_TEMPERATURES, rtol=1e-15)
+    assert sums.error_rates.tolist() == [0.5]
+
+
+def test_held_out__inputs_stay_as_they_were():
+    scores, codes = draw(20)
+    weights = np.ones(20)
+    before = scores.copy(), codes.copy(), weights.copy()
+    HeldOutSums.from_block(scores, codes, weights)
+    for values, kept in zip((scores, codes, weights), before, strict=True):
+        np.testing.assert_array_equal(values, kept)
+
+
+# Signal over noise from one at which hardly anything is known to one that is nearly certain.
+@pytest.mark.parametrize("signal", [0.6, 1.5, 3.0])
+@pytest.mark.parametrize("factor", [0.02, 0.2, 1.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_temperature__minimizes_the_log_loss(signal, factor, weighted):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, 400)
+    scores = rng.normal(size=(400, 3))
+    scores[np.arange(400), codes] += signal
+    scores *= factor
+    weights = rng.uniform(0.2, 3.0, 400) if weighted else np.ones(400)
+
+    def log_loss(logarithm):
+        chosen = softmax(scores, temperature=np.exp(-logarithm))[np.arange(400), codes]
+        return -(weights @ np.log(chosen)) / weights.sum()
+
+    best = minimize_scalar(log_loss, bounds=np.log([0.25, 1024.0]), method="bounded")
+    assert np.log(0.3) < best.x < np.log(1000)  # not at the border
+    sums = HeldOutSums.from_block(scores[:, None], codes, weights)
+    found = calibrate_temperature(sums.log_losses[0], total_weight=weights.sum())
+    # Steps are 0.35 in the logarithm, half of which the best grid point may be off.
+    assert np.log(found.temperature) == pytest.approx(-best.x, abs=0.06)
+    assert found.log_loss == pytest.approx(best.fun, rel=6e-3)
+    assert best.fun <= log_loss(-np.log(found.temperature)) <= best.fun * (1 + 1e-3)
+
+
+def test_temperature__a_parabola_is_met_exactly():
+    grid = np.log(INVERSE_TEMPERATURES)
+    found = calibrate_temperature(3.0 + 2.0 * (grid - np.log(7.3)) ** 2, total_weight=2.0)
+    assert found.temperature == pytest.approx(1 / 7.3, rel=1e-12)
+    assert found.log_loss == pytest.approx(1.5, rel=1e-12)
+
+
+@pytest.mark.parametrize(("own", "temperature"), [(2.0**-9, 2.0**-10), (-1.0, 4.0)])
+def test_temperature__border_of_the_grid(own, temperature):
+    """Labels that are all right want no doubt, labels that are all wrong nothing but doubt."""
+    scores = np.zeros((10, 1, 2))
+    scores[:, 0, 0] = own
+    sums = HeldOutSums.from_block(scores, np.zeros(10, dtype=int))
+    found = calibrate_temperature(sums.log_losses[0], total_weight=10.0)
+    assert found.temperature == pytest.approx(temperature, rel=1e-14)
+    assert found.log_loss == pytest.approx(sums.log_losses[0].min() / 10, rel=1e-15)
+
+
+def test_temperature__certain_labels_have_no_loss_and_none_below():
+    scores = np.tile([[[1.0, 0.0]]], (10, 1, 1))
+    sums = HeldOutSums.from_block(scores, np.zeros(10, dtype=int))
+    assert sums.log_losses[0, -1] == 0.0  # it underflows long before the border
+    found = calibrate_temperature(sums.log_losses[0], total_weight=10.0)
+    assert found.log_loss == 0.0
+    assert softmax(scores[0], temperature=found.temperature)[0, 0] == pytest.approx(1, abs=1e-15)
+
+
+def test_temperature__equal_losses_everywhere():
+    sums = HeldOutSums.from_block(np.zeros((6, 1, 3)), np.array([0, 1, 2, 0, 1, 2]))
+    found = calibrate_temperature(sums.log_losses[0], total_weight=6.0)
+    assert found.log_loss == pytest.approx(np.log(3), rel=1e-14)
+    assert 1 / 1024 <= found.temperature <= 4
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 0.5, 4.0])
+def test_softmax__naive(temperature):
+    scores = draw(20)[0][:, 0]
+    probabilities = softmax(scores, temperature=temperature)
+    powers = np.exp((scores - scores.max(axis=1, keepdims=True)) / temperature)
+    np.testing.assert_allclose(
+        probabilities, powers / powers.sum(axis=1, keepdims=True), rtol=1e-12
+    )
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
+    np.testing.assert_array_equal(scores, draw(20)[0][:, 0])
+
+
+def test_softmax__far_scores_do_not_overflow():
+    assert softmax(np.array([[1e300, 0.0], [-1e300, -1e300]]), temperature=1e-3).tolist() == [
+        [1.0, 0.0],
+        [0.5, 0.5],
+    ]

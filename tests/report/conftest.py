@@ -1,0 +1,59 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.storage.run import Run
+from tests.tables import spirals, write_table
+
+# Each has a meaning in HTML or in its attributes, and the last is none that can be seen.
+LABELS = np.array(["</td><script>x", "\"a\" & 'b'", ""])
+FITTED = FitParams(n_neighbors=8, alpha=1e-6, confidence_threshold=0.95, n_parts=3)
+TUNED = TuneParams(
+    folds=3,
+    alphas=(1e-2, 1e-4, 1e-6),
+    width_factors=(0.3, 1.0),
+    kernels=("gaussian", "laplacian"),
+    search_basis=30,
+)
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory):
+    X, y = spirals(300)
+    return write_table(tmp_path_factory.mktemp("data") / "spirals.zarr", X, LABELS[y])
+
+
+@pytest.fixture(scope="session")
+def fitted(dataset, tmp_path_factory):
+    place = tmp_path_factory.mktemp("fitted") / "run.zarr"
+    return fit_dataset(dataset, place, FITTED, InlineEngine())
+
+
+@pytest.fixture(scope="session")
+def tuned(dataset, tmp_path_factory):
+    place = tmp_path_factory.mktemp("tuned") / "run.zarr"
+    return tune_dataset(dataset, place, FITTED, TUNED, InlineEngine())
+
+
+@pytest.fixture
+def altered(tmp_path):
+    """Copy a run and change the records of its stages."""
+
+    def alter(run, **records):
+        copy = Run.open(shutil.copytree(run.location, tmp_path / "altered.zarr"))
+        for stage, changes in records.items():
+            copy.finish_stage(stage, copy.stages[stage] | changes)
+        return copy
+
+    return alter
+
+
+@pytest.fixture
+def unfinished(altered, fitted):
+    run = altered(fitted)
+    run.forget("model", ())
+    return run

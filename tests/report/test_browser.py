@@ -1,0 +1,124 @@
+"""The report as a browser shows it."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from dask_nrbfn.report import write_report
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+MISSING = [str(path) for path in (CHROMIUM, DRIVER) if not path.exists()]
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # Not the page that a new tab shows, which has requests of its own.
+    "about:blank",
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"{', '.join(MISSING)} missing; install chromium, chromium-driver"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=[375, 1200])
+def width(request, browser):
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": request.param, "height": 800, "deviceScaleFactor": 1, "mobile": False},
+    )
+    return request.param
+
+
+@pytest.fixture(params=["fitted", "tuned"])
+def address(request, tmp_path):
+    path = tmp_path / "page.html"
+    write_report(request.getfixturevalue(request.param), path)
+    return path.as_uri()
+
+
+def emulate(browser, *, media="screen", scheme="light"):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def requests(browser):
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [params["request"]["url"] for params in sent]
+
+
+def test_browser__asks_for_the_page_alone(browser, address):
+    # What was asked for before.
+    requests(browser)
+    browser.get(address)
+    assert [url for url in requests(browser) if not url.startswith("data:")] == [address]
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.compatMode") == "CSS1Compat"
+
+
+def test_browser__fits_the_width(browser, address, width):
+    browser.get(address)
+    emulate(browser)
+    shown = browser.execute_script("return document.documentElement.scrollWidth")
+    assert shown <= browser.execute_script("return window.innerWidth") == width
+    # Nothing is hidden but what a scrolling region holds.
+    beyond = browser.execute_script(
+        "return [...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll, svg')"
+        " && e.getBoundingClientRect().right > window.innerWidth).map(e => e.outerHTML)"
+    )
+    assert beyond == []
+
+
+def test_browser__draws_the_charts(browser, address, width):
+    browser.get(address)
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect())"
+        ".map(r => [r.width, r.height])"
+    )
+    assert len(sizes) >= 2
+    assert all(wide > 250 and high > 150 for wide, high in sizes)
+    text = browser.execute_script(
+        "return [...document.querySelectorAll('svg text')].map(e => e.getBoundingClientRect()"
+        ".height)"
+    )
+    assert min(text) > 9
+
+
+@pytest.mark.parametrize(("media", "dark"), [("screen", True), ("print", False)])
+def test_browser__dark_on_the_screen_and_light_on_paper(browser, address, media, dark):
+    browser.get(address)
+    emulate(browser, media=media, scheme="dark")
+    colour = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)"
+    assert (max(browser.execute_script(colour)) < 64) == dark
+    text = "return getComputedStyle(document.querySelector('svg text')).fill.match(/[0-9]+/g)"
+    assert (min(map(int, browser.execute_script(text))) > 192) == dark
+    emulate(browser)
+
+
+def test_browser__prints(browser, address):
+    browser.get(address)
+    printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.stages.predict import Evaluation
+from tests.tables import spirals, write_table
+
+# So much memory is never measured in a test: what the process holds depends on the other tests.
+ROOM = {"predicted_bytes": 2**50}
+
+
+def problems(run, evaluation=None):
+    return [concern.problem for concern in find_concerns(FinishedRun.of(run), evaluation)]
+
+
+@pytest.fixture
+def quiet(altered):
+    """Copy a run with predictions that nothing exceeds and changed records."""
+
+    def alter(run, **records):
+        stages = dict.fromkeys(run.stages, ROOM)
+        return altered(run, **{name: stages[name] | records.get(name, {}) for name in stages})
+
+    return alter
+
+
+def test_concerns__none(fitted, quiet):
+    assert problems(quiet(fitted)) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "changes", "expected"),
+    [
+        ("weights", {"fitting_error": 3.25}, "The fitting error eps is 3.25: the residuals"),
+        ("basis", {"cap": 1000}, "are below the threshold 0.95; the memory allowed 1,000."),
+        (
+            "recall",
+            {"recall": 0.951, "recall_standard_error": 0.003},
+            "The search found 0.9510 +- 0.0030 of the true neighbours.",
+        ),
+        (
+            "moments",
+            {"peak_bytes": 2**31, "predicted_bytes": 2**30},
+            "Stages held more memory than predicted: moments 2.00 GiB of 1.00 GiB.",
+        ),
+    ],
+)
+def test_concerns__of_one_stage(fitted, quiet, stage, changes, expected):
+    (problem,) = problems(quiet(fitted, **{stage: changes}))
+    assert expected in problem
+
+
+@pytest.mark.parametrize(
+    ("alpha", "factor", "expected"),
+    [
+        (1e-4, 0.5, []),
+        (1e-6, 0.5, ["alpha=1e-06 is the smallest that was tried."]),
+        (1e-2, 0.5, ["alpha=0.01 is the largest that was tried."]),
+        (1e-4, 0.3, ["width_factor=0.3 is the smallest that was tried."]),
+        (1e-4, 1.0, ["width_factor=1 is the largest that was tried."]),
+    ],
+)
+def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
+    chosen = tuned.stages["search"]["chosen"] | {"width_factor": factor}
+    run = quiet(
+        tuned,
+        search={"chosen": chosen},
+        validation={"chosen": {"alpha": alpha}, "error_rate": 0.05},
+    )
+    assert problems(run) == expected
+
+
+def test_concerns__no_border_where_nothing_is_beyond():
+    X, y = spirals(150)
+    tuning = TuneParams(folds=2, alphas=(1.0, 0.5), width_factors=(1.0,), features=("plain",))
+    params = FitParams(basis="random", basis_size=20)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+    borders = [problem for problem in problems(run) if "was tried" in problem]
+    assert borders == ["alpha=0.5 is the smallest that was tried."] * (run.params.alpha == 0.5)
+
+
+def test_concerns__no_better_than_guessing(tuned, quiet):
+    found = problems(quiet(tuned, validation={"error_rate": 0.7}))
+    assert found[0].startswith("The held-out error is 70.00 %; to answer the largest class always")
+
+
+def test_concerns__small_classes(tmp_path):
+    X, y = spirals(200, n_classes=2)
+    y = np.where(np.arange(200) < 7, 2, y)
+    dataset = write_table(tmp_path / "data.zarr", X, y)
+    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
+    run = fit_dataset(dataset, tmp_path / "run.zarr", params, InlineEngine())
+    assert "Classes with fewer than 20 rows: 2 (7)." in problems(run)
+    # Another dataset has taken the place of the one that was fitted.
+    write_table(tmp_path / "data.zarr", X, y % 2, overwrite=True)
+    assert not any("fewer than" in problem for problem in problems(run))
+
+
+def test_concerns__labels_that_the_model_does_not_know(fitted, quiet):
+    confusion = ((10, 0, 0), (0, 10, 0), (0, 0, 10))
+    known = Evaluation(n_rows=30, n_errors=0, confusion=confusion, log_loss=0.1)
+    unknown = Evaluation(n_rows=34, n_errors=4, confusion=confusion, log_loss=None)
+    run = quiet(fitted)
+    assert problems(run, known) == []
+    (problem,) = problems(run, unknown)
+    assert problem == "4 of 34 evaluated rows have labels that the model does not know."

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+
+from dask_nrbfn.report.confusion import ConfusionTable
+
+
+def test_confusion__counts_shares_and_heat():
+    table = ConfusionTable.of("t", ["a", "b", "c"], [[8, 2, 0], [1, 9, 0], [0, 0, 0]])
+    a, b, c = table.lines
+    assert [cell.text for cell in a.cells] == ["8", "2", ""]
+    assert (a.n_rows, a.right) == ("10", "80.0 %")
+    assert (c.n_rows, c.right) == ("0", "-")
+    # Right labels by their share of the class, wrong ones beside the gravest.
+    assert [cell.heat for cell in a.cells] == [0.8, 1.0, 0.0]
+    assert [cell.heat for cell in b.cells] == [0.5, 0.9, 0.0]
+    assert table.pairs == [["a", "b", "2", "20.0 %"], ["b", "a", "1", "10.0 %"]]
+
+
+def test_confusion__of_weights():
+    table = ConfusionTable.of("t", ["a", "b"], [[1.25, 0.5], [0, 2.0]])
+    assert [cell.text for cell in table.lines[0].cells] == ["1.25", "0.5"]
+    assert table.lines[0].n_rows == "1.75"
+
+
+def test_confusion__without_errors():
+    table = ConfusionTable.of("t", ["a", "b"], np.diag([3, 4]))
+    assert table.pairs == []
+    assert {cell.heat for line in table.lines for cell in line.cells} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("n_classes", "in_table"), [(30, True), (31, False)])
+def test_confusion__of_many_classes_is_a_list(n_classes, in_table):
+    confusion = 50 * np.eye(n_classes)
+    confusion[3, 4], confusion[4, 3] = 2, 7
+    table = ConfusionTable.of("t", [f"class {code}" for code in range(n_classes)], confusion)
+    assert bool(table.labels) == in_table
+    assert all(bool(line.cells) == in_table for line in table.lines)
+    assert [pair[:3] for pair in table.pairs] == [
+        ["class 4", "class 3", "7"],
+        ["class 3", "class 4", "2"],
+    ]

@@ -1,0 +1,191 @@
+import re
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import MissingDataError
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from tests.tables import spirals, write_table
+
+SMALL = {"n_neighbors": 8, "alpha": 1e-6}
+
+
+def figures(text):
+    """Return the first words of each line with what stands beside them."""
+    return {line[:16].strip(): line[16:] for line in text.splitlines() if line[:16].strip()}
+
+
+def fit(**options):
+    X, y = spirals(200)
+    weights = options.pop("weights", None)
+    dataset = write_table(MemoryStore(), X, y, weights=weights)
+    return fit_dataset(dataset, MemoryStore(), FitParams(**SMALL | options), InlineEngine())
+
+
+def test_run_table__of_a_tuned_run(tuned):
+    found, stages = figures(run_table(tuned)), tuned.stages
+    assert found["run"] == str(tuned.location)
+    assert found["rows"] == "300 x 4 features, 3 classes"
+    assert found["row weights"] == "none"
+    assert found["neighbours"] == "8, exact search in 1 partition"
+    assert found["recall"].startswith("1, by an exact search")
+    n_basis = stages["basis"]["n_basis"]
+    assert found["basis"] == f"{n_basis} rows ({n_basis / 3:.1f} %), all below confidence 0.95"
+    params = tuned.params
+    assert found["features"] == f"{params.features}, {params.kernel} kernel"
+    width = stages["width"]
+    assert found["width"].startswith(f"{width['width']:.4g}, {params.width_factor:g} x mean")
+    assert found["alpha"] == f"{params.alpha:g}, of 3 tried"
+    assert found["fitting error"] == f"eps {stages['weights']['fitting_error']:.4g}"
+    assert found["spectral risk"] == f"gamma {stages['weights']['spectral_risk']:.4g}"
+    error = stages["validation"]["error_rate"]
+    assert found["held-out error"] == f"{100 * error:.2f} % of 300 rows, 3 folds"
+    assert f"at temperature {stages['validation']['temperature']:.4g}" in found["log loss"]
+    total = sum(record["seconds"] for record in stages.values())
+    assert found["time"] == f"{total:.1f} s"
+    slowest = max(stages, key=lambda name: stages[name]["seconds"])
+    assert found["slowest"].startswith(f"{slowest} ")
+    assert {"peak memory", "predicted", "workers"} <= found.keys()
+
+
+def test_run_table__about_twenty_lines_of_100_columns(tuned):
+    for text in (run_table(tuned), tuning_table(tuned)):
+        assert max(map(len, text.splitlines())) <= 100
+        assert 8 <= len(text.splitlines()) <= 30
+
+
+def test_run_table__long_paths_are_broken(dataset, tmp_path):
+    place = tmp_path / ("far-" * 20) / ("away-" * 20) / "run.zarr"
+    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
+    text = run_table(fit_dataset(dataset, place, params, InlineEngine()))
+    assert max(map(len, text.splitlines())) <= 100
+    assert str(place) in re.sub(r"\n +", "", text)
+
+
+def test_run_table__of_a_fit_without_neighbours():
+    found = figures(run_table(fit(basis="random", basis_size=20)))
+    assert found["basis"] == "20 rows (10.0 %), drawn evenly"
+    absent = {"neighbours", "recall", "low confidence", "held-out error", "log loss"}
+    assert not absent & found.keys()
+    assert found["alpha"] == "1e-06"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"basis": "kmeans", "basis_size": 20}, "20 k-means centres"),
+        ({"basis_size": 20}, "20 rows (10.0 %), the least confident"),
+        ({"basis_size": 20, "basis_rule": "uniform"}, "a draw below confidence 0.9"),
+    ],
+)
+def test_run_table__says_where_the_basis_is_from(options, words):
+    assert figures(run_table(fit(**options)))["basis"].endswith(words)
+
+
+def test_run_table__of_a_given_basis():
+    X, y = spirals(200)
+    params = given_basis(FitParams(**SMALL), X[:15])
+    dataset = write_table(MemoryStore(), X, y)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=X[:15])
+    assert figures(run_table(run))["basis"] == "15 given rows"
+
+
+def test_run_table__says_what_weighs_the_rows():
+    balanced = figures(run_table(fit(class_weight="balanced")))["row weights"]
+    assert balanced == "balanced classes, 200 in all"
+    own = figures(run_table(fit(weights=np.full(200, 1.5))))["row weights"]
+    assert own == "their own, 300 in all"
+
+
+def test_run_table__an_audited_search():
+    rows = np.random.default_rng(0).normal(size=(900, 10))
+    dataset = write_table(MemoryStore(), rows, np.arange(900) % 2)
+    params = FitParams(
+        n_neighbors=10, neighbors="exact", n_partitions=8, overlap=1, basis_size=30, alpha=1e-4
+    )
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), min_recall=0.0)
+    audit = run.stages["recall"]
+    found = figures(run_table(run))
+    assert found["recall"] == (
+        f"{audit['recall']:.4f} +- {audit['recall_standard_error']:.4f}, 900 rows audited"
+    )
+    assert found["neighbours"] == "10, exact search in 8 partitions"
+    assert "of the true neighbours. Raise overlap" in " ".join(run_table(run).split())
+
+
+def test_run_table__of_an_unfinished_run(unfinished):
+    with pytest.raises(MissingDataError, match="is not finished: it has no model yet") as caught:
+        run_table(unfinished)
+    assert caught.value.remedy.startswith("Finish it with fit")
+
+
+def test_tuning_table__marks_what_was_chosen(tuned):
+    text = tuning_table(tuned)
+    combinations, penalties = text.split("\n\n")
+    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 30\n")
+    assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
+    (marked,) = [line for line in combinations.splitlines() if line.startswith("*")]
+    # The best comes first.
+    assert combinations.splitlines()[2] == marked
+    params = tuned.params
+    assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
+    (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
+    validation, weights = tuned.stages["validation"], tuned.stages["weights"]
+    assert marked.split() == [
+        "*",
+        f"{params.alpha:g}",
+        f"{100 * validation['error_rate']:.2f}",
+        "%",
+        f"{validation['log_loss']:.4f}",
+        f"{validation['temperature']:.4g}",
+        f"{weights['fitting_error']:.4g}",
+        f"{weights['spectral_risk']:.4g}",
+    ]
+
+
+def test_tuning_table__shows_the_ten_best(altered, tuned):
+    tried = tuned.stages["search"]["tried"] * 3
+    shown = tuning_table(altered(tuned, search={"tried": tried})).split("\n\n")[0].splitlines()
+    assert shown[0].startswith("24 combinations tried (10 best)")
+    assert len(shown) == 12
+    errors = [float(re.search(r"([\d.]+) %", line)[1]) for line in shown[2:]]
+    assert errors == sorted(errors)
+
+
+def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
+    path = tuned.stages["path"]["path"]
+    # The largest penalty is not chosen: its figures go.
+    gone = {"alpha": path[0]["alpha"], "fitting_error": None, "spectral_risk": None}
+    judged = tuned.stages["validation"]["path"]
+    lost = dict.fromkeys(judged[0]) | {"alpha": judged[0]["alpha"]}
+    run = altered(tuned, path={"path": [gone, *path[1:]]}, validation={"path": [lost, *judged[1:]]})
+    line = tuning_table(run).split("\n\n")[1].splitlines()[2]
+    assert line.split() == ["0.01", "-", "-", "-", "-", "-"]
+    assert "singular at alpha=0.01" in run_table(run)
+
+
+def test_tuning_table__of_penalties_alone():
+    X, y = spirals(200)
+    tuning = TuneParams(folds=2, alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",))
+    params = FitParams(**SMALL, basis="random", basis_size=20)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+    assert "search" not in run.stages
+    assert tuning_table(run).startswith("2 alphas compared on 200 held-out rows, 2 folds\n")
+
+
+def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):
+    tuning = TuneParams(alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",))
+    params = FitParams(**SMALL, basis="random", basis_size=20)
+    place = tmp_path / "run.zarr"
+    run = tune_dataset(dataset, place, params, tuning, InlineEngine(), validation=dataset)
+    assert "300 held-out rows, a validation dataset\n" in tuning_table(run)
+
+
+def test_tuning_table__of_a_run_that_was_not_tuned(fitted):
+    with pytest.raises(MissingDataError, match="fitted without tuning"):
+        tuning_table(fitted)

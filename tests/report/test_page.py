@@ -1,0 +1,188 @@
+import os
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.report import write_report
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset
+from tests.report.conftest import LABELS
+from tests.tables import spirals, write_table
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements, their attributes, ids, and the text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.ids, self.attributes, self.words = [], Counter(), [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def page_of(tmp_path):
+    def write(run, **options):
+        write_report(run, tmp_path / "page.html", **options)
+        return Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+
+    return write
+
+
+def test_page__of_a_tuned_run(page_of, tuned):
+    page = page_of(tuned)
+    assert page.tags["h1"] == 1
+    assert page.tags["svg"] == page.tags["figure"] == 4
+    for heading in (
+        "Worth a look",
+        "What was fitted, and on what",
+        "Which classes are taken for which",
+        "What was tried",
+        "How sure the rows are",
+        "What it took",
+    ):
+        assert heading in page.text
+    n_below = tuned.stages["confidence"]["n_below_threshold"]
+    assert f"{n_below} rows are below the threshold 0.95" in page.text
+    assert f"of {tuned.n_rows} rows, 3 folds" in page.text
+    for stage in tuned.stages:
+        assert stage in page.words
+    place = [1e-2, 1e-4, 1e-6].index(tuned.params.alpha)
+    for rows in tuned.read("validation/confusion")[place].diagonal():
+        assert f"{rows:.0f}" in page.words
+
+
+def test_page__of_a_fitted_run(page_of, fitted):
+    page = page_of(fitted)
+    assert page.tags["svg"] == 2
+    assert "What was tried" not in page.text
+    assert "Which classes" not in page.text
+    least = fitted.read("confidence/values").argmin()
+    assert str(least) in page.words
+
+
+def test_page__of_a_random_basis(page_of):
+    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
+    dataset = write_table(MemoryStore(), *spirals(150))
+    page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
+    assert page.tags["svg"] == 0
+    assert "How sure the rows are" not in page.text
+    assert "20 rows (13.3\xa0%), drawn evenly" in " ".join(page.words)
+
+
+def test_page__needs_nothing_beside_itself(page_of, tuned, tmp_path):
+    page = page_of(tuned)
+    assert not {"script", "iframe", "object", "embed", "img"} & page.tags.keys()
+    allowed = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    for name, value in page.attributes:
+        assert not name.startswith("on")
+        if name in ("src", "href", "xlink:href"):
+            assert value.startswith(("#", "data:"))
+        elif value is not None:
+            assert "://" not in value or value in allowed
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "@import" not in text
+    assert "url(http" not in text
+
+
+def test_page__can_be_read_aloud(page_of, tuned):
+    page = page_of(tuned)
+    assert ("lang", "en") in page.attributes
+    assert len(set(page.ids)) == len(page.ids)
+    named = [value for name, value in page.attributes if name == "aria-labelledby"]
+    assert {part for value in named for part in value.split()} <= set(page.ids)
+    assert all(value for name, value in page.attributes if name == "scope")
+
+
+def test_page__labels_are_text(page_of, tuned, tmp_path):
+    page = page_of(tuned)
+    for label in ["(empty)", *LABELS[:2]]:
+        assert label in page.words
+        assert ("title", label) in page.attributes
+    assert "<script" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_page__of_an_evaluation(page_of, fitted, dataset):
+    evaluation = evaluate_dataset(fitted.location, dataset, InlineEngine())
+    page = page_of(fitted, evaluation=evaluation)
+    assert "Evaluated rows of each class" in page.text
+    assert f"{100 * evaluation.error_rate:.2f}\xa0% wrong of 300 rows" in " ".join(page.words)
+    for row in evaluation.confusion:
+        assert str(max(row)) in page.words
+
+
+def test_page__an_evaluation_of_another_model(fitted, tmp_path):
+    other = Evaluation(n_rows=2, n_errors=0, confusion=((1, 0), (0, 1)), log_loss=0.1)
+    with pytest.raises(ParameterError, match="the evaluation has 2 classes, the run 3"):
+        write_report(fitted, tmp_path / "page.html", evaluation=other)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_page__is_the_same_each_time(tuned, tmp_path):
+    for name in ("a.html", "b.html"):
+        write_report(tuned, tmp_path / name)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_page__of_an_unfinished_run(unfinished, tmp_path):
+    target = tmp_path / "page.html"
+    target.write_text("old")
+    with pytest.raises(MissingDataError, match="is not finished: it has no model yet"):
+        write_report(unfinished, target)
+    assert target.read_text() == "old"
+
+
+def test_page__stays_until_the_new_one_is_complete(fitted, tmp_path, monkeypatch):
+    target = tmp_path / "page.html"
+    target.write_text("old")
+
+    def refuse(source, place):
+        assert "</html>" in source.read_text(encoding="utf-8")
+        raise PermissionError(place)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(PermissionError):
+        write_report(fitted, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert target.read_text() == "old"
+
+
+def test_page__many_classes(page_of):
+    X, y = spirals(310, n_classes=31)
+    params = FitParams(basis="random", basis_size=40, alpha=1e-6)
+    dataset = write_table(MemoryStore(), X, y)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+    evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
+    page = page_of(run, evaluation=evaluation)
+    assert "the most frequent confusions of 31 classes" in page.text

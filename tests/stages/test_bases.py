@@ -1,0 +1,306 @@
+"""Bases that are drawn, clustered or given."""
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.numeric.confidence import hash_rows
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+TUNING = TuneParams(
+    folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0, 0.3), features=("normalized",), search_basis=8
+)
+
+
+def fit(X, y, params, *, basis=None, tuning=None, place=None, engine=None, **options):
+    """Return the finished run of a fit, or of its tuning."""
+    dataset = write_table(MemoryStore(), X, y, **options)
+    place, engine = place or MemoryStore(), engine or InlineEngine()
+    if tuning is None:
+        return fit_dataset(dataset, place, params, engine, basis=basis)
+    return tune_dataset(dataset, place, params, tuning, engine, basis=basis)
+
+
+def sorted_rows(rows):
+    return rows[np.lexsort(rows.T)]
+
+
+def params_of(basis, size=30, **values):
+    return FitParams(**({"basis": basis, "basis_size": size, "alpha": 1e-3} | values))
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+@pytest.mark.parametrize("basis", ["random", "kmeans"])
+def test_bases__need_no_neighbors(basis, tuning):
+    # Fewer rows than n_neighbors, which matters to rows of low confidence alone.
+    X, y = spirals(20)
+    run = fit(X, y, params_of(basis, 6, n_neighbors=50), tuning=tuning)
+    assert not {"neighbors", "recall", "confidence"} & set(run.stages)
+    assert run.basis_size() == 6
+    assert Model.load(run.location).scores(X).shape == (20, 3)
+
+
+@pytest.mark.parametrize("basis", ["random", "kmeans"])
+def test_bases__need_a_size(basis):
+    with pytest.raises(ParameterError, match=f"basis={basis} has no size. Give basis_size too"):
+        FitParams(basis=basis)
+
+
+@pytest.mark.parametrize("basis", ["random", "kmeans"])
+def test_bases__more_than_the_distinct_rows(basis):
+    X, y = spirals(30)
+    X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
+    with pytest.raises(ParameterError, match=r"basis_size is 31, X has 30 distinct rows\."):
+        fit(X, y, params_of(basis, 31))
+    assert fit(X, y, params_of(basis, 30)).basis_size() == 30
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 200])
+def test_random__the_rows_of_the_least_hashes(chunk_rows):
+    X, y = spirals(200)
+    run = fit(X, y, params_of("random", seed=3), chunk_rows=chunk_rows)
+    rows = run.read("basis/rows")
+    expected = np.sort(np.argsort(hash_rows(X, seed=3))[:30])
+    # All three classes are among them, so that none has to give a row of its own.
+    assert rows.tolist() == expected.tolist()
+    np.testing.assert_array_equal(run.read("basis/values"), X[rows])
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_random__order_of_rows_is_free(tuning):
+    X, y = spirals(200)
+    X[150:] = X[:50]
+    order = np.random.default_rng(1).permutation(200)
+    first, second = (
+        fit(X[rows], y[rows], params_of("random"), tuning=tuning) for rows in (range(200), order)
+    )
+    np.testing.assert_array_equal(
+        sorted_rows(first.read("basis/values")), sorted_rows(second.read("basis/values"))
+    )
+
+
+def test_random__every_class_has_a_row():
+    X, y = spirals(400)
+    y[:2] = 9  # at this seed none of them is among the 12 of the least hashes
+    drawn = np.argsort(hash_rows(X, seed=0))[:12]
+    assert 9 not in y[drawn]
+    rows = fit(X, y, params_of("random", 12)).read("basis/rows")
+    assert len(rows) == len(set(rows)) == 12
+    assert set(y[rows]) == {0, 1, 2, 9}
+
+
+def test_random__seeds_differ():
+    X, y = spirals(200)
+    rows = [set(fit(X, y, params_of("random", seed=seed)).read("basis/rows")) for seed in (0, 1)]
+    # Thirty of 200 twice have four or five in common.
+    assert len(rows[0] & rows[1]) < 15
+
+
+@pytest.mark.parametrize("scale", ["none", "standard", "unit"])
+def test_kmeans__order_of_rows_is_free(scale):
+    X, y = spirals(300)
+    order = np.random.default_rng(1).permutation(300)
+    X = X * [1, 10, 100, 0.1] + [0, 5, -3, 7]
+    first, second = (
+        fit(X[rows], y[rows], params_of("kmeans", 10, scale=scale)).read("basis/values")
+        for rows in (range(300), order)
+    )
+    np.testing.assert_allclose(sorted_rows(first), sorted_rows(second), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["none", "standard", "unit"])
+def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
+    # Clusters so far apart that there is no doubt which rows belong together.
+    rng = np.random.default_rng(0)
+    angles = 2 * np.pi * np.arange(6) / 6
+    centres = 10 * np.column_stack([np.cos(angles), np.sin(angles), angles])
+    X = np.repeat(centres, 40, axis=0) + rng.normal(scale=0.1, size=(240, 3))
+    X = (X * [1, 5, 0.2])[rng.permutation(240)]
+    run = fit(X, np.arange(240) % 2, params_of("kmeans", 6, scale=scale, seed=5))
+    model = Model.load(run.location)
+    rows = model.scaling.apply(X)
+    nearest = np.linalg.norm(rows[:, None] - model.basis, axis=2).argmin(axis=1)
+    assert np.bincount(nearest, minlength=6).tolist() == [40] * 6
+    means = np.array([rows[nearest == centre].mean(axis=0) for centre in range(6)])
+    # Steps on batches end near the means, within the spread of the rows.
+    spread = max(rows[nearest == centre].std(axis=0).max() for centre in range(6))
+    assert np.abs(model.basis - means).max() < spread
+    if scale == "unit":
+        np.testing.assert_allclose(np.linalg.norm(model.basis, axis=1), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_kmeans__same_again_and_other_with_another_seed(tuning):
+    X, y = spirals(200)
+    same = [fit(X, y, params_of("kmeans", 10), tuning=tuning, chunk_rows=n) for n in (200, 33)]
+    assert same[0].read("basis/values").tobytes() == same[1].read("basis/values").tobytes()
+    other = fit(X, y, params_of("kmeans", 10, seed=1), tuning=tuning)
+    assert not np.allclose(
+        sorted_rows(other.read("basis/values")), sorted_rows(same[0].read("basis/values"))
+    )
+
+
+def test_kmeans__whole_numbers():
+    X, y = spirals(200)
+    whole = np.rint(20 * X + 100).astype(np.uint8)
+    basis = fit(whole, y, params_of("kmeans", 10, scale="standard")).read("basis/values")
+    assert basis.dtype == np.float64
+    assert np.any(basis != np.rint(basis))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16])
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_given__rows_become_the_basis(dtype, scale):
+    X, y = spirals(120)
+    basis = (20 * np.random.default_rng(0).normal(size=(11, 4))).astype(dtype)
+    params = given_basis(FitParams(alpha=1e-3, scale=scale), basis)
+    run = fit(20 * X, y, params, basis=basis)
+    np.testing.assert_array_equal(run.read("basis/values"), basis)
+    assert run.read("basis/rows").tolist() == [-1] * 11
+    model = Model.load(run.location)
+    np.testing.assert_array_equal(model.basis, model.scaling.apply(basis))
+
+
+def test_given__may_be_more_than_the_rows_or_fewer_than_the_classes():
+    X, y = spirals(12)
+    for basis in (np.random.default_rng(0).normal(size=(20, 4)), X[:1]):
+        run = fit(X, y, given_basis(FitParams(alpha=1e-3), basis), basis=basis)
+        assert run.basis_size() == len(basis)
+
+
+def test_given__equals_the_basis_that_a_fit_chose():
+    X, y = spirals(200)
+    chosen = fit(X, y, FitParams(alpha=1e-3, basis_size=25))
+    basis = chosen.read("basis/values")
+    again = fit(X, y, given_basis(FitParams(alpha=1e-3), basis), basis=basis)
+    for name in ("weights/values", "moments/packed_gram"):
+        assert again.read(name).tobytes() == chosen.read(name).tobytes()
+
+
+def test_given__tuned():
+    X, y = spirals(200)
+    basis = X[::10]
+    run = fit(X, y, given_basis(FitParams(), basis), basis=basis, tuning=TUNING)
+    assert len(run.stages["search"]["tried"]) == 2
+    assert run.stages["search"]["n_basis"] == 8
+    drawn = run.read("search/basis_least-confident").tolist()
+    assert len(drawn) == 8
+    assert all(row in basis.tolist() for row in drawn)
+    np.testing.assert_array_equal(run.read("basis/values"), basis)
+
+
+BAD = {
+    "one dimension": np.ones(4),
+    "text": np.array([["a"] * 4] * 3),
+    "objects": np.array([[None] * 4] * 3),
+    "nan": np.array([[1.0, 2.0, np.nan, 3.0]]),
+    "infinite": np.array([[1.0, 2.0, np.inf, 3.0]]),
+    "booleans": np.ones((3, 4), dtype=bool),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_given__values_that_are_no_basis(kind):
+    with pytest.raises(ParameterError, match=r"the basis has dtype .* Give finite numbers"):
+        given_basis(FitParams(), BAD[kind])
+
+
+def test_given__no_rows():
+    with pytest.raises(ParameterError, match="basis_size is 0"):
+        given_basis(FitParams(), np.empty((0, 4)))
+
+
+def test_given__another_size():
+    basis = np.ones((3, 4))
+    assert given_basis(FitParams(basis_size=3), basis).basis_size == 3
+    with pytest.raises(ParameterError, match="basis_size is 5, but 3 basis rows are given"):
+        given_basis(FitParams(basis_size=5), basis)
+
+
+def test_given__named_by_value():
+    basis = np.arange(12.0).reshape(3, 4)
+    name = given_basis(FitParams(), basis).basis
+    assert given_basis(FitParams(), np.asfortranarray(basis)).basis == name
+    assert given_basis(FitParams(), basis.astype(np.int8)).basis == name
+    assert given_basis(FitParams(), basis.tolist()).basis == name
+    assert given_basis(FitParams(), basis.reshape(4, 3)).basis != name
+    assert given_basis(FitParams(), basis[::-1]).basis != name
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_given__mistakes_are_refused_before_any_task(tuning):
+    X, y = spirals(40)
+    basis, idle = X[:5], CountingEngine(0)
+    named = given_basis(FitParams(), basis)
+    wide = np.ones((5, 6))
+    for params, rows, message in [
+        (given_basis(FitParams(), wide), wide, "the basis rows have 6 columns, X has 4"),
+        (named, None, "the basis rows are not there"),
+        (named, X[1:6], "params do not name the basis rows that are given"),
+        (FitParams(n_neighbors=5), basis, "params do not name the basis rows that are given"),
+        (params_of("random", 5), basis, "params do not name the basis rows that are given"),
+    ]:
+        place = MemoryStore()
+        with pytest.raises(ParameterError, match=message):
+            fit(X, y, params, basis=rows, tuning=tuning, engine=idle, place=place)
+        assert not place._store_dict
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_given__stopped_after_any_task_ends_with_the_same_bits(tmp_path, tuning):
+    X, y = spirals(100)
+    basis = X[::12]
+    params = given_basis(FitParams(alpha=1e-3, n_parts=2), basis)
+    expected = Model.load(fit(X, y, params, basis=basis, tuning=tuning).location)
+    for n_tasks in (0, 2, 3, 5):
+        place = tmp_path / f"run{n_tasks}"
+        with pytest.raises(StoppedError):
+            fit(
+                X,
+                y,
+                params,
+                basis=basis,
+                tuning=tuning,
+                place=place,
+                engine=CountingEngine(n_tasks),
+            )
+        with pytest.raises(ParameterError, match="the basis rows are not there"):
+            fit(X, y, params, tuning=tuning, place=place)
+        run = fit(X, y, params, basis=basis, tuning=tuning, place=place)
+        assert Model.load(run.location).digest() == expected.digest()
+
+
+def test_given__other_rows_are_another_run(tmp_path):
+    X, y = spirals(60)
+    basis, other = X[:5], X[5:10]
+    fit(X, y, given_basis(FitParams(), basis), basis=basis, place=tmp_path / "run")
+    with pytest.raises(RunMismatchError, match="basis=given:"):
+        fit(X, y, given_basis(FitParams(), other), basis=other, place=tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "half written"])
+def test_given__damaged_rows_are_written_again(tmp_path, damage):
+    X, y = spirals(100)
+    basis = X[::12]
+    params, place = given_basis(FitParams(alpha=1e-3), basis), tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit(X, y, params, basis=basis, place=place, engine=CountingEngine(1))
+    chunk = place / "given" / "values" / "c" / "0" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[3] ^= 1
+    if damage == "flipped":
+        chunk.write_bytes(content)
+    else:
+        chunk.unlink()
+    if damage == "half written":
+        (place / "given" / "values" / "zarr.json").unlink()
+    run = fit(X, y, params, basis=basis, place=place)
+    np.testing.assert_array_equal(Run.open(place).read("basis/values"), basis)
+    assert "model" in run.stages

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+import zarr
+
+from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.stages.ingest import ingest_arrays
+
+CHANGED = "rows, labels or weights are not the ones that ingest wrote."
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    X, y, weights = np.eye(23), np.arange(23) % 3, np.arange(23) + 0.5
+    return ingest_arrays(X, y, tmp_path / "data", weights=weights, chunk_rows=6)
+
+
+def stored_weights(dataset):
+    return zarr.open_array(f"{dataset.location}/weights", mode="r+")
+
+
+def test_check_dataset__sound_with_weights(dataset):
+    report = check_dataset(dataset)
+    assert (report.n_chunks, report.problems) == (4, ())
+
+
+def test_check_dataset__missing_and_damaged_chunks_of_weights(tmp_path, dataset):
+    (tmp_path / "data/weights/c/1").unlink()
+    damaged = tmp_path / "data/weights/c/3"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    first, second = check_dataset(dataset).problems
+    assert "weights/c/1" in first
+    assert "is missing" in first
+    assert "rows 18 to 24 of" in second
+    assert "data/weights cannot be read" in second
+
+
+@pytest.mark.parametrize("value", [0.0, -2.0, np.nan, np.inf])
+def test_check_dataset__weights_that_are_not_above_0(dataset, value):
+    stored_weights(dataset)[[4, 5, 20]] = value
+    problems = check_dataset(dataset).problems
+    assert problems == (
+        f"weights has {value} in row 4 (the first is 0).",
+        f"weights has {value} in row 20 (the first is 0).",
+        CHANGED,
+    )
+
+
+def test_check_dataset__weights_that_ingest_did_not_write(dataset):
+    weights = stored_weights(dataset)
+    weights[7] = np.nextafter(weights[7], np.inf)
+    assert check_dataset(dataset).problems == (CHANGED,)
+
+
+def test_check_dataset__wrong_rows_do_not_hide_wrong_weights(dataset):
+    stored_weights(dataset)[2] = -1
+    zarr.open_array(f"{dataset.location}/X", mode="r+")[1, 0] = np.nan
+    assert check_dataset(dataset).problems == (
+        "X has nan in row 1, column 0.",
+        "weights has -1.0 in row 2 (the first is 0).",
+        CHANGED,
+    )

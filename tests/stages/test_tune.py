@@ -1,0 +1,699 @@
+"""Tuning: what is tried, how it is judged, and what becomes of it when it is interrupted."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import (
+    DataError,
+    IllConditionedError,
+    MemoryBudgetError,
+    ParameterError,
+    RunMismatchError,
+)
+from dask_nrbfn.numeric.folds import folds_of_rows
+from dask_nrbfn.numeric.held_out import softmax
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.describe import describe_tuning
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.reference import reference_activations, reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+# Penalties at which the weights do not amplify the order of the sums.
+ALPHAS = (0.1, 1e-2, 1e-4)
+PARAMS = FitParams(basis="random", basis_size=30)
+ONE = TuneParams(folds=3, alphas=ALPHAS, width_factors=(0.3,), features=("normalized",))
+TWO = replace(ONE, width_factors=(1.0, 0.3), search_basis=10)
+# Two parts of two folds, and two combinations.
+CUT, SMALL = replace(PARAMS, n_parts=2), replace(TWO, folds=2, alphas=(1e-2, 1e-4))
+CUT_TASKS = {
+    "columns": 2,
+    "sample": 1,
+    "search": 2,
+    "basis": 1,
+    "width": 2,
+    "moments": 2,
+    "combine": 1,
+    "path": 3,
+    "validation": 2,
+    "weights": 1,
+    # Writing it and reading it.
+    "model": 2,
+}
+
+
+def tune(X, y, params=PARAMS, tuning=ONE, *, engine=None, place=None, validation=None, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    place, engine = place or MemoryStore(), engine or InlineEngine()
+    return tune_dataset(dataset, place, params, tuning, engine, validation=validation)
+
+
+def outcome(run):
+    """Return everything that a run has found, bit by bit."""
+    names = ("basis/values", "moments/packed_gram", "weights/values", "validation/confusion")
+    bits = [run.read(name).tobytes() for name in names]
+    return bits, describe_tuning(run), Model.load(run.location).digest()
+
+
+def assert_near(run, other):
+    """The same choice, and figures up to the order of the sums."""
+    found, expected = describe_tuning(run), describe_tuning(other)
+    assert found["chosen"].keys() == expected["chosen"].keys()
+    for name, value in expected["chosen"].items():
+        assert found["chosen"][name] == (
+            value if isinstance(value, str) else pytest.approx(value, rel=1e-8)
+        )
+    for entries in ("tried", "path"):
+        for entry, twin in zip(found[entries], expected[entries], strict=True):
+            assert entry == {
+                name: value if isinstance(value, str) else pytest.approx(value, rel=1e-8)
+                for name, value in twin.items()
+            }
+    models = [Model.load(each.location) for each in (run, other)]
+    np.testing.assert_allclose(models[0].weights, models[1].weights, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+@pytest.mark.parametrize("n_parts", [1, 4])
+def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
+    X, y = spirals(300)
+    run = tune(X, y, replace(PARAMS, n_parts=n_parts), replace(ONE, folds=4, features=(features,)))
+    folds = folds_of_rows(0, 300, n_folds=4, seed=0)
+    Phi = read_features(run).activations(X)
+    for fold in (None, 0, 1, 2, 3):
+        others = np.ones(300, dtype=bool) if fold is None else folds != fold
+        direct = Moments.from_block(Phi[others], y[others], n_classes=3)
+        found = read_moments(run, without=fold)
+        for name in ("packed_gram", "cross", "class_weights"):
+            expected = getattr(direct, name)
+            np.testing.assert_allclose(
+                getattr(found, name), expected, rtol=1e-12, atol=1e-14 * expected.max()
+            )
+    assert len(np.unique(folds)) == 4
+
+
+def naive_scores(X, y, basis, *, factor, alpha, folds):
+    """Return the scores of every row by the rows of the other folds, with nothing but numpy."""
+    width = factor * reference_distances(X, basis).mean()
+    Phi, F = reference_activations(X, basis, width), np.eye(y.max() + 1)[y]
+    scores = np.empty(F.shape)
+    for fold in np.unique(folds):
+        held_out = folds == fold
+        own, targets = Phi[~held_out], F[~held_out]
+        gram = own.T @ own
+        penalized = gram + alpha * np.trace(gram) * np.eye(len(gram))
+        scores[held_out] = Phi[held_out] @ np.linalg.solve(penalized, own.T @ targets)
+    return scores
+
+
+def naive_log_loss(scores, y, temperature):
+    probabilities = softmax(scores, temperature=temperature)
+    return -np.mean(np.log(probabilities[np.arange(len(y)), y]))
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_validation__equals_a_recomputation(seed):
+    X, y = spirals(160)
+    run = tune(X, y, replace(PARAMS, n_parts=3, seed=seed), chunk_rows=37)
+    folds = folds_of_rows(0, 160, n_folds=3, seed=seed)
+    basis, record = run.read("basis/values"), run.stages["validation"]
+    confusions = run.read("validation/confusion")
+    for entry, confusion in zip(record["path"], confusions, strict=True):
+        scores = naive_scores(X, y, basis, factor=0.3, alpha=entry["alpha"], folds=folds)
+        labels = scores.argmax(axis=1)
+        assert entry["error_rate"] == pytest.approx(np.mean(labels != y), abs=1e-12)
+        expected = np.zeros((3, 3))
+        np.add.at(expected, (y, labels), 1)
+        np.testing.assert_array_equal(confusion, expected)
+        # The loss is read off a parabola.
+        loss = naive_log_loss(scores, y, entry["temperature"])
+        assert entry["log_loss"] == pytest.approx(loss, rel=1e-2)
+        for factor in (0.8, 1.25):
+            assert loss < naive_log_loss(scores, y, factor * entry["temperature"])
+    fewest = min(entry["error_rate"] for entry in record["path"])
+    best = [entry for entry in record["path"] if entry["error_rate"] == fewest][0]
+    assert record["chosen"] == {"alpha": best["alpha"]}
+    model = Model.load(run.location)
+    assert model.params.alpha == best["alpha"]
+    assert model.temperature == best["temperature"]
+    Phi, F = reference_activations(X, basis, model.width), np.eye(3)[y]
+    penalized = Phi.T @ Phi + best["alpha"] * np.sum(Phi**2) * np.eye(30)
+    expected = np.linalg.solve(penalized, Phi.T @ F).T
+    np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_search__equals_a_recomputation():
+    X, y = spirals(160)
+    run = tune(X, y, tuning=TWO, chunk_rows=37)
+    basis, record = run.read("search/basis_least-confident"), run.stages["search"]
+    assert (record["n_rows"], record["n_basis"]) == (160, 10) == (160, len(basis))
+    folds = folds_of_rows(0, 160, n_folds=3, seed=0)
+    for entry, factor in zip(record["tried"], (1.0, 0.3), strict=True):
+        assert entry["width_factor"] == factor
+        errors = [
+            np.mean(
+                naive_scores(X, y, basis, factor=factor, alpha=alpha, folds=folds).argmax(axis=1)
+                != y
+            )
+            for alpha in ALPHAS
+        ]
+        assert entry["error_rate"] == pytest.approx(min(errors), abs=1e-12)
+        assert entry["alpha"] == ALPHAS[int(np.argmin(errors))]
+    best = min(record["tried"], key=lambda entry: entry["error_rate"])
+    assert record["chosen"]["width_factor"] == run.params.width_factor == best["width_factor"]
+    width = run.params.width_factor * run.stages["width"]["mean_distance"]
+    assert run.stages["width"]["width"] == pytest.approx(width)
+
+
+def test_search__of_some_rows():
+    X, y = spirals(200)
+    run = tune(X, y, tuning=replace(TWO, search_rows=90), chunk_rows=41)
+    rows = run.read("search/rows")
+    assert len(rows) == len(set(rows)) == 90
+    assert rows.tolist() == sorted(rows)
+    np.testing.assert_array_equal(run.read("search/X"), X[rows])
+    np.testing.assert_array_equal(run.read("search/codes"), y[rows])
+
+
+def test_search__every_combination():
+    X, y = spirals(120)
+    tuning = replace(
+        ONE, width_factors=(0.3, 1.0), features=("plain", "normalized"),
+        kernels=("gaussian", "laplacian"), search_basis=10,
+    )  # fmt: skip
+    run = tune(X, y, tuning=tuning)
+    tried = describe_tuning(run)["tried"]
+    names = ("features", "kernel", "width_factor", "basis_rule")
+    assert len({tuple(entry[name] for name in names) for entry in tried}) == len(tried) == 8
+    assert [entry["width_factor"] for entry in tried[:2]] == [1.0, 0.3]
+    best = min(tried, key=lambda entry: entry["error_rate"])
+    assert all(getattr(run.params, name) == best[name] for name in names)
+    model = Model.load(run.location)
+    assert (model.params.features, model.params.kernel) == (best["features"], best["kernel"])
+
+
+def test_search__a_single_combination_is_taken():
+    X, y = spirals(120)
+    tuning = replace(ONE, features=("plain",), kernels=("laplacian",), width_factors=(0.55,))
+    run = tune(X, y, tuning=tuning)
+    assert "search" not in run.stages
+    assert describe_tuning(run)["tried"] == []
+    params = Model.load(run.location).params
+    assert (params.features, params.kernel, params.width_factor) == ("plain", "laplacian", 0.55)
+    mean = reference_distances(X, run.read("basis/values")).mean()
+    assert run.stages["width"]["width"] == pytest.approx(0.55 * mean, rel=1e-10)
+
+
+@pytest.mark.parametrize("rules", [("least-confident", "uniform"), ("uniform",)])
+def test_search__rules_of_the_basis(rules):
+    X, y = spirals(200)
+    params = FitParams(basis_size=25, n_neighbors=10, confidence_threshold=1.0)
+    tuning = replace(ONE, basis_rules=rules, search_basis=12)
+    run = tune(X, y, params, tuning)
+    rule = run.params.basis_rule
+    if len(rules) == 2:
+        tried = run.stages["search"]["tried"]
+        assert [entry["basis_rule"] for entry in tried] == list(rules)
+        assert rule == min(tried, key=lambda entry: entry["error_rate"])["basis_rule"]
+        bases = [run.read(f"search/basis_{name}").tolist() for name in rules]
+        assert bases[0] != bases[1]
+        for basis in bases:
+            assert len(basis) == 12
+            assert all(row in X.tolist() for row in basis)
+    else:
+        assert "search" not in run.stages
+        assert rule == "uniform"
+    plain = fit_dataset(
+        write_table(MemoryStore(), X, y),
+        MemoryStore(),
+        replace(params, basis_rule=rule, alpha=1e-2),
+        InlineEngine(),
+    )
+    assert run.read("basis/rows").tolist() == plain.read("basis/rows").tolist()
+
+
+def test_search__rules_do_not_matter_without_a_size():
+    X, y = spirals(150)
+    both = replace(ONE, basis_rules=("least-confident", "uniform"))
+    run = tune(X, y, FitParams(n_neighbors=10), both)
+    assert "search" not in run.stages
+    run = tune(X, y, FitParams(n_neighbors=10), replace(both, width_factors=(1.0, 0.3)))
+    assert len(run.stages["search"]["tried"]) == 2
+
+
+@settings(max_examples=5, deadline=None)
+@given(chunk_rows=st.integers(1, 60), n_parts=st.integers(1, 4))
+def test_tune__any_chunks(chunk_rows, n_parts):
+    X, y = spirals(50)
+    params = replace(PARAMS, n_parts=n_parts)
+    at_once = tune(X, y, params, SMALL)
+    cut = tune(X, y, params, SMALL, chunk_rows=chunk_rows)
+    assert outcome(cut) == outcome(at_once)
+    assert_near(cut, tune(X, y, replace(PARAMS, n_parts=1), SMALL))
+
+
+def test_tune__engines_agree(tmp_path, two_workers):
+    X, y = spirals(400)
+    dataset = write_table(tmp_path / "data", X, y, chunk_rows=90)
+    judged = write_table(tmp_path / "judged", *spirals(150, seed=1), chunk_rows=40)
+    params = FitParams(basis_size=40, n_neighbors=10, n_parts=3)
+    tuning = replace(TWO, basis_rules=("least-confident", "uniform"))
+    for name, validation in (("folds", None), ("judged", judged)):
+        runs = []
+        with threadpool_limits(1):
+            for engine, suffix in ((InlineEngine(), "here"), (two_workers, "there")):
+                place = tmp_path / f"{name} {suffix}"
+                runs.append(
+                    tune_dataset(dataset, place, params, tuning, engine, validation=validation)
+                )
+        assert outcome(runs[0]) == outcome(runs[1])
+
+
+def test_tune__stopped_after_any_task_ends_with_the_same_bits():
+    X, y = spirals(120)
+    dataset = write_table(MemoryStore(), X, y, chunk_rows=50)
+    engine = CountingEngine()
+    expected = outcome(tune_dataset(dataset, MemoryStore(), CUT, SMALL, engine))
+    assert engine.done == CUT_TASKS
+    for n_tasks in range(sum(CUT_TASKS.values())):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            tune_dataset(dataset, place, CUT, SMALL, CountingEngine(n_tasks))
+        again = CountingEngine()
+        assert outcome(tune_dataset(dataset, place, CUT, SMALL, again)) == expected
+        # Tasks of one result, such as drawing the sample, are done again; finished parts are kept.
+        assert again.done.total() + n_tasks - sum(CUT_TASKS.values()) <= 1
+        assert again.done["moments"] == min(2, max(0, 10 - n_tasks))
+
+
+def test_tune__killed_between_stages(tmp_path, monkeypatch):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    expected = outcome(tune_dataset(dataset, tmp_path / "whole", CUT, SMALL, InlineEngine()))
+    finish_stage = Run.finish_stage
+    for stage in ("search", "moments", "validation", "model"):
+
+        def die(run, name, record, stage=stage):
+            finish_stage(run, name, record)
+            if name == stage:
+                raise StoppedError
+
+        monkeypatch.setattr(Run, "finish_stage", die)
+        place = tmp_path / stage
+        with pytest.raises(StoppedError):
+            tune_dataset(dataset, place, CUT, SMALL, InlineEngine())
+        monkeypatch.undo()
+        assert outcome(tune_dataset(dataset, place, CUT, SMALL, InlineEngine())) == expected
+        assert [path.name for path in place.rglob("parts")] == []
+
+
+def test_tune__second_start_does_nothing(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    first = tune_dataset(dataset, tmp_path / "run", PARAMS, TWO, InlineEngine()).stages
+    engine = CountingEngine()
+    again = tune_dataset(dataset, tmp_path / "run", PARAMS, TWO, engine)
+    assert again.stages == first
+    assert engine.done == {"model": 1}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Give a dataset and the outcome of an undisturbed tuning."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    dataset = write_table(root / "data", *spirals(120), chunk_rows=50)
+    return dataset, outcome(tune_dataset(dataset, root / "run", CUT, SMALL, InlineEngine()))
+
+
+# Where tuning is stopped, what is damaged there, and the tasks done before and again.
+DAMAGE = [
+    (("search", 1), "search/X/c/0/0", "sample", 2),
+    (("search", 0), "search/basis_least-confident/c/0/0", "sample", 2),
+    (("combine", 0), "moments/parts/1/*/packed_gram_0/c/0", "moments", 3),
+    (("combine", 0), "moments/parts/0/*/class_weights_1/c/0", "moments", 3),
+    (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
+    (("validation", 0), "moments/cross/c/0/0", "path", 3),
+    (("validation", 0), "path/parts/1/*/weights/c/0/0/0", "path", 4),
+    (("weights", 0), "path/parts/2/*/weights/c/0/0/0", "path", 4),
+    (("validation", 1), "validation/parts/0/*/log_losses/c/0/0", "validation", 3),
+    (("model", 0), "weights/values/c/0/0", "weights", 2),
+]
+
+
+@pytest.mark.parametrize("kind", ["flipped", "missing"])
+@pytest.mark.parametrize(("stop", "pattern", "label", "n_tasks"), DAMAGE)
+def test_tune__damaged_results_are_computed_again(
+    tmp_path, undisturbed, stop, pattern, label, n_tasks, kind
+):
+    dataset, expected = undisturbed
+    place, (stopped_in, n_done) = tmp_path / "run", stop
+    first, second = CountingEngine(n_done, label=stopped_in), CountingEngine()
+    with pytest.raises(StoppedError):
+        tune_dataset(dataset, place, CUT, SMALL, first)
+    damage(place, pattern, kind)
+    run = tune_dataset(dataset, place, CUT, SMALL, second)
+    assert outcome(run) == expected
+    assert first.done[label] + second.done[label] == n_tasks
+
+
+def damage(place, pattern, kind):
+    """Damage the one file of a run that fits."""
+    (path,) = place.glob(pattern)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    if kind == "flipped":
+        path.write_bytes(content)
+    else:
+        path.unlink()
+
+
+class DamagingEngine(CountingEngine):
+    """Damages a file once the first task of a label has run."""
+
+    def __init__(self, place, pattern, label):
+        super().__init__()
+        self.damaging = place, pattern, label
+
+    def run(self, task, arguments, *, label):
+        results = super().run(task, arguments, label=label)
+        place, pattern, after = self.damaging
+        if label == after and self.done[label] == len(arguments):
+            damage(place, pattern, "flipped")
+        return results
+
+
+@pytest.mark.parametrize(
+    ("label", "pattern"),
+    [
+        ("sample", "search/X/c/0/0"),
+        ("moments", "moments/parts/1/*/packed_gram_0/c/0"),
+        ("path", "path/parts/0/*/weights/c/0/0/0"),
+        ("validation", "validation/parts/1/*/confusion/c/0/0/0"),
+    ],
+)
+def test_tune__damage_is_found_while_it_runs(tmp_path, undisturbed, label, pattern):
+    dataset, expected = undisturbed
+    engine = DamagingEngine(tmp_path / "run", pattern, label)
+    run = tune_dataset(dataset, tmp_path / "run", CUT, SMALL, engine)
+    assert outcome(run) == expected
+    assert engine.done[label] > CUT_TASKS[label]
+
+
+def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
+    """The weights that it is written from are damaged too, and the path is gone."""
+    dataset, expected = undisturbed
+    tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())
+    assert not (tmp_path / "run" / "path" / "parts").exists()
+    for pattern in ("model/weights/c/0/0", "weights/values/c/0/0"):
+        damage(tmp_path / "run", pattern, "flipped")
+    engine = CountingEngine()
+    run = tune_dataset(dataset, tmp_path / "run", CUT, SMALL, engine)
+    assert outcome(run) == expected
+    assert engine.done["path"] == 3
+    assert engine.done["moments"] == 0
+
+
+def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):
+    judged = write_table(MemoryStore(), X_new, y_new, **options)
+    return tune(X, y, params, tuning, validation=judged)
+
+
+def test_validation_dataset__equals_a_recomputation():
+    X, y = spirals(160)
+    X_new, y_new = spirals(70, seed=1)
+    run = judged_by(X, y, X_new, y_new, replace(PARAMS, n_parts=3), chunk_rows=33)
+    assert run.n_folds == 1
+    assert run.stages["validation"]["n_rows"] == 70
+    basis = run.read("basis/values")
+    rows, codes = np.concatenate([X, X_new]), np.concatenate([y, y_new])
+    width = 0.3 * reference_distances(X, basis).mean()
+    Phi, F = reference_activations(rows, basis, width), np.eye(3)[codes]
+    for entry in run.stages["validation"]["path"]:
+        own = Phi[:160]
+        penalized = own.T @ own + entry["alpha"] * np.sum(own**2) * np.eye(30)
+        scores = Phi[160:] @ np.linalg.solve(penalized, own.T @ F[:160])
+        assert entry["error_rate"] == pytest.approx(np.mean(scores.argmax(axis=1) != y_new))
+        loss = naive_log_loss(scores, y_new, entry["temperature"])
+        assert entry["log_loss"] == pytest.approx(loss, rel=1e-2)
+
+
+def test_validation_dataset__some_of_the_labels_in_another_order():
+    X, y = spirals(160)
+    X_new, y_new = spirals(70, seed=1)
+    names = np.array(["c", "a", "b"])
+    kept = y_new != 1  # label "a", the first one in training
+    run = judged_by(X, names[y], X_new[kept], names[y_new[kept]])
+    confusion = run.read("validation/confusion")
+    # Rows of the classes a, b and c.
+    counts = [0, np.sum(y_new == 2), np.sum(y_new == 0)]
+    assert confusion.sum(axis=2).tolist() == [counts] * len(ALPHAS)
+    error_rate = np.mean(
+        np.array(["a", "b", "c"])[Model.load(run.location).scores(X_new[kept]).argmax(axis=1)]
+        != names[y_new[kept]]
+    )
+    assert run.stages["validation"]["error_rate"] == pytest.approx(error_rate)
+    assert error_rate < 0.3
+
+
+def test_validation_dataset__weights_and_balance_are_its_own():
+    X, y = spirals(160)
+    X_new, y_new = spirals(70, seed=1)
+    repeats = np.random.default_rng(0).integers(1, 4, 70)
+    weighted = judged_by(X, y, X_new, y_new, weights=repeats.astype(float))
+    repeated = judged_by(X, y, np.repeat(X_new, repeats, axis=0), np.repeat(y_new, repeats))
+    for entry, twin in zip(
+        weighted.stages["validation"]["path"], repeated.stages["validation"]["path"], strict=True
+    ):
+        assert entry == {name: pytest.approx(value, rel=1e-10) for name, value in twin.items()}
+    balanced = judged_by(X, y, X_new, y_new, replace(PARAMS, class_weight="balanced"))
+    confusion = balanced.read("validation/confusion")[0]
+    np.testing.assert_allclose(confusion.sum(axis=1), 70 / 3, rtol=1e-12)
+
+
+def refused(error, X, y, *, place=None, **options):
+    """Return the message of a tuning that must fail before any task and leave no run."""
+    place = MemoryStore()
+    with pytest.raises(error) as caught:
+        tune(X, y, place=place, **{"engine": CountingEngine(0), **options})
+    assert not place._store_dict
+    return str(caught.value)
+
+
+def test_validation_dataset__that_cannot_be_used():
+    X, y = spirals(60)
+    tables = [
+        (X, np.where(y == 2, 7, y), "label 7 of .* is none of"),
+        (X, y.astype(str), "label '0' of .* is none of"),
+        (X[:, :3], y, "has 3 columns, .* has 4"),
+        (X, None, "has no labels"),
+    ]
+    for X_new, y_new, pattern in tables:
+        judged = write_table(MemoryStore(), X_new, y_new)
+        message = refused(DataError, X, y, validation=judged)
+        assert re.search(pattern, message), message
+
+
+def test_validation_dataset__renamed_columns(tmp_path):
+    X, y = spirals(60)
+    opened = []
+    for name, columns in (("a", "pqrs"), ("b", "pqsr")):
+        frame = pd.DataFrame(X, columns=list(columns)).assign(label=y)
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        ingest_file(tmp_path / f"{name}.csv", tmp_path / name, label="label")
+        opened.append(Dataset.open(tmp_path / name))
+    with pytest.raises(DataError, match="have other names, or another order"):
+        tune_dataset(opened[0], MemoryStore(), PARAMS, ONE, CountingEngine(0), validation=opened[1])
+
+
+def test_validation_dataset__another_one_is_another_run(tmp_path):
+    X, y = spirals(60)
+    judged = [write_table(MemoryStore(), *spirals(40, seed=seed)) for seed in (1, 2)]
+    tune(X, y, place=tmp_path / "run", validation=judged[0])
+    with pytest.raises(RunMismatchError, match="validation="):
+        tune(X, y, place=tmp_path / "run", validation=judged[1])
+    with pytest.raises(RunMismatchError, match=r"validation=.* \(now None\)"):
+        tune(X, y, place=tmp_path / "run")
+    with pytest.raises(ParameterError, match="not the fingerprint"):
+        tune(X, y, tuning=replace(ONE, validation="abc"), validation=judged[0])
+
+
+def with_a_useless_row(X):
+    """Return a basis with a row that no row of X activates, which makes a column of zeros."""
+    return np.concatenate([X[:20], np.full((1, 4), 1e6)])
+
+
+@pytest.mark.parametrize("width_factors", [(1e-4,), (1e-4, 2e-4)])
+def test_singular__penalties_are_passed_over(width_factors):
+    X, y = spirals(120)
+    basis = with_a_useless_row(X)
+    params = given_basis(FitParams(), basis)
+    tuning = replace(ONE, alphas=(0.0, 1e-3, 0.0), width_factors=width_factors, search_basis=21)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine(), basis=basis)
+    path = describe_tuning(run)["path"]
+    for entry in (path[0], path[2]):
+        figures = {value for name, value in entry.items() if name != "alpha"}
+        assert figures == {None}
+    assert 0 <= path[1]["error_rate"] < 1
+    assert path[1]["spectral_risk"] > 0
+    assert run.params.alpha == 1e-3
+    assert np.isfinite(Model.load(run.location).weights).all()
+
+
+@pytest.mark.parametrize("width_factors", [(1e-4,), (1e-4, 2e-4)])
+def test_singular__at_every_penalty(width_factors):
+    X, y = spirals(120)
+    basis = with_a_useless_row(X)
+    params = given_basis(FitParams(), basis)
+    tuning = replace(ONE, alphas=(0.0, 0.0), width_factors=width_factors, search_basis=21)
+    dataset = write_table(MemoryStore(), X, y)
+    with pytest.raises(IllConditionedError, match=r"singular at every alpha: \[0\.0, 0\.0\]"):
+        tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine(), basis=basis)
+
+
+def test_tune__a_run_of_fit_is_refused_and_the_other_way_round(tmp_path):
+    X, y = spirals(60)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = replace(PARAMS, basis_size=10)
+    fit_dataset(dataset, tmp_path / "fitted", params, InlineEngine())
+    tune_dataset(dataset, tmp_path / "tuned", params, ONE, InlineEngine())
+    with pytest.raises(RunMismatchError, match="was begun by fit"):
+        tune_dataset(dataset, tmp_path / "fitted", params, ONE, InlineEngine())
+    with pytest.raises(RunMismatchError, match="was begun by tune"):
+        fit_dataset(dataset, tmp_path / "tuned", params, InlineEngine())
+
+
+def test_tune__other_values_to_try_are_another_run(tmp_path):
+    X, y = spirals(60)
+    tune(X, y, tuning=TWO, place=tmp_path / "run")
+    for tuning, message in [
+        (replace(TWO, folds=4), r"folds=3 \(now 4\)"),
+        (replace(TWO, alphas=(0.1,)), r"alphas=\[0.1, 0.01, 0.0001\] \(now \[0.1\]\)"),
+        (replace(TWO, search_rows=50), r"search_rows=None \(now 50\)"),
+    ]:
+        with pytest.raises(RunMismatchError, match=message):
+            tune(X, y, tuning=tuning, place=tmp_path / "run")
+    tune(X, y, tuning=replace(TWO, alphas=np.array(ALPHAS)), place=tmp_path / "run")
+
+
+def test_tune__rows_sorted_by_class():
+    X, y = spirals(240)
+    order = np.argsort(y, kind="stable")
+    apart, mixed = (
+        tune(X[rows], y[rows], replace(PARAMS, n_parts=3)) for rows in (order, np.arange(240))
+    )
+    # Without a whole class among the training rows every row of it would be wrong.
+    confusion = apart.read("validation/confusion")[0]
+    assert np.all(np.diag(confusion) > 0.5 * confusion.sum(axis=1))
+    rates = [run.stages["validation"]["error_rate"] for run in (apart, mixed)]
+    assert rates[0] == pytest.approx(rates[1], abs=0.08)
+
+
+@pytest.mark.parametrize("folds", [2, 60])
+def test_tune__a_class_of_two_rows_and_folds_without_rows(folds):
+    X, y = spirals(40)
+    y[[3, 30]] = 9
+    run = tune(X, y, replace(PARAMS, basis_size=8, n_parts=3), replace(ONE, folds=folds))
+    assert run.read("validation/confusion").sum(axis=(1, 2)).tolist() == [40.0] * len(ALPHAS)
+    assert len(np.unique(folds_of_rows(0, 40, n_folds=60, seed=0))) < 40
+    assert Model.load(run.location).classes.tolist() == [0, 1, 2, 9]
+
+
+def test_tune__scaled_columns():
+    X, y = spirals(150)
+    stretched = X * [1, 10, 100, 0.1] + [0, 5, -3, 7]
+    run = tune(stretched, y, replace(PARAMS, scale="standard"), TWO)
+    X_new, y_new = spirals(150, seed=1)
+    labels = (
+        Model.load(run.location).scores(X_new * [1, 10, 100, 0.1] + [0, 5, -3, 7]).argmax(axis=1)
+    )
+    assert run.stages["validation"]["error_rate"] == pytest.approx(
+        np.mean(labels != y_new), abs=0.12
+    )
+
+
+def test_tune__probabilities_are_calibrated():
+    X, y = spirals(400)
+    model = Model.load(tune(X, y).location)
+    X_new, y_new = spirals(400, seed=1)
+    scores = model.scores(X_new)
+    probabilities = model.probabilities(scores)
+    log_loss = -np.mean(np.log(probabilities[np.arange(400), y_new]))
+    best = min(naive_log_loss(scores, y_new, 2.0**power) for power in np.arange(-10, 2, 0.1))
+    assert log_loss < 1.1 * best
+    assert naive_log_loss(scores, y_new, 1.0) > 1.3 * best
+
+
+def test_tune__memory_for_many_folds_is_refused_before_any_task():
+    X, y = spirals(3000)
+    params = replace(PARAMS, basis_size=1500)
+    dataset = write_table(MemoryStore(), X, y)
+    tight = CountingEngine(0)
+    # Enough for three folds of 1500 basis rows, 27 MB each, and not for thirty.
+    tight.memory_bytes = 700 * 2**20
+    with pytest.raises(StoppedError):
+        tune_dataset(dataset, MemoryStore(), params, ONE, tight)
+    message = refused(
+        MemoryBudgetError, X, y, params=params, tuning=replace(ONE, folds=30), engine=tight
+    )
+    assert "a moments task needs" in message
+    assert "basis_size: from 1500 basis rows to at most" in message
+    allowed = int(message.split("at most ")[1].split(",")[0])
+    assert 0 < allowed < 1500
+    with pytest.raises(StoppedError):
+        tune_dataset(
+            dataset,
+            MemoryStore(),
+            replace(params, basis_size=allowed),
+            replace(ONE, folds=30),
+            tight,
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"folds": 1}, "folds is 1"),
+        ({"folds": 2.0}, "folds is 2.0"),
+        ({"alphas": ()}, r"alphas is \(\)"),
+        ({"alphas": 0.1}, "alphas is 0.1"),
+        ({"alphas": (0.1, -1.0)}, "alphas is -1.0"),
+        ({"alphas": (float("nan"),)}, "alphas is nan"),
+        ({"alphas": ("a",)}, "alphas is 'a'"),
+        ({"width_factors": (0.0,)}, "width_factors is 0.0"),
+        ({"width_factors": None}, "width_factors is None"),
+        ({"features": "plain"}, "features is 'plain'"),
+        ({"features": ("simple",)}, "features is 'simple'"),
+        ({"kernels": ("cauchy",)}, "kernels is 'cauchy'"),
+        ({"kernels": ()}, r"kernels is \(\)"),
+        ({"basis_rules": ("best",)}, "basis_rules is 'best'"),
+        ({"search_basis": 1}, "search_basis is 1"),
+        ({"search_rows": 1}, "search_rows is 1"),
+    ],
+)
+def test_tune_params__bad_values(values, message):
+    with pytest.raises(ParameterError, match=message):
+        TuneParams(**values)
+
+
+def test_tune_params__any_sequence():
+    tuning = TuneParams(alphas=np.array([0.1, 0.01]), features=["plain"], kernels=["gaussian"])
+    assert tuning == TuneParams(alphas=(0.1, 0.01), features=("plain",), kernels=("gaussian",))
+    assert tuning.to_dict()["alphas"] == [0.1, 0.01]
+    assert type(tuning.to_dict()["alphas"][0]) is float

@@ -1,0 +1,178 @@
+"""Weights of rows and classes: as if the rows were there so many times."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.storage.model import Model
+from tests.reference import reference_activations, reference_distances
+from tests.tables import spirals, write_table
+
+# A penalty at which the weights do not amplify rounding.
+RANDOM = FitParams(basis="random", basis_size=25, alpha=1e-3)
+
+
+def fit(X, y, params, *, basis=None, **options):
+    """Return the model of a fit in memory."""
+    dataset = write_table(MemoryStore(), X, y, **options)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=basis)
+    return Model.load(run.location)
+
+
+def given_rows(X, **values):
+    """Return parameters for a basis beside every ninth row, and that basis.
+
+    Not the rows themselves: a distance of 0 is the root of what rounding left.
+    """
+    basis = X[::9] + 0.05
+    return given_basis(FitParams(alpha=1e-3, **values), basis), basis
+
+
+def assert_same_network(model, other, rtol=1e-10):
+    np.testing.assert_array_equal(model.basis, other.basis)
+    assert model.width == pytest.approx(other.width, rel=rtol)
+    np.testing.assert_allclose(model.weights, other.weights, rtol=rtol, atol=rtol)
+    assert model.fitting_error == pytest.approx(other.fitting_error, rel=1e-9)
+    assert model.spectral_risk == pytest.approx(other.spectral_risk, rel=1e-9)
+
+
+def imbalanced(n_rows=240):
+    """Draw rows of two classes, three times as many of one as of the other."""
+    X, _ = spirals(n_rows, n_classes=2)
+    return X, (np.arange(n_rows) % 4 == 0).astype(int)
+
+
+def counts_of(n_rows, seed=0):
+    return np.random.default_rng(seed).integers(1, 5, n_rows)
+
+
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_balanced__equals_repeating_the_smaller_class(features, kernel):
+    X, y = imbalanced()
+    params, basis = given_rows(X, features=features, kernel=kernel, class_weight="balanced")
+    plain, _ = given_rows(X, features=features, kernel=kernel)
+    repeats = np.where(y == 1, 3, 1)
+    balanced = fit(X, y, params, basis=basis, chunk_rows=37)
+    repeated = fit(np.repeat(X, repeats, axis=0), np.repeat(y, repeats), plain, basis=basis)
+    assert_same_network(balanced, repeated)
+    alike = fit(X, y, plain, basis=basis)
+    assert not np.allclose(balanced.weights, alike.weights, rtol=1e-2)
+
+
+def test_balanced__changes_nothing_where_classes_are_equal():
+    X, _ = spirals(200)
+    y = np.arange(200) % 4
+    params, basis = given_rows(X, class_weight="balanced")
+    balanced = fit(X, y, params, basis=basis)
+    assert_same_network(balanced, fit(X, y, given_rows(X)[0], basis=basis), rtol=1e-12)
+
+
+def test_balanced__weights_of_classes_are_those_of_scikit_learn():
+    from sklearn.utils.class_weight import compute_class_weight
+
+    X, y = imbalanced()
+    dataset = write_table(MemoryStore(), X, y)
+    weights = RowWeights.of(dataset, FitParams(class_weight="balanced"))
+    expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=y)
+    np.testing.assert_allclose(weights.of_classes, expected, rtol=1e-15)
+    assert weights.of_rows(y, None).sum() == pytest.approx(len(y))
+
+
+def test_row_weights__own_times_that_of_the_class():
+    codes, own = np.array([0, 1, 1, 0]), np.array([0.5, 2.0, 1.0, 4.0])
+    weighting = RowWeights(np.array([3.0, 0.25]))
+    assert weighting.of_rows(codes, own).tolist() == [1.5, 0.5, 0.25, 12.0]
+    assert weighting.of_rows(codes, None).tolist() == [3.0, 0.25, 0.25, 3.0]
+    assert RowWeights(None).of_rows(codes, own) is own
+    assert RowWeights(None).of_rows(codes, None) is None
+
+
+@pytest.mark.parametrize("source", ["given", "random"])
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_weights__equal_repeated_rows(source, features):
+    X, y = spirals(200)
+    repeats = counts_of(200)
+    params, basis = given_rows(X, features=features)
+    if source == "random":
+        params, basis = RANDOM, None
+    weighted = fit(X, y, params, basis=basis, weights=repeats.astype(float), chunk_rows=33)
+    rows = np.repeat(X, repeats, axis=0), np.repeat(y, repeats)
+    repeated = fit(*rows, params, basis=basis)
+    order = [np.lexsort(model.basis.T) for model in (weighted, repeated)]
+    np.testing.assert_array_equal(weighted.basis[order[0]], repeated.basis[order[1]])
+    assert weighted.width == pytest.approx(repeated.width, rel=1e-10)
+    np.testing.assert_allclose(
+        weighted.weights[:, order[0]], repeated.weights[:, order[1]], rtol=1e-10, atol=1e-10
+    )
+    assert weighted.fitting_error == pytest.approx(repeated.fitting_error, rel=1e-9)
+    alike = fit(X, y, params, basis=basis)
+    assert not np.allclose(alike.weights, weighted.weights, rtol=1e-3)
+
+
+def test_weights__naive():
+    X, y = spirals(80)
+    weights = np.random.default_rng(1).uniform(0.1, 5.0, 80)
+    params, basis = given_rows(X, class_weight="balanced", width_factor=0.4)
+    model = fit(X, y, params, basis=basis, weights=weights, chunk_rows=19)
+    own = weights * len(y) / (3 * np.bincount(y)[y])
+    width = 0.4 * (own @ reference_distances(X, basis).mean(axis=1)) / own.sum()
+    Phi, F = reference_activations(X, basis, width), np.eye(3)[y]
+    gram, cross = Phi.T @ (own[:, None] * Phi), F.T @ (own[:, None] * Phi)
+    penalized = gram + 1e-3 * np.trace(gram) * np.eye(len(gram))
+    assert model.width == pytest.approx(width, rel=1e-11)
+    np.testing.assert_allclose(model.weights, np.linalg.solve(penalized, cross.T).T, rtol=1e-8)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    chunk_rows=st.integers(1, 70),
+    n_parts=st.integers(1, 9),
+    class_weight=st.sampled_from([None, "balanced"]),
+)
+def test_weights__any_chunks(chunk_rows, n_parts, class_weight):
+    X, y = spirals(60)
+    weights = np.random.default_rng(1).uniform(0.1, 5.0, 60)
+    values = {"basis": "random", "basis_size": 20, "alpha": 1e-3, "class_weight": class_weight}
+    whole = fit(X, y, FitParams(**values, n_parts=1), weights=weights)
+    params = FitParams(**values, n_parts=n_parts)
+    at_once = fit(X, y, params, weights=weights)
+    cut = fit(X, y, params, weights=weights, chunk_rows=chunk_rows)
+    assert cut.weights.tobytes() == at_once.weights.tobytes()
+    assert_same_network(cut, whole)
+
+
+def test_weights__their_unit_is_free():
+    X, y = spirals(120)
+    weights = np.random.default_rng(1).uniform(0.1, 5.0, 120)
+    assert_same_network(
+        fit(X, y, RANDOM, weights=weights), fit(X, y, RANDOM, weights=1e6 * weights)
+    )
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_weights__held_out_errors_count_them(class_weight):
+    """Heavy rows, of which every label is wrong, make nearly all of the error."""
+    X, y = spirals(200)
+    weights, wrong = np.ones(200), np.arange(200) % 10 == 0
+    weights[wrong] = 1e-6
+    y = np.where(wrong, (y + 1) % 3, y)
+    tuning = TuneParams(folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("normalized",))
+    params = FitParams(basis="random", basis_size=60, class_weight=class_weight)
+
+    def error_rate(**options):
+        dataset = write_table(MemoryStore(), X, y, **options)
+        run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+        return run.stages["validation"]["error_rate"]
+
+    light = error_rate(weights=weights)
+    alike = error_rate()
+    heavy = error_rate(weights=np.where(wrong, 1e6, 1.0))
+    assert light < alike - 0.05
+    assert alike < heavy

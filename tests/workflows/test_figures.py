@@ -1,0 +1,76 @@
+import csv
+from importlib.util import find_spec
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.workflows.script import run_script
+
+pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is missing")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """The directory with the figures of iris."""
+    place = tmp_path_factory.mktemp("figures")
+    arguments = ["drawings", "--sets", "iris", "--formats", "png", "svg"]
+    process = run_script("workflows/paper/figures.py", *arguments, cwd=place)
+    assert process.returncode == 0, process.stderr
+    return place / "drawings"
+
+
+@pytest.fixture
+def points(drawn):
+    """Eps and gamma, error and rank by parameter and value."""
+    with (drawn / "points.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["data"] for row in rows} == {"iris"}
+    table = {}
+    for row in rows:
+        figures = {key: float(row[key]) for key in ("error", "rank", "eps", "gamma")}
+        table.setdefault(row["parameter"], {})[float(row["value"])] = figures
+    return table
+
+
+def test_figures__files(drawn):
+    names = {f"figure-{n}.{suffix}" for n in (1, 2, 3) for suffix in ("png", "svg")}
+    assert {path.name for path in drawn.iterdir()} == names | {"points.csv"}
+    for path in drawn.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("number", "panels"), [(1, 3), (2, 4), (3, 4)])
+def test_figures__panels_with_one_line_each(drawn, number, panels):
+    root = ElementTree.parse(drawn / f"figure-{number}.svg").getroot()
+    identities = [group.get("id", "") for group in root.iter("{http://www.w3.org/2000/svg}g")]
+    assert sum(name.startswith("axes_") for name in identities) == panels
+    assert sum(name.startswith("legend_") for name in identities) == 1
+
+
+def test_figures__sweeps_meet_at_the_defaults(points):
+    assert set(points) == {"alpha", "confidence_threshold", "n_neighbors"}
+    defaults = [points["alpha"][1e-13], points["confidence_threshold"][0.9]]
+    assert defaults == [points["n_neighbors"][20]] * 2
+    # Table 4, and Table 5 for another penalty.
+    assert f"{defaults[0]['error']:.1f}" == "8.0"
+    assert f"{points['alpha'][1e-9]['eps']:.3f}" == "1.044"
+
+
+def test_figures__smaller_penalty_less_error_more_risk(points):
+    path = [points["alpha"][alpha] for alpha in sorted(points["alpha"], reverse=True)]
+    errors, risks = [p["eps"] for p in path], [p["gamma"] for p in path]
+    assert errors == sorted(errors, reverse=True)
+    assert risks == sorted(risks)
+
+
+def test_figures__larger_threshold_larger_basis_less_error(points):
+    path = [points["confidence_threshold"][t / 10] for t in range(1, 11)]
+    assert [p["rank"] for p in path] == sorted(p["rank"] for p in path)
+    assert path[-1]["eps"] < path[4]["eps"] < path[0]["eps"]
+
+
+def test_figures__unknown_set(tmp_path):
+    process = run_script("workflows/paper/figures.py", "here", "--sets", "glass", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "invalid choice: 'glass'" in process.stderr
+    assert not (tmp_path / "here").exists()
