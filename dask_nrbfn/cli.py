@@ -345,7 +345,7 @@ def _fit_params(options: dict[str, Any]) -> tuple[FitParams, NDArray[Any] | None
         return FitParams(basis=source, **values), None
     try:
         basis = np.load(source, allow_pickle=False)
-    except (EOFError, ValueError) as error:
+    except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
             f"{source} is no .npy file of numbers.",
             f"Give one of {', '.join(BASES)}, or such a file.",

@@ -116,6 +116,11 @@ class FitParams:
         _check_choice("features", self.features, FEATURES)
         _check_choice("kernel", self.kernel, KERNELS)
         _check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
+        if not isinstance(self.basis, str):
+            raise ParameterError(
+                f"basis is a {type(self.basis).__name__}.",
+                f"Give one of {', '.join(BASES)}; given_basis returns the name of given rows.",
+            )
         if not self.basis_is_given:
             _check_choice("basis", self.basis, BASES)
         if self.basis != "sknn" and self.basis_size is None:

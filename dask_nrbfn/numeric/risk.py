@@ -67,9 +67,9 @@ class SpectralBounds:
         Squared norm of the weights (hu-nrbfn, Definition 4).
     absolute_objective : float
         g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43).
-    rank : int
+    rank : int or None
         Of the gram matrix in float64, 0 ... r.
-    attainable : RiskRange
+    attainable : RiskRange or None
         Risk of any target with these features (hu-nrbfn, Propositions 8 and 16).
     ideal : RiskRange or None
         See `ideal_risk`.
@@ -81,8 +81,8 @@ class SpectralBounds:
     absolute_error: float
     absolute_risk: float
     absolute_objective: float
-    rank: int
-    attainable: RiskRange
+    rank: int | None
+    attainable: RiskRange | None
     ideal: RiskRange | None
     perturbed: PerturbationBounds | None
 
@@ -141,7 +141,7 @@ def spectral_bounds(
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
     eigenvalues : float64 (r,), optional
-        `gram_eigenvalues` of gram, which do not depend on alpha.
+        `gram_eigenvalues` of gram, which do not depend on alpha. None: rank and bounds are None.
     normalized : bool
         Whether activations are at least 0 and those of a row sum to 1, as Theorems 10 and 12 need.
     least_weight : float
@@ -149,21 +149,19 @@ def spectral_bounds(
 
     Notes
     -----
-    ``2 K r^2`` flops with the eigenvalues, otherwise another ``4 r^3 / 3``.
+    ``2 K r^2`` flops; the eigenvalues took ``4 r^3 / 3``.
 
     Examples
     --------
-    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3}
-    >>> bounds = spectral_bounds(np.eye(2), **moments, class_weights=np.ones(2) * 3, alpha=0.0)
+    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3, "class_weights": np.ones(2) * 3}
+    >>> bounds = spectral_bounds(np.eye(2), **moments, alpha=0.0, eigenvalues=np.ones(2) * 3)
     >>> bounds.ideal
     RiskRange(least=2.0, most=2.0)
     """
-    if eigenvalues is None:
-        eigenvalues = gram_eigenvalues(gram)
     norms = _Norms.of(weights, gram, cross, n_rows=float(class_weights.sum()))
     trace = float(np.trace(gram))
     ideal, perturbed = None, None
-    if normalized:
+    if normalized and eigenvalues is not None:
         ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
         perturbed = perturbation_bounds(
             cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
@@ -173,8 +171,8 @@ def spectral_bounds(
         norms.residual,
         norms.weights,
         norms.residual + alpha * trace * norms.weights,
-        numerical_rank(eigenvalues),
-        attainable_risk(eigenvalues),
+        None if eigenvalues is None else numerical_rank(eigenvalues),
+        None if eigenvalues is None else attainable_risk(eigenvalues),
         ideal,
         perturbed,
     )

@@ -41,6 +41,8 @@ def compute_confidence(run: Run, dataset: Dataset, engine: Engine) -> dict[str, 
     """Store the soft-kNN confidence of every row."""
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
+    if not run.has("confidence/codes"):
+        run_tasks(engine, _write_codes, [(run.location, dataset.location)], label="codes")
     records = run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
     return {"n_below_threshold": sum(record["n_below_threshold"] for record in records)}
 
@@ -95,8 +97,14 @@ def _log_choice(run: Run, record: dict[str, Any], n_beyond: int) -> None:
         )
 
 
+def _write_codes(run_location: Location, dataset_location: Location) -> None:
+    """Store the class code of every row in a byte or two: each part looks up those of all rows."""
+    codes = Dataset.open(dataset_location).codes()
+    write_array(Run.open(run_location).group("confidence"), "codes", codes, "row")
+
+
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    codes = dataset.codes()
+    codes = run.read("confidence/codes")
     width = run.stages["neighbors"]["mean_distance"]
     n_below, first = 0, start
     blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
@@ -210,17 +218,16 @@ def _below_threshold(run: Run, dataset: Dataset, cap: int) -> tuple[Candidates, 
 
 def _candidates(run: Run, dataset: Dataset, size: int, rule: str) -> Candidates:
     """Return the candidates for `size` basis rows, in one pass over all rows."""
-    blocks = _all_by_confidence(run, dataset, rule)
-    if run.params.basis != "sknn":
-        blocks = _all_alike(run, dataset)
+    by_confidence = run.params.basis == "sknn"
+    blocks = _all_by_confidence(run, rule) if by_confidence else _all_alike(run, dataset)
     pool = Candidates.none()
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=dataset.n_classes)
     return pool
 
 
-def _all_by_confidence(run: Run, dataset: Dataset, rule: str) -> Iterator[Candidates]:
-    codes = dataset.codes()
+def _all_by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
+    codes = run.read("confidence/codes")
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)

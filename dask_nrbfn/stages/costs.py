@@ -94,8 +94,8 @@ class FitSizes:
         Folds whose moments are summed apart and penalties that are tried; 1 and 0 without tuning.
     n_clustered : int
         Rows of the sample of k-means; 0 for another basis.
-    n_tried, n_sampled, r_tried : int
-        Combinations that the search tries, its rows and its basis rows.
+    n_tried, n_sampled, r_tried, n_search_folds : int
+        Combinations that the search tries, its rows, basis rows and folds.
     """
 
     n: int
@@ -118,6 +118,7 @@ class FitSizes:
     n_tried: int
     n_sampled: int
     r_tried: int
+    n_search_folds: int
 
     @classmethod
     def of(
@@ -158,6 +159,7 @@ class FitSizes:
             r_tried=0
             if tuning is None
             else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
+            n_search_folds=0 if tuning is None else tuning.folds,
         )
 
     @property
@@ -367,8 +369,9 @@ def _confidence(s: FitSizes) -> StageCost:
             "read_bytes": s.rows_bytes,
             "hashed_values": s.n * s.p,
             "weighed_neighbors": s.n * s.k,
-            "scratch_bytes": s.lists_bytes + 16 * s.n,
+            "scratch_bytes": s.lists_bytes + 16 * s.n + s.n * s.n_parts,
         },
+        alone={"read_bytes": 8 * s.n},
     )
 
 
@@ -448,7 +451,7 @@ def _search(s: FitSizes) -> StageCost:
     """Every combination is one task: two passes over the sample, and all penalties of all folds."""
     sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
     products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
-    solves = max(2, s.n_folds) * s.n_alphas * s.r_tried**3 / 3
+    solves = s.n_search_folds * s.n_alphas * s.r_tried**3 / 3
     rows = block_rows(s.r_tried)
     return StageCost(
         stage="search",
@@ -461,9 +464,9 @@ def _search(s: FitSizes) -> StageCost:
         + _selection_bytes(s, s.r_tried)
         + 8
         * (
-            2 * max(2, s.n_folds) * s.r_tried**2
+            (2 * s.n_search_folds + 4) * s.r_tried**2
             + rows * (s.r_tried + 6 * s.p)
-            + 2 * s.n_folds * s.n_alphas * s.K * s.r_tried
+            + 2 * s.n_search_folds * s.n_alphas * s.K * s.r_tried
             + 3 * rows * s.n_alphas * s.K
             + 3 * s.r_tried * s.p
         ),

@@ -8,10 +8,9 @@ import numpy as np
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
-from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.stages.weighting import folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
@@ -29,7 +28,7 @@ def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any
     records = run_parts(run, dataset, engine, stage="moments", task=_moments_part)
     weights = [record["weights"] for record in records]
     (record,) = run_tasks(engine, _combine, [(run.location, weights)], label="combine")
-    return dict(record)
+    return {**record, "least_weight": min(record["least_weight"] for record in records)}
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
@@ -65,38 +64,35 @@ def combine_bytes(n_basis: int, n_classes: int) -> int:
 
 
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    n_basis, n_folds, threads = run.basis_size(), run.n_folds, blas_threads()
-    params = run.params
+    n_basis, params, threads = run.basis_size(), run.params, blas_threads()
     size = block_rows(n_basis)
-    blocks = dataset.blocks(start, stop, size)
-    features, weighting = read_features(run), RowWeights.of(dataset, params)
+    blocks = folded_blocks(dataset, params, start, stop, size, n_folds=run.n_folds)
+    features = read_features(run)
     buffer = np.empty((min(size, stop - start), n_basis))
     scratch = np.empty((len(buffer), dataset.n_features + 2))
-    sums = [MomentSums(n_basis, dataset.n_classes) for _ in range(n_folds)]
-    for first, (X, codes, own) in zip(range(start, stop, size), blocks, strict=True):
-        assert codes is not None
-        weights = weighting.of_rows(codes, own)
-        factors = None if weights is None else np.sqrt(weights)
-        n = len(X)
-        folds = folds_of_rows(first, first + n, n_folds=n_folds, seed=params.seed)
-        order, slices = order_by_fold(folds, n_folds=n_folds)
-        if n_folds > 1:
-            X, codes = X[order], codes[order]
-            factors = None if factors is None else factors[order]
+    sums = [MomentSums(n_basis, dataset.n_classes) for _ in range(run.n_folds)]
+    least_weight = np.inf
+    for block in blocks:
+        factors, n = block.factors, len(block.X)
         Phi = features.activations(
-            X, factors=factors, out=buffer[:n], scratch=scratch[:n], threads=threads
+            block.X, factors=factors, out=buffer[:n], scratch=scratch[:n], threads=threads
         )
-        for fold, rows in enumerate(slices):
-            own_factors = None if factors is None else factors[rows]
-            sums[fold].add(Phi[rows], codes[rows], factors=own_factors)
-    moments = [fold.moments() for fold in sums]
+        for of_fold, rows in zip(sums, block.slices, strict=True):
+            own = None if factors is None else factors[rows]
+            of_fold.add(Phi[rows], block.codes[rows], factors=own)
+        least_weight = min(least_weight, 1.0 if block.weights is None else block.weights.min())
+    moments = [of_fold.moments() for of_fold in sums]
     arrays = {
         name + _suffix(run, fold): getattr(total, name)
         for fold, total in enumerate(moments)
         for name in _DIMENSIONS
     }
-    totals = [total.total_weight for total in moments]
-    return PartResult({"rows": stop - start, "weights": totals}, arrays)
+    record = {
+        "rows": stop - start,
+        "weights": [total.total_weight for total in moments],
+        "least_weight": float(least_weight),
+    }
+    return PartResult(record, arrays)
 
 
 def _combine(run_location: Location, weights: list[list[float]]) -> dict[str, Any]:

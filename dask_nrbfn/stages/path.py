@@ -1,5 +1,6 @@
 """Stage "path": the weights of every penalty, for all rows and without each fold."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,15 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.ridge import solve_path
-from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
+
+# Basis rows up to which eigenvalues are computed: with 4,096 they take as long as ten of the
+# factorizations of a penalty, and that grows.
+LARGEST_SPECTRUM = 4096
 
 
 def compute_path(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
@@ -52,22 +57,32 @@ def solve_all(moments: Moments, alphas: tuple[float, ...]) -> NDArray[np.float64
 
 
 def path_of_risks(
-    moments: Moments, weights: NDArray[np.float64], alphas: tuple[float, ...]
+    moments: Moments,
+    weights: NDArray[np.float64],
+    alphas: tuple[float, ...],
+    *,
+    normalized: bool,
+    least_weight: float,
 ) -> list[dict[str, Any]]:
-    """Return alpha, error and risk of every penalty, None where it has no weights."""
-    gram = moments.gram()
-    path = []
+    """Return error, risk and bounds of every penalty; None where it has no weights."""
+    gram, path = moments.gram(), []
+    eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
     for alpha, of_alpha in zip(alphas, weights, strict=True):
         entry: dict[str, Any] = {"alpha": alpha, "fitting_error": None, "spectral_risk": None}
         if np.isfinite(of_alpha).all():
-            risk = error_and_risk(
-                of_alpha, gram, moments.cross, n_rows=moments.total_weight, alpha=alpha
+            bounds = asdict(
+                spectral_bounds(
+                    of_alpha,
+                    gram,
+                    moments.cross,
+                    class_weights=moments.class_weights,
+                    alpha=alpha,
+                    eigenvalues=eigenvalues,
+                    normalized=normalized,
+                    least_weight=least_weight,
+                )
             )
-            entry |= {
-                "fitting_error": risk.fitting_error,
-                "spectral_risk": risk.spectral_risk,
-                "objective": risk.objective,
-            }
+            entry |= {**bounds.pop("relative"), **bounds}
         path.append(entry)
     return path
 
@@ -77,5 +92,13 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     alphas = tuple(run.tuning.alphas)
     moments = read_moments(run, without=fold)
     weights = solve_all(moments, alphas)
-    path = path_of_risks(moments, weights, alphas) if fold is None else []
+    path = []
+    if fold is None:
+        path = path_of_risks(
+            moments,
+            weights,
+            alphas,
+            normalized=run.params.features == "normalized",
+            least_weight=run.stages["moments"]["least_weight"],
+        )
     return PartResult({"path": path}, {"weights": weights})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
-from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums
 from dask_nrbfn.numeric.moments import Moments, MomentSums
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
@@ -120,16 +120,19 @@ class _Sample:
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
         return cls(X, codes, weights, folds, n_folds, basis)
 
-    def blocks(self) -> Iterator[slice]:
+    def blocks(self) -> Iterator[FoldedBlock]:
         size = block_rows(len(self.basis))
-        return (slice(start, start + size) for start in range(0, len(self.X), size))
+        for start in range(0, len(self.X), size):
+            rows = slice(start, start + size)
+            arrays = (self.X[rows], self.codes[rows], self.weights[rows], self.folds[rows])
+            yield fold_block(*arrays, n_folds=self.n_folds)
 
     def features(self, scaling: Scaling, candidate: dict[str, Any]) -> RadialFeatures:
         basis, threads = scaling.apply(self.basis), blas_threads()
         distances = BasisDistances.from_basis(basis, scaling)
         total = math.fsum(
-            distances.total(self.X[rows], weights=self.weights[rows], threads=threads)
-            for rows in self.blocks()
+            distances.total(block.X, weights=block.weights, threads=threads)
+            for block in self.blocks()
         )
         mean_distance = total / (self.weights.sum() * len(basis))
         return RadialFeatures.from_basis(
@@ -143,27 +146,18 @@ class _Sample:
     def moments_of_folds(self, features: RadialFeatures, *, n_classes: int) -> list[Moments]:
         threads = blas_threads()
         sums = [MomentSums(len(self.basis), n_classes) for _ in range(self.n_folds)]
-        for rows in self.blocks():
-            order, slices = order_by_fold(self.folds[rows], n_folds=self.n_folds)
-            X, codes = self.X[rows][order], self.codes[rows][order]
-            factors = np.sqrt(self.weights[rows][order])
-            Phi = features.activations(X, factors=factors, threads=threads)
-            for fold, places in enumerate(slices):
-                sums[fold].add(Phi[places], codes[places], factors=factors[places])
+        for block in self.blocks():
+            factors = block.factors
+            assert factors is not None
+            Phi = features.activations(block.X, factors=factors, threads=threads)
+            for of_fold, rows in zip(sums, block.slices, strict=True):
+                of_fold.add(Phi[rows], block.codes[rows], factors=factors[rows])
         return [of_fold.moments() for of_fold in sums]
 
     def judge(self, features: RadialFeatures, weights_of_folds: list[Floats]) -> HeldOutSums:
         threads = blas_threads()
         judged = (
-            held_out_sums(
-                features,
-                self.X[rows],
-                self.codes[rows],
-                self.weights[rows],
-                folds=self.folds[rows],
-                weights_of_folds=weights_of_folds,
-                threads=threads,
-            )
-            for rows in self.blocks()
+            held_out_sums(features, block, weights_of_folds=weights_of_folds, threads=threads)
+            for block in self.blocks()
         )
         return reduce(add, judged)

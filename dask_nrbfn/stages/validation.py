@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, IllConditionedError
-from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.stages.path import held_out_folds, read_path_weights
-from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.stages.weighting import folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import write_array
@@ -138,11 +138,8 @@ def best_entry(path: list[dict[str, Any]]) -> dict[str, Any]:
 
 def held_out_sums(
     features: RadialFeatures,
-    X: NDArray[Any],
-    codes: NDArray[np.integer],
-    row_weights: Floats | None,
+    block: FoldedBlock,
     *,
-    folds: NDArray[np.int64],
     weights_of_folds: list[Floats],
     buffer: Floats | None = None,
     threads: int = 1,
@@ -152,31 +149,26 @@ def held_out_sums(
     Parameters
     ----------
     features : RadialFeatures
-    X : array (b, p)
-    codes : integer (b,)
-    row_weights : float64 (b,) or None
-    folds : int64 (b,)
-        Fold of each row.
+    block : FoldedBlock
     weights_of_folds : list of float64 (A, K, r)
         The weights without each fold.
     buffer : float64 (b, r), optional
     threads : int
     """
     n_models, n_classes, _ = weights_of_folds[0].shape
-    order, slices = order_by_fold(folds, n_folds=len(weights_of_folds))
     sums = HeldOutSums.zeros(n_models, n_classes)
-    for weights, rows in zip(weights_of_folds, slices, strict=True):
-        places = order[rows]
+    for weights, rows in zip(weights_of_folds, block.slices, strict=True):
+        X = block.X[rows]
         scores = features.weighted_sums(
-            X[places],
+            X,
             weights.reshape(n_models * n_classes, -1),
-            buffer=None if buffer is None else buffer[: len(places)],
+            buffer=None if buffer is None else buffer[: len(X)],
             threads=threads,
         )
         sums += HeldOutSums.from_block(
             scores.reshape(-1, n_models, n_classes),
-            codes[places],
-            None if row_weights is None else row_weights[places],
+            block.codes[rows],
+            None if block.weights is None else block.weights[rows],
         )
     return sums
 
@@ -184,21 +176,17 @@ def held_out_sums(
 def _validation_part(
     run: Run, judged: Dataset, codes_in_model: list[int], start: int, stop: int
 ) -> PartResult:
-    size, params, threads = block_rows(run.basis_size()), run.params, blas_threads()
-    blocks = judged.blocks(start, stop, size)
-    features, weighting = read_features(run), RowWeights.of(judged, params)
+    size, threads = block_rows(run.basis_size()), blas_threads()
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
+    blocks = folded_blocks(judged, run.params, start, stop, size, n_folds=len(held_out))
+    features = read_features(run)
     weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
     buffer = np.empty((min(size, stop - start), run.basis_size()))
     sums = HeldOutSums.zeros(*weights_of_folds[0].shape[:2])
-    for first, (X, codes, own) in zip(range(start, stop, size), blocks, strict=True):
-        assert codes is not None
+    for block in blocks:
         sums += held_out_sums(
             features,
-            X,
-            np.array(codes_in_model)[codes],
-            weighting.of_rows(codes, own),
-            folds=folds_of_rows(first, first + len(X), n_folds=len(held_out), seed=params.seed),
+            block._replace(codes=np.array(codes_in_model)[block.codes]),
             weights_of_folds=weights_of_folds,
             buffer=buffer,
             threads=threads,

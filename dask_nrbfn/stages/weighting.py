@@ -1,13 +1,15 @@
-"""What every row weighs in the sums: its own weight, and that of its class."""
+"""What every row weighs in the sums, and with which others it is held out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, LabelledBlock
 
 Floats = NDArray[np.float64]
 
@@ -48,3 +50,22 @@ class RowWeights:
             return weights
         of_class: Floats = self.of_classes[codes]
         return of_class if weights is None else of_class * weights
+
+
+def folded_blocks(
+    dataset: Dataset, params: FitParams, start: int, stop: int, size: int, *, n_folds: int
+) -> Iterator[FoldedBlock]:
+    """Yield the rows `start` to `stop` of a labelled dataset in blocks of `size`, sorted by fold.
+
+    Reading begins at once.
+    """
+    blocks = dataset.blocks(start, stop, size)
+    weighting = RowWeights.of(dataset, params)
+
+    def fold(first: int, block: LabelledBlock) -> FoldedBlock:
+        X, codes, own = block
+        assert codes is not None
+        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=params.seed)
+        return fold_block(X, codes, weighting.of_rows(codes, own), folds, n_folds=n_folds)
+
+    return map(fold, range(start, stop, size), blocks)

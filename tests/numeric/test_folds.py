@@ -1,9 +1,11 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.numeric.folds import folds_of_rows, order_by_fold
+from dask_nrbfn.numeric.folds import fold_block, folds_of_rows
 from tests.numeric.chunkings import row_chunkings
 
 MASK = 2**64 - 1
@@ -31,7 +33,7 @@ def test_folds__naive(start, seed, n_folds):
 def test_folds__any_blocks(lengths, seed, n_folds):
     edges = np.cumsum([0, *lengths]).tolist()
     options = {"n_folds": n_folds, "seed": seed}
-    blocks = [folds_of_rows(a, b, **options) for a, b in zip(edges, edges[1:], strict=False)]
+    blocks = [folds_of_rows(a, b, **options) for a, b in pairwise(edges)]
     assert np.concatenate(blocks).tolist() == folds_of_rows(0, edges[-1], **options).tolist()
 
 
@@ -54,12 +56,54 @@ def test_folds__no_rows():
     assert folds_of_rows(7, 7, n_folds=3, seed=0).shape == (0,)
 
 
-@given(folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2))
+def draw(folds, seed=0):
+    """Draw rows, codes and weights for the folds given."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(len(folds), 3)), rng.integers(0, 4, len(folds)), rng.random(len(folds))
+
+
+@given(
+    folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2), weighted=st.booleans()
+)
 @settings(max_examples=60, deadline=None)
-def test_fold_order__naive(folds, more):
-    n_folds = 5 + more
-    order, slices = order_by_fold(np.array(folds, dtype=np.int64), n_folds=n_folds)
-    assert len(slices) == n_folds
-    for fold, rows in enumerate(slices):
-        assert order[rows].tolist() == [place for place, own in enumerate(folds) if own == fold]
-    assert sorted(order.tolist()) == list(range(len(folds)))
+def test_fold_block__naive(folds, more, weighted):
+    n_folds, own = 5 + more, np.array(folds, dtype=np.int64)
+    X, codes, weights = draw(folds)
+    block = fold_block(X, codes, weights if weighted else None, own, n_folds=n_folds)
+    assert len(block.slices) == n_folds
+    assert len(block.X) == len(block.codes) == len(folds)
+    for fold, rows in enumerate(block.slices):
+        places = [place for place, of_row in enumerate(folds) if of_row == fold]
+        assert block.X[rows].tolist() == X[places].tolist()
+        assert block.codes[rows].tolist() == codes[places].tolist()
+        if weighted:
+            assert block.weights[rows].tolist() == weights[places].tolist()
+    if not weighted:
+        assert block.weights is None
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fold_block__one_fold_is_the_block_as_it_is(weighted):
+    X, codes, weights = draw([0] * 9)
+    weights = weights if weighted else None
+    block = fold_block(X, codes, weights, np.zeros(9, dtype=np.int64), n_folds=1)
+    assert block.X is X
+    assert block.codes is codes
+    assert block.weights is weights
+    assert block.slices == [slice(0, 9)]
+
+
+def test_fold_block__factors_are_roots_of_the_weights():
+    X, codes, weights = draw([1, 0, 1])
+    block = fold_block(X, codes, weights, np.array([1, 0, 1]), n_folds=2)
+    np.testing.assert_allclose(block.factors**2, weights[[1, 0, 2]], rtol=1e-15)
+    assert fold_block(X, codes, None, np.array([1, 0, 1]), n_folds=2).factors is None
+
+
+def test_fold_block__inputs_stay_as_they_were():
+    folds = np.array([2, 0, 1, 0])
+    values = (*draw(folds), folds)
+    before = [value.copy() for value in values]
+    fold_block(*values, n_folds=3)
+    for value, kept in zip(values, before, strict=True):
+        np.testing.assert_array_equal(value, kept)

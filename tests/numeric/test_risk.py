@@ -114,9 +114,8 @@ def test_risk__inputs_stay_as_they_were():
 def bounds(Phi, F, alpha=0.0, **options):
     gram, cross = Phi.T @ Phi, F.T @ Phi
     weights = solve_weights(gram, cross, alpha=alpha)
-    return spectral_bounds(
-        weights, gram, cross, class_weights=F.sum(axis=0), alpha=alpha, **options
-    )
+    given = {"eigenvalues": gram_eigenvalues(gram), **options}
+    return spectral_bounds(weights, gram, cross, class_weights=F.sum(axis=0), alpha=alpha, **given)
 
 
 def apart(rows_of_class, basis_of_class, *, seed=0, stray=0.0):
@@ -331,3 +330,10 @@ def test_bounds__inputs_stay_as_they_were():
     spectral_bounds(*arrays[:3], class_weights=arrays[3], alpha=1e-3, eigenvalues=arrays[4])
     for array, copy in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+def test_spectral_bounds__without_eigenvalues():
+    Phi, F = draw()
+    whole, cheap = bounds(Phi, F, 1e-3), bounds(Phi, F, 1e-3, eigenvalues=None)
+    assert (cheap.relative, cheap.absolute_objective) == (whole.relative, whole.absolute_objective)
+    assert (cheap.rank, cheap.attainable, cheap.ideal, cheap.perturbed) == (None,) * 4

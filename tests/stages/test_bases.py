@@ -259,7 +259,7 @@ def test_given__stopped_after_any_task_ends_with_the_same_bits(tmp_path, tuning)
     basis = X[::12]
     params = given_basis(FitParams(alpha=1e-3, n_parts=2), basis)
     expected = Model.load(fit(X, y, params, basis=basis, tuning=tuning).location)
-    for n_tasks in (0, 2, 3, 5):
+    for n_tasks in (0, 3):
         place = tmp_path / f"run{n_tasks}"
         with pytest.raises(StoppedError):
             fit(

@@ -15,6 +15,7 @@ from dask_nrbfn.stages.basis import compute_basis, compute_confidence
 from dask_nrbfn.stages.costs import BASIS_STAGES, FitSizes, largest_basis, stage_costs
 from dask_nrbfn.stages.neighbors import NeighborSearch
 from dask_nrbfn.storage import run as run_module
+from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
 
@@ -49,6 +50,7 @@ def with_confidence(X, y, confidence, params, **options):
     hashes = hash_rows(X, seed=params.seed)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
+    write_array(run.group("confidence"), "codes", dataset.codes(), "row")
     for start, stop in run.spans:
         run.write_rows("confidence/values", start, confidence[start:stop])
         run.write_rows("confidence/tiebreak", start, hashes[start:stop])

@@ -172,17 +172,17 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path):
             )
         else:
             break
-    # Three parts in each of five passes, and combine, basis, weights, model and its check.
-    assert n_stops == 5 * 3 + 5
+    # Three parts in each of five passes, and codes, combine, basis, weights, model and its check.
+    assert n_stops == 5 * 3 + 6
 
 
 def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     X, y = spirals(200)
     dataset = write_table(tmp_path / "data", X, y)
     params = FitParams(alpha=1e-4, n_parts=4)
-    # Four parts each of columns, neighbors, confidence and width, the basis, two of moments.
+    # Four parts each of columns, neighbors, confidence and width, codes, basis, two of moments.
     with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 1 + 2))
+        fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 2 + 2))
     run = Run.open(tmp_path / "run")
     kept = run.finished_parts("moments", 4)
     assert sorted(kept) == [0, 1]

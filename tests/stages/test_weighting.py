@@ -130,15 +130,15 @@ def test_weights__naive():
     np.testing.assert_allclose(model.weights, np.linalg.solve(penalized, cross.T).T, rtol=1e-8)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
-    chunk_rows=st.integers(1, 70),
+    chunk_rows=st.integers(1, 45),
     n_parts=st.integers(1, 9),
     class_weight=st.sampled_from([None, "balanced"]),
 )
 def test_weights__any_chunks(chunk_rows, n_parts, class_weight):
-    X, y = spirals(60)
-    weights = np.random.default_rng(1).uniform(0.1, 5.0, 60)
+    X, y = spirals(40)
+    weights = np.random.default_rng(1).uniform(0.1, 5.0, 40)
     values = {"basis": "random", "basis_size": 20, "alpha": 1e-3, "class_weight": class_weight}
     whole = fit(X, y, FitParams(**values, n_parts=1), weights=weights)
     params = FitParams(**values, n_parts=n_parts)

@@ -1,0 +1,242 @@
+"""Tuning and its options on the command line."""
+
+import json
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dask_nrbfn.cli import _Values, commands
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.tables import spirals, write_table
+
+QUICK = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
+ONE = (*QUICK, "--width-factors", "0.3", "--features", "normalized")
+
+
+def run(*arguments):
+    """Run a command in this process; return its exit code, standard output and error."""
+    result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def succeed(*arguments):
+    code, out, err = run(*arguments, "--workers", 0)
+    assert code == 0, err
+    return out
+
+
+def refuse(*arguments):
+    """Return the two lines of a command that the user can mend."""
+    code, _, err = run(*arguments, "--workers", 0)
+    assert code == 2, err
+    problem, fix = err.strip().split("\n")
+    assert problem.startswith("error: ")
+    assert fix.startswith("  fix: ")
+    return problem.removeprefix("error: "), fix.removeprefix("  fix: ")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_table(tmp_path / "data", *spirals(120), chunk_rows=50)
+    return tmp_path / "data"
+
+
+def test_cli_tune__json(tmp_path, dataset):
+    options = ("--width-factors", "1.0,0.3", "--features", "plain, normalized", *QUICK)
+    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    params = Run.open(tmp_path / "run").params
+    assert tuned["chosen"].keys() == {
+        "features", "kernel", "width_factor", "basis_rule", "alpha",
+        "error_rate", "log_loss", "temperature",
+    }  # fmt: skip
+    for name in ("features", "kernel", "width_factor", "basis_rule", "alpha"):
+        assert tuned["chosen"][name] == getattr(params, name)
+    assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
+    figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}
+    assert all(figures <= entry.keys() for entry in tuned["path"])
+    tried = {(entry["features"], entry["width_factor"]) for entry in tuned["tried"]}
+    assert tried == {("plain", 1.0), ("plain", 0.3), ("normalized", 1.0), ("normalized", 0.3)}
+    assert all(0 <= entry["error_rate"] <= 1 for entry in tuned["tried"])
+    best = min(tuned["path"], key=lambda entry: (entry["error_rate"], -entry["alpha"]))
+    assert tuned["chosen"]["alpha"] == tuned["alpha"] == best["alpha"]
+    for name in ("error_rate", "log_loss", "temperature"):
+        assert tuned[name] == tuned["chosen"][name] == best[name]
+    again = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    assert again == tuned
+    inspected = json.loads(run("inspect", tmp_path / "run", "--json")[1])
+    assert inspected["temperature"] == tuned["temperature"]
+
+
+def test_cli_tune__table_names_what_was_chosen(tmp_path, dataset):
+    out = succeed("tune", dataset, tmp_path / "run", *QUICK, "--width-factors", "0.3")
+    params = Run.open(tmp_path / "run").params
+    assert params.features in out
+    assert f"{params.width_factor:g}" in out
+
+
+def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
+    succeed("tune", dataset, tmp_path / "run", "--n-neighbors", 10)
+    begun = Run.open(tmp_path / "run")
+    assert begun.tuning == TuneParams()
+    assert begun.asked == FitParams(n_neighbors=10)
+
+
+def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
+    write_table(tmp_path / "judged", *spirals(60, seed=1))
+    options = (
+        "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", 7,
+        "--search-rows", 50, "--class-weight", "balanced", "--scale", "standard", "--seed", 3,
+        "--validation", tmp_path / "judged", *ONE,
+    )  # fmt: skip
+    tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
+    tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").asked
+    assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
+    assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
+    assert (asked.class_weight, asked.scale, asked.seed) == ("balanced", "standard", 3)
+    assert (asked.basis, asked.basis_size) == ("random", 12)
+    assert tuned["stages"]["validation"]["n_rows"] == 60
+    assert tuned["chosen"]["kernel"] == "laplacian"
+    assert tuned["tried"] == []
+
+
+def test_cli_fit__random_and_options(tmp_path, dataset):
+    options = (
+        "--basis", "random", "--basis-size", 12, "--features", "plain", "--kernel", "laplacian",
+        "--width-factor", 0.4, "--class-weight", "balanced", "--alpha", 1e-3,
+    )  # fmt: skip
+    fitted = json.loads(succeed("fit", dataset, tmp_path / "run", *options, "--json"))
+    assert fitted["n_basis"] == 12
+    assert "neighbors" not in fitted["stages"]
+    expected = FitParams(
+        basis="random", basis_size=12, features="plain", kernel="laplacian", width_factor=0.4,
+        class_weight="balanced", alpha=1e-3,
+    )  # fmt: skip
+    assert Run.open(tmp_path / "run").asked == expected
+    assert Model.load(tmp_path / "run").params == expected
+
+
+@pytest.mark.parametrize("command", [("fit", "--alpha", 1e-3), ("tune", *ONE[4:])])
+def test_cli__basis_of_a_file(tmp_path, dataset, command):
+    name, *options = command
+    basis = spirals(9, seed=1)[0]
+    np.save(tmp_path / "basis.npy", basis)
+    options += ["--basis", tmp_path / "basis.npy"]
+    succeed(name, dataset, tmp_path / "run", *options)
+    np.testing.assert_array_equal(Run.open(tmp_path / "run").read("basis/values"), basis)
+    succeed(name, dataset, tmp_path / "run", *options)
+    np.save(tmp_path / "basis.npy", basis + 1)
+    assert "was begun with basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
+
+
+def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
+    succeed("tune", dataset, tmp_path / "run", *ONE)
+    X, y = spirals(80, seed=1)
+    write_table(tmp_path / "new", X, y)
+    tested = json.loads(succeed("evaluate", tmp_path / "run", tmp_path / "new", "--json"))
+    model = Model.load(tmp_path / "run")
+    scores = model.scores(X)
+    confusion = np.zeros((3, 3), dtype=int)
+    np.add.at(confusion, (y, scores.argmax(axis=1)), 1)
+    assert tested["confusion"] == confusion.tolist()
+    own = model.probabilities(scores)[np.arange(80), y]
+    assert tested["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
+    assert tested["temperature"] == model.temperature
+    lines = succeed("evaluate", tmp_path / "run", tmp_path / "new").splitlines()
+    rows = [line.split()[1:] for line in lines if line.startswith("confusion")]
+    assert rows == [list(map(str, row)) for row in confusion.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--folds", 1), "folds is 1."),
+        (("--alphas", "0.1,-1"), "alphas is -1.0."),
+        (("--width-factors", "0"), "width_factors is 0.0."),
+        (("--features", "simple"), "features is 'simple'."),
+        (("--kernels", "gaussian,cauchy"), "kernels is 'cauchy'."),
+        (("--basis-rules", ""), "basis_rules is ''."),
+        (("--search-rows", 1), "search_rows is 1."),
+        (("--basis", "random"), "basis=random has no size."),
+    ],
+)
+def test_cli_tune__bad_values(tmp_path, dataset, options, message):
+    assert refuse("tune", dataset, tmp_path / "run", *options)[0] == message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["--alphas", "--width-factors"])
+def test_cli_tune__values_that_are_no_numbers(tmp_path, dataset, option):
+    code, _, err = run("tune", dataset, tmp_path / "run", option, "0.1,a")
+    assert code == 2
+    assert "'0.1,a' are no numbers with commas between them" in err
+
+
+def test_cli_tune__values_of_other_types():
+    assert _Values(float).convert(" 1e-3, 2", None, None) == (1e-3, 2.0)
+    assert _Values(str).convert("a, b", None, None) == ("a", "b")
+    with pytest.raises(click.UsageError):
+        _Values(float).convert("1;2", None, None)
+
+
+def test_cli__files_that_are_no_basis(tmp_path, dataset):
+    def problem(content, name="basis.npy"):
+        (tmp_path / name).write_bytes(content)
+        return refuse("fit", dataset, tmp_path / "run", "--basis", tmp_path / name)
+
+    assert "is no .npy file of numbers" in problem(b"")[0]
+    message, fix = problem(b"a,b\n1,2\n")
+    assert "is no .npy file of numbers" in message
+    assert "sknn, random, kmeans" in fix
+    np.save(tmp_path / "good.npy", np.ones((3, 4)))
+    assert "is no .npy file of numbers" in problem((tmp_path / "good.npy").read_bytes()[:-9])[0]
+    np.save(tmp_path / "objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
+    assert "is no .npy file" in problem((tmp_path / "objects.npy").read_bytes())[0]
+    np.savez(tmp_path / "basis.npz", np.ones((3, 4)))
+    options = ("fit", dataset, tmp_path / "run", "--basis")
+    assert refuse(*options, tmp_path / "basis.npz")[0].startswith("the basis has dtype")
+    assert "nowhere" in refuse(*options, "nowhere")[0]
+    np.save(tmp_path / "wide.npy", np.ones((3, 5)))
+    assert "the basis rows have 5 columns, X has 4" in refuse(*options, tmp_path / "wide.npy")[0]
+    np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
+    assert "Give finite numbers" in refuse(*options, tmp_path / "nan.npy")[1]
+    wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)
+    assert wrong[0] == "basis_size is 4, but 3 basis rows are given."
+    assert not (tmp_path / "run").exists()
+
+
+def test_cli_tune__validation_that_cannot_be_used(tmp_path, dataset):
+    X, y = spirals(30)
+    write_table(tmp_path / "other", X, y + 5)
+    write_table(tmp_path / "unlabelled", X)
+    options = ("tune", dataset, tmp_path / "run", *ONE, "--validation")
+    assert "label 5 of" in refuse(*options, tmp_path / "other")[0]
+    assert "has no labels" in refuse(*options, tmp_path / "unlabelled")[0]
+    assert "nowhere" in refuse(*options, tmp_path / "nowhere")[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_cli__fit_and_tune_are_not_mixed_up(tmp_path, dataset):
+    succeed("tune", dataset, tmp_path / "tuned", *ONE)
+    fit = ("--basis", "random", "--basis-size", 12)
+    problem, fix = refuse("fit", dataset, tmp_path / "tuned", *fit)
+    assert "was begun by tune" in problem
+    assert "Finish it with tune" in fix
+    succeed("fit", dataset, tmp_path / "fitted", *fit)
+    assert "was begun by fit" in refuse("tune", dataset, tmp_path / "fitted", *ONE)[0]
+
+
+def test_cli_tune__singular_at_every_penalty(tmp_path, dataset):
+    basis = np.concatenate([spirals(9)[0], np.full((1, 4), 1e6)])
+    np.save(tmp_path / "basis.npy", basis)
+    problem, fix = refuse(
+        "tune", dataset, tmp_path / "run", "--basis", tmp_path / "basis.npy", "--alphas", "0",
+        "--width-factors", "1e-4", "--features", "normalized",
+    )  # fmt: skip
+    assert problem == "the ridge system is singular at every alpha: [0.0]."
+    assert fix == "Give larger alphas."
