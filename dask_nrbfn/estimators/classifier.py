@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache, lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import dask.array as da
 import numpy as np
@@ -27,8 +27,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
@@ -37,6 +37,13 @@ from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+
+
+class Settings(NamedTuple):
+    """What an estimator fits: parameters, and what is tried to find better ones."""
+
+    params: FitParams
+    tuning: TuneParams | None = None
 
 
 class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -96,7 +103,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row; only with a "sknn" basis.
+        Soft-kNN confidence of every training row, NaN for those of weight 0; only with a "sknn"
+        basis.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -123,6 +131,9 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
     True
     """
+
+    basis_indices_: NDArray[np.int64]
+    confidence_: NDArray[np.float64]
 
     def __init__(
         self,
@@ -257,33 +268,46 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         params = FitParams(**values, seed=int(seed))
         return params if given is None else given_basis(params, given)
 
-    def _train(self, dataset: Dataset, location: Location, engine: Engine) -> Run:
-        """Fit at `location`; subclasses may tune."""
-        return fit_dataset(
-            dataset,
-            location,
-            self._params(),
-            engine,
-            basis=None if isinstance(self.basis, str) else self.basis,
-            min_recall=self.min_recall,
-        )
-
-    def _identity(self) -> dict[str, Any]:
-        """Return what a run is told apart by, besides its rows."""
-        return self._params().to_dict()
+    def _settings(self) -> Settings:
+        """Return what is fitted, taken once: a generator or a random state gives other values."""
+        return Settings(self._params())
 
     def _fit_arrays(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
         weights = self._row_weights(rows, labels, sample_weight)
-        if weights is not None and not weights.all():
-            kept = weights > 0
-            rows, labels, weights = rows[kept], labels[kept], weights[kept]
-        classes, codes = np.unique(labels, return_inverse=True)
-        dataset = ingest_arrays(rows, codes, MemoryStore(), weights=weights)
-        run = self._train(dataset, MemoryStore(), InlineEngine())
+        kept = slice(None) if weights is None or weights.all() else np.flatnonzero(weights)
+        classes, codes = np.unique(labels[kept], return_inverse=True)
+        dataset = ingest_arrays(
+            rows[kept], codes, MemoryStore(), weights=None if weights is None else weights[kept]
+        )
+        run = self._train(dataset, MemoryStore(), InlineEngine(), self._settings())
         names = getattr(self, "feature_names_in_", None)
         self._take_run(run, classes, None if names is None else tuple(names))
+        if isinstance(kept, np.ndarray):
+            self._number_rows(kept, len(rows))
+
+    def _number_rows(self, kept: NDArray[np.int64], n_rows: int) -> None:
+        """Let attributes with a row for every row count those of weight 0 too."""
+        known = self.basis_indices_ >= 0
+        self.basis_indices_ = np.where(known, kept[self.basis_indices_], -1)
+        if hasattr(self, "confidence_"):
+            confidence = np.full(n_rows, np.nan)
+            confidence[kept] = self.confidence_
+            self.confidence_ = confidence
+
+    def _train(
+        self, dataset: Dataset, location: Location, engine: Engine, settings: Settings
+    ) -> Run:
+        params, tuning = settings
+        basis = None if isinstance(self.basis, str) else self.basis
+        if tuning is None:
+            return fit_dataset(
+                dataset, location, params, engine, basis=basis, min_recall=self.min_recall
+            )
+        return tune_dataset(
+            dataset, location, params, tuning, engine, basis=basis, min_recall=self.min_recall
+        )
 
     def _row_weights(
         self, rows: NDArray[Any], labels: NDArray[Any], sample_weight: ArrayLike | None
@@ -312,17 +336,15 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
             # Stored as int64, bool and whole floats come back as what they were.
             dtype = labels.dtype if labels.dtype.kind in "bf" else dataset.classes.dtype
-            location = _run_location(place, dataset, self._identity())
-            self._fit_at(dataset, location, dataset.classes.astype(dtype))
+            self._fit_in(place, dataset, dataset.classes.astype(dtype))
 
     def _fit_dataset(self, dataset: Dataset) -> None:
         self._check_class_weight()
         if isinstance(normalize(dataset.location), MemoryStore):
-            self._fit_at(dataset, MemoryStore(), dataset.classes)
+            self._fit_in(None, dataset, dataset.classes)
             return
         with self._workplace() as place:
-            location = _run_location(place, dataset, self._identity())
-            self._fit_at(dataset, location, dataset.classes)
+            self._fit_in(place, dataset, dataset.classes)
 
     def _check_class_weight(self) -> None:
         if isinstance(self.class_weight, Mapping):
@@ -331,9 +353,12 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 'Give sample_weight, or class_weight="balanced".',
             )
 
-    def _fit_at(self, dataset: Dataset, location: Location, classes: NDArray[Any]) -> None:
+    def _fit_in(self, place: Location | None, dataset: Dataset, classes: NDArray[Any]) -> None:
+        """Fit under a directory or URL; None: in this process's memory."""
+        settings = self._settings()
+        location = MemoryStore() if place is None else _run_location(place, dataset, settings)
         with _active_engine(dataset) as engine:
-            run = self._train(dataset, location, engine)
+            run = self._train(dataset, location, engine, settings)
         self._take_run(run, classes, dataset.feature_names)
 
     @contextmanager
@@ -407,11 +432,10 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return location
 
 
-def _run_location(
-    place: Location, dataset: Dataset, parameters: dict[str, Any]
-) -> str | RemoteLocation:
+def _run_location(place: Location, dataset: Dataset, settings: Settings) -> str | RemoteLocation:
     """Return where the run of these rows and parameters is, and no other."""
-    identity = json.dumps([dataset.fingerprint, parameters])
+    given = [None if values is None else values.to_dict() for values in settings]
+    identity = json.dumps([dataset.fingerprint, *given])
     digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
     return join(place, f"run-{digest}")
 

@@ -79,8 +79,8 @@ class HeldOutSums:
     @property
     def error_rates(self) -> Floats:
         """Share of the weight that got a wrong label, float64 (A,)."""
-        weights = self.confusion.sum(axis=(1, 2))
-        rates: Floats = 1.0 - np.trace(self.confusion, axis1=1, axis2=2) / weights
+        wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
+        rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
         return rates
 
 

@@ -133,6 +133,6 @@ def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, su
 
 
 def _address(array: Floats) -> c_void_p:
-    assert array.dtype == np.float64
-    assert array.flags.c_contiguous
+    if array.dtype != np.float64 or not array.flags.c_contiguous:
+        raise TypeError(f"BLAS needs contiguous float64, not {array.dtype} {array.strides}.")
     return c_void_p(array.ctypes.data)

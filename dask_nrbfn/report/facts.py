@@ -102,6 +102,21 @@ def _network_facts(finished: FinishedRun) -> list[Fact]:
         Fact("alpha", f"{params.alpha:g}{tried}"),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
+        *_spectrum_facts(finished),
+    ]
+
+
+def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
+    """Return what the eigenvalues of the gram matrix say, where they were computed."""
+    path = finished.stages.get("path", {"path": []})["path"]
+    chosen = [entry for entry in path if entry["alpha"] == finished.params.alpha]
+    if not chosen or chosen[0].get("rank") is None:
+        return []
+    rank, attainable = chosen[0]["rank"], chosen[0]["attainable"]
+    most = "no bound" if attainable["most"] is None else number(attainable["most"])
+    return [
+        Fact("rank", f"{rank:,} of {finished.stages['basis']['n_basis']:,} in float64"),
+        Fact("attainable risk", f"gamma from {number(attainable['least'])} to {most}"),
     ]
 
 

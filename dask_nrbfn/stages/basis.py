@@ -104,13 +104,13 @@ def _write_codes(run_location: Location, dataset_location: Location) -> None:
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    codes = run.read("confidence/codes")
+    codes, params = run.read("confidence/codes"), run.params
     width = run.stages["neighbors"]["mean_distance"]
     n_below, first = 0, start
     blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
-    hashes_of_blocks = (hash_rows(X, seed=run.params.seed) for X, *_ in blocks)
+    hashes_of_blocks = (hash_rows(X, seed=params.seed) for X, *_ in blocks)
     # Several chunks are read and written at a time.
-    size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    size = search_block_rows(run.chunk_rows, dataset.n_features, params)
     for hashes in regroup(hashes_of_blocks, size):
         last = first + len(hashes)
         indices = run.read("neighbors/indices", first, last)
@@ -121,7 +121,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
         )
         run.write_rows("confidence/values", first, confidence)
         run.write_rows("confidence/tiebreak", first, hashes)
-        n_below += int(np.count_nonzero(confidence < run.params.confidence_threshold))
+        n_below += int(np.count_nonzero(confidence < params.confidence_threshold))
         first = last
     return PartResult({"n_below_threshold": n_below})
 
@@ -227,22 +227,22 @@ def _candidates(run: Run, dataset: Dataset, size: int, rule: str) -> Candidates:
 
 
 def _all_by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
-    codes = run.read("confidence/codes")
+    codes, threshold = run.read("confidence/codes"), run.params.confidence_threshold
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
         priority = run.read("confidence/values", start, stop)
         if rule == "uniform":
-            priority = even_below(priority, threshold=run.params.confidence_threshold)
+            priority = even_below(priority, threshold=threshold)
         tiebreak = run.read("confidence/tiebreak", start, stop)
         yield Candidates(priority, tiebreak, codes[start:stop], np.arange(start, stop))
 
 
 def _all_alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     """Yield rows of one priority: the hash of their values decides."""
-    start = 0
+    start, seed = 0, run.params.seed
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
         assert codes is not None
         rows = np.arange(start, start + len(X))
-        yield Candidates(np.zeros(len(X)), hash_rows(X, seed=run.params.seed), codes, rows)
+        yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)
         start += len(X)

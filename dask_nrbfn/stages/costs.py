@@ -16,6 +16,7 @@ from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.moments import combine_bytes, moments_bytes
 from dask_nrbfn.stages.neighbors import NeighborSearch
 from dask_nrbfn.stages.parts import block_rows, narrow_block_rows
+from dask_nrbfn.stages.path import LARGEST_SPECTRUM
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sequence import candidates, search_basis_size, search_rows, stage_names
 from dask_nrbfn.stages.space import (
@@ -96,6 +97,8 @@ class FitSizes:
         Rows of the sample of k-means; 0 for another basis.
     n_tried, n_sampled, r_tried, n_search_folds : int
         Combinations that the search tries, its rows, basis rows and folds.
+    n_judged, n_judged_parts, judged_reading_bytes : int
+        Rows that penalties are judged on, parts of that pass and chunks held while they are read.
     """
 
     n: int
@@ -119,6 +122,9 @@ class FitSizes:
     n_sampled: int
     r_tried: int
     n_search_folds: int
+    n_judged: int
+    n_judged_parts: int
+    judged_reading_bytes: int
 
     @classmethod
     def of(
@@ -128,8 +134,10 @@ class FitSizes:
         search: NeighborSearch,
         n_basis: int,
         tuning: TuneParams | None = None,
+        validation: Dataset | None = None,
     ) -> Self:
         """Return the sizes of a fit with `n_basis` basis rows, or of its tuning."""
+        judged = dataset if validation is None else validation
         layout = PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -160,6 +168,9 @@ class FitSizes:
             if tuning is None
             else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
             n_search_folds=0 if tuning is None else tuning.folds,
+            n_judged=judged.n_rows,
+            n_judged_parts=PartLayout.of(judged.n_rows, params.n_parts).n_parts,
+            judged_reading_bytes=judged.reading_bytes,
         )
 
     @property
@@ -221,9 +232,10 @@ def check_stage_budget(
     *,
     n_basis: int,
     tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    sizes = FitSizes.of(dataset, params, search, n_basis, tuning)
+    sizes = FitSizes.of(dataset, params, search, n_basis, tuning, validation)
     cost = stage_costs(sizes)[stage]
     remedy = "Ingest with a smaller chunk_rows"
     if stage in BASIS_STAGES:
@@ -460,7 +472,7 @@ def _search(s: FitSizes) -> StageCost:
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + 2 * sample_bytes
+        + max(2 * sample_bytes, 3 * 8 * s.n_clustered * s.p)
         + _selection_bytes(s, s.r_tried)
         + 8
         * (
@@ -482,7 +494,8 @@ def _search(s: FitSizes) -> StageCost:
 
 def _path(s: FitSizes) -> StageCost:
     n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
-    solves = n_tasks * s.n_alphas * s.r**3 / 3
+    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
+    solves = n_tasks * s.n_alphas * s.r**3 / 3 + spectrum
     weights = 8 * s.n_alphas * s.K * s.r
     return StageCost(
         stage="path",
@@ -497,13 +510,14 @@ def _path(s: FitSizes) -> StageCost:
 
 def _validation(s: FitSizes) -> StageCost:
     rows, scores = block_rows(s.r), s.n_alphas * s.K
-    flops = 2 * s.n * s.r * (s.p + scores)
+    flops = 2 * s.n_judged * s.r * (s.p + scores)
+    read = s.n_judged * s.p * s.itemsize
     return StageCost(
         stage="validation",
         flops=flops,
-        read_bytes=s.rows_bytes,
+        read_bytes=read,
         held_bytes=s.process_bytes
-        + s.reading_bytes
+        + s.judged_reading_bytes
         + 8
         * (
             rows * s.r
@@ -512,11 +526,11 @@ def _validation(s: FitSizes) -> StageCost:
             + 2 * s.n_folds * scores * s.r
             + 6 * rows * scores
         ),
-        n_tasks=s.n_parts,
+        n_tasks=s.n_judged_parts,
         work={
-            "read_bytes": s.rows_bytes,
+            "read_bytes": read,
             "moments_flops": flops,
-            "activations": s.n * (s.r + len(INVERSE_TEMPERATURES) * scores),
+            "activations": s.n_judged * (s.r + len(INVERSE_TEMPERATURES) * scores),
         },
     )
 

@@ -237,7 +237,9 @@ def _finish(job: _Job) -> Run:
     """Run the stages that are missing."""
     job.check()
     with locked_run(job.location) as check_still_locked:
-        run = start_run(job.location, job.dataset, job.params, job.engine, job.tuning)
+        run = start_run(
+            job.location, job.dataset, job.params, job.engine, job.tuning, job.validation
+        )
         redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
         while True:
             _drop_scratch(run)
@@ -266,12 +268,15 @@ def start_run(
     params: FitParams,
     engine: Engine,
     tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
 ) -> Run:
     """Begin a run, or open the one that was begun, with the search that it began with."""
-    search = None if exists(location) else _fitting_search(dataset, params, engine, tuning)
+    search = (
+        None if exists(location) else _fitting_search(dataset, params, engine, tuning, validation)
+    )
     run = Run.start(location, dataset, params, _environment(engine), tuning)
     if "neighbors" not in run.decisions:
-        search = search or _fitting_search(dataset, params, engine, tuning)
+        search = search or _fitting_search(dataset, params, engine, tuning, validation)
         run.decide("neighbors", asdict(search))
     return run
 
@@ -282,14 +287,27 @@ def run_stages(run: Run) -> list[str]:
 
 
 def _fitting_search(
-    dataset: Dataset, params: FitParams, engine: Engine, tuning: TuneParams | None
+    dataset: Dataset,
+    params: FitParams,
+    engine: Engine,
+    tuning: TuneParams | None,
+    validation: Dataset | None,
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
     search = plan_search(dataset, params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = params.basis_size or dataset.n_classes
     for stage in stage_names(params, tuning):
-        check_stage_budget(stage, dataset, params, search, engine, n_basis=n_basis, tuning=tuning)
+        check_stage_budget(
+            stage,
+            dataset,
+            params,
+            search,
+            engine,
+            n_basis=n_basis,
+            tuning=tuning,
+            validation=validation,
+        )
     return search
 
 
@@ -299,8 +317,9 @@ def _drop_scratch(run: Run) -> None:
     The parts of stages with a row for every row are kept to the end: if a chunk of their result is
     found damaged, only its part is done again.
     """
-    kept = set() if "model" in run.stages else {"neighbors", "confidence", "path"}
-    for stage in run.stages.keys() - kept:
+    finished = run.stages.keys()
+    kept = {"neighbors", "confidence", "path"} if set(run_stages(run)) - finished else set()
+    for stage in finished - kept:
         run.drop_parts(stage)
     if "neighbors" in run.stages:
         drop_partitions(run)
@@ -313,7 +332,14 @@ def run_stage(
     params, search = run.params, decided_search(run)
     n_basis = run.basis_size() if "basis" in run.stages else params.basis_size or dataset.n_classes
     cost = check_stage_budget(
-        stage, dataset, params, search, engine, n_basis=n_basis, tuning=run.tuning
+        stage,
+        dataset,
+        params,
+        search,
+        engine,
+        n_basis=n_basis,
+        tuning=run.tuning,
+        validation=validation,
     )
     engine.peak_bytes, engine.expected_bytes = 0, cost.held_bytes
     compute = _COMPUTE[stage]

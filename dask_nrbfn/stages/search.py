@@ -26,7 +26,7 @@ from dask_nrbfn.stages.sequence import candidates, search_basis_size, search_row
 from dask_nrbfn.stages.validation import best_entry, describe_path, held_out_sums
 from dask_nrbfn.stages.weighting import RowWeights
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, read_rows, write_array
+from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
     rows = _drawn_rows(dataset.n_rows, size, params.seed)
     codes = dataset.codes()[rows].astype(np.int64)
-    stored = dataset.sample_weights
-    own = None if stored is None else read_rows(stored)[rows]
+    own = None if dataset.sample_weights is None else dataset.take_weights(rows)
     weights = RowWeights.of(dataset, params).of_rows(codes, own)
     group = run.group("search")
     write_array(group, "rows", rows, "row")

@@ -47,6 +47,8 @@ def _read_results(run_location: Location) -> None:
     if "confidence" in run.stages:
         for start, stop in run.spans:
             run.read("confidence/values", start, stop)
+    if run.tuning is not None:
+        run.read("validation/confusion")
     try:
         Model.load(run_location)
     except (MissingDataError, DamagedDataError) as error:

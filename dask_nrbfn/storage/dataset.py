@@ -179,11 +179,20 @@ class Dataset:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows of X with the given ascending numbers, (len(rows), p)."""
-        taken = np.empty((len(rows), self.n_features), dtype=self.X.dtype)
+        return self._take(self.X, rows)
+
+    def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
+        if self.sample_weights is None:
+            return np.ones(len(rows))
+        return self._take(self.sample_weights, rows)
+
+    def _take(self, array: Array, rows: NDArray[np.int64]) -> NDArray[Any]:
+        taken = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
         for start in range(0, self.n_rows, self.chunk_rows):
             first, last = np.searchsorted(rows, [start, start + self.chunk_rows])
             if first < last:
-                chunk = read_rows(self.X, start, start + self.chunk_rows)
+                chunk = read_rows(array, start, start + self.chunk_rows)
                 taken[first:last] = chunk[rows[first:last] - start]
         return taken
 

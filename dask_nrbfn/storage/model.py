@@ -204,7 +204,7 @@ class Model:
             params=FitParams(**attributes["params"]),
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
-            temperature=attributes["temperature"],
+            temperature=attributes.get("temperature"),
             feature_names=None if names is None else tuple(names),
         )
         model._check_shapes(group)

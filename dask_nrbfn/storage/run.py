@@ -186,7 +186,7 @@ class Run:
             location,
             attributes["run_id"],
             FitParams(**attributes["params"]),
-            None if attributes["tuning"] is None else TuneParams(**attributes["tuning"]),
+            None if not attributes.get("tuning") else TuneParams(**attributes["tuning"]),
             attributes["fingerprint"],
             attributes["n_rows"],
             attributes["n_parts"],

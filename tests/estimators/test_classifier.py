@@ -333,3 +333,36 @@ def test_classifier__lazy_predictions_outlive_their_network(table):
 def test_classifier__huge_values(table):
     with pytest.raises(NRBFNError, match="column 0 are too large"):
         NRBFNClassifier().fit(table[0] * 1e160, table[1])
+
+
+def test_classifier__rows_of_weight_zero_keep_their_numbers(table):
+    X, y = table
+    weights = np.ones(len(X))
+    weights[:50] = 0
+    network = NRBFNClassifier(n_neighbors=5).fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(X[network.basis_indices_], network.basis_)
+    assert np.isnan(network.confidence_[:50]).all()
+    assert np.isfinite(network.confidence_[50:]).all()
+
+
+def test_classifier__class_weights_below_zero(table):
+    X, y = table
+    weights = np.ones(len(X))
+    weights[0] = 0
+    network = NRBFNClassifier(n_neighbors=5, class_weight={0: -1.0})
+    with pytest.raises(ValueError, match="weight"):
+        network.fit(X, y, sample_weight=weights)
+
+
+def test_classifier_cv__values_from_a_generator(tmp_path, table):
+    X, y = (da.from_array(values, chunks=100) for values in table)
+    network = NRBFNClassifierCV(
+        n_neighbors=5,
+        alphas=(alpha for alpha in (1e-3, 1e-6)),
+        width_factors=(1.0,),
+        features=("plain",),
+        store=tmp_path,
+    )
+    network.fit(X, y)
+    assert network.alpha_ in (1e-3, 1e-6)
+    assert network.features_ == "plain"

@@ -449,6 +449,13 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     assert engine.done["moments"] == 0
 
 
+def test_tune__damaged_confusion_of_a_finished_run(tmp_path, undisturbed):
+    dataset, expected = undisturbed
+    tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())
+    damage(tmp_path / "run", "validation/confusion/c/0/0/0")
+    assert outcome(tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())) == expected
+
+
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):
     judged = write_table(MemoryStore(), X_new, y_new, **options)
     return tune(X, y, params, tuning, validation=judged)
