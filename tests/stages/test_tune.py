@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DataError,
     IllConditionedError,
@@ -725,3 +725,30 @@ def test_tune_params__any_sequence():
     assert tuning == TuneParams(alphas=(0.1, 0.01), features=("plain",), kernels=("gaussian",))
     assert tuning.to_dict()["alphas"] == [0.1, 0.01]
     assert type(tuning.to_dict()["alphas"][0]) is float
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "params",
+    [
+        FitParams(basis_size=1200, alpha=1e-6),
+        FitParams(basis="kmeans", basis_size=400, alpha=1e-6),
+    ],
+    ids=lambda params: params.basis,
+)
+def test_tune__every_stage_holds_less_than_predicted(tmp_path, params):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30_000, 96))
+    dataset = write_table(tmp_path / "data", X, (X[:, 0] > X[:, 1] ** 2).astype(int))
+    tuning = TuneParams(width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800)
+    with connect(EngineOptions(workers=1, threads=1, memory="3GiB")) as engine:
+        run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+    over = {
+        stage: (record["peak_bytes"], record["predicted_bytes"])
+        for stage, record in run.stages.items()
+        if record["peak_bytes"] > record["predicted_bytes"]
+    }
+    assert not over
+    assert all(
+        record["peak_bytes"] > 0 for stage, record in run.stages.items() if stage != "recall"
+    )
