@@ -69,7 +69,7 @@ overlap, min_recall, scale, n_parts, random_state, store
     >>> from sklearn.datasets import load_wine
     >>> X, y = load_wine(return_X_y=True)
     >>> network = NRBFNClassifierCV(scale="standard").fit(X[::2], y[::2])
-    >>> bool(network.score(X[1::2], y[1::2]) > 0.95)
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.9)
     True
     """
 
