@@ -154,7 +154,7 @@ class TuneParams:
     search_basis : int
         Basis rows of the search.
     search_rows : int or None
-        Rows of the search. None: as many as make 256 MiB, from 20,000 to 200,000.
+        Rows of the search. None: as many as make 256 MiB, from 20,000 to 100,000.
     validation : str or None
         Fingerprint of a validation dataset.
 

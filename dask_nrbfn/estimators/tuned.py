@@ -35,7 +35,7 @@ class NRBFNClassifierCV(NRBFNClassifier):
     search_basis : int, default=1000
         Basis rows while all but the penalty is tried.
     search_rows : int, default=None
-        Rows then. None: as many as make 256 MiB, from 20,000 to 200,000.
+        Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
 overlap, min_recall, scale, n_parts, random_state, store
         As for `NRBFNClassifier`.

@@ -8,7 +8,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 # Elements of the sample without a number of rows, and the bounds of that: the error of a percent is
 # known to a twentieth of it on 40,000 rows.
 _SAMPLE_ELEMENTS = 2**25
-_MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 200_000
+_MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 
 
 @dataclass(frozen=True)
