@@ -21,10 +21,11 @@ def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=20_000, features=64, basis=8787)
+    parser.add_argument("--basis", default="sknn", help="random needs no search of neighbours")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, help="of each worker; default: its share of cores")
     options = parser.parse_args()
-    params = FitParams(basis_size=options.basis_size, neighbors="exact")
+    params = FitParams(basis=options.basis, basis_size=options.basis_size, neighbors="exact")
     with tempfile.TemporaryDirectory(prefix="moments-", dir=options.scratch) as scratch:
         try:
             dataset = open_dataset(options, scratch)
