@@ -242,10 +242,10 @@ def _finish(job: _Job) -> Run:
         )
         redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
         while True:
+            check_still_locked()
             _drop_scratch(run)
             if "recall" in run.stages:
                 check_recall(run, job.min_recall)
-            check_still_locked()
             if job.basis is not None and not run.has("given/values"):
                 write_array(run.group("given"), "values", np.asarray(job.basis), "basis", "feature")
             missing = [stage for stage in run_stages(run) if stage not in run.stages]
@@ -253,7 +253,14 @@ def _finish(job: _Job) -> Run:
                 if not missing:
                     check_model(run, job.engine)
                     return run
-                run_stage(missing[0], run, job.dataset, job.engine, job.validation)
+                run_stage(
+                    missing[0],
+                    run,
+                    job.dataset,
+                    job.engine,
+                    job.validation,
+                    before_recording=check_still_locked,
+                )
             except DamagedResultError as error:
                 redone[error.stage, error.parts] += 1
                 if redone[error.stage, error.parts] > _MAX_REDONE:
@@ -326,9 +333,22 @@ def _drop_scratch(run: Run) -> None:
 
 
 def run_stage(
-    stage: str, run: Run, dataset: Dataset, engine: Engine, validation: Dataset | None = None
+    stage: str,
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    validation: Dataset | None = None,
+    *,
+    before_recording: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run one stage, whose predecessors are finished, and record what it took."""
+    """Run one stage, whose predecessors are finished, and record what it took.
+
+    Parameters
+    ----------
+    stage, run, dataset, engine, validation
+    before_recording : callable
+        Raises if the run belongs to another job by then.
+    """
     params, search = run.params, decided_search(run)
     n_basis = run.basis_size() if "basis" in run.stages else params.basis_size or dataset.n_classes
     cost = check_stage_budget(
@@ -348,6 +368,7 @@ def run_stage(
     started, start = datetime.now(UTC), time.perf_counter()
     record = compute(run, dataset, engine)
     seconds = time.perf_counter() - start
+    before_recording()
     run.finish_stage(
         stage,
         {

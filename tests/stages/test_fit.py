@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from dask_nrbfn.errors import (
     MemoryBudgetError,
     MissingDataError,
     ParameterError,
+    RunBusyError,
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
@@ -488,3 +490,22 @@ def test_fit__in_memory_store_on_a_cluster_is_refused(two_workers):
     X, y = spirals(50)
     table = write_table(MemoryStore(), X, y)
     assert "memory of this process" in refused(ParameterError, table, engine=two_workers)
+
+
+def test_fit__a_run_lost_to_another_job_is_not_written_to(tmp_path, monkeypatch):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    checks = iter([None, RunBusyError("the run is another job's.", "Wait for it.")])
+
+    @contextmanager
+    def lost_after_the_first_check(location):
+        def check():
+            if (error := next(checks)) is not None:
+                raise error
+
+        yield check
+
+    monkeypatch.setattr("dask_nrbfn.stages.fit.locked_run", lost_after_the_first_check)
+    with pytest.raises(RunBusyError):
+        fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
+    assert Run.open(tmp_path / "run").stages == {}
