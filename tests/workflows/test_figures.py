@@ -1,12 +1,9 @@
 import csv
-from importlib.util import find_spec
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.workflows.script import run_script
-
-pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is missing")
 
 
 @pytest.fixture(scope="module")
