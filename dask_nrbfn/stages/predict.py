@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -219,10 +220,11 @@ def _predict_to_zarr(
 
 
 def _task_spans(dataset: Dataset, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, a few for every worker."""
+    """Return row spans of whole chunks, as equal as can be, a few for every worker."""
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-    step = -(-n_chunks // (_TASKS_PER_WORKER * engine.n_workers)) * dataset.chunk_rows
-    return [(a, min(a + step, dataset.n_rows)) for a in range(0, dataset.n_rows, step)]
+    n_tasks = min(n_chunks, _TASKS_PER_WORKER * engine.n_workers)
+    edges = [n_chunks * task // n_tasks * dataset.chunk_rows for task in range(n_tasks + 1)]
+    return [(start, min(stop, dataset.n_rows)) for start, stop in pairwise(edges)]
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
