@@ -307,8 +307,7 @@ def create_array(
     `compress` runs them through Zstandard. With `shards`, many chunks share one file.
     """
     text = np.dtype(dtype).kind in "TU"
-    layout = [list(shape), [max(1, c) for c in chunks], "text" if text else str(np.dtype(dtype))]
-    return group.create_array(
+    array = group.create_array(
         name,
         shape=shape,
         dtype=str if text else np.dtype(dtype),
@@ -317,9 +316,9 @@ def create_array(
         compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
         dimension_names=dimensions,
         overwrite=True,
-        attributes={"checksum": checksum(layout)},
         config={"write_empty_chunks": True},
     )
+    return array.update_attributes({"checksum": checksum(_layout(array))})
 
 
 def write_array(
@@ -406,9 +405,11 @@ def checksum(content: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _layout(array: Array) -> list[object]:
-    dtype = "text" if array.dtype.kind in "TU" else str(array.dtype)
-    return [list(array.shape), list(array.chunks), dtype]
+def _layout(array: Array) -> dict[str, Any]:
+    """Return the metadata of an array, without the attributes that name their checksum."""
+    layout = array.metadata.to_dict()
+    del layout["attributes"]
+    return layout
 
 
 def _store(location: Location) -> zarr.abc.store.Store:

@@ -13,8 +13,10 @@ from dask_nrbfn.storage import local
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     attributes_of,
+    create_array,
     create_group,
     exists,
+    get_array,
     kind_of,
     open_group,
     replacing_group,
@@ -280,3 +282,25 @@ def test_update_record__killed_at_any_moment(group, tmp_path):
         process.kill()
         printed += process.communicate()[0].split()
         assert count_in(tmp_path / "run") - int(printed[-1]) in range(2)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "U5"])
+def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(tmp_path, dtype):
+    group = create_group(tmp_path / "run", kind="run", attributes={})
+    create_array(
+        group, "rows", shape=(7, 2), dtype=dtype, chunks=(3, 2), dimensions=("row", "column")
+    )
+    written = get_array(group, "rows").metadata
+    file = tmp_path / "run" / "rows" / "zarr.json"
+    whole = file.read_bytes()
+    n_found = 0
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        file.write_bytes(damaged)
+        try:
+            assert get_array(group, "rows").metadata == written
+        except DamagedDataError:
+            n_found += 1
+    # Without the key "configuration", at two places of the file, zarr takes its defaults.
+    assert n_found >= len(whole) - 2 * len("configuration")
