@@ -20,6 +20,8 @@ from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
 from dask_nrbfn.stages.plan import Plan, plan_fit
 from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
+from dask_nrbfn.stages.refresh import refresh_run
+from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -34,6 +36,7 @@ __all__ = [
     "Evaluation",
     "FitParams",
     "InlineEngine",
+    "Judge",
     "LinearRegressionClassifier",
     "Model",
     "NRBFNClassifier",
@@ -43,6 +46,7 @@ __all__ = [
     "RemoteLocation",
     "Run",
     "TuneParams",
+    "branch_run",
     "check_dataset",
     "connect",
     "evaluate_dataset",
@@ -52,7 +56,10 @@ __all__ = [
     "ingest_dask",
     "ingest_file",
     "ingest_source",
+    "merge_runs",
     "plan_fit",
     "predict_dataset",
+    "refresh_run",
     "tune_dataset",
+    "update_run",
 ]

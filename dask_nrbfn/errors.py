@@ -79,6 +79,14 @@ class RunMismatchError(NRBFNError, ValueError):
     """A run was started with other parameters or from another dataset."""
 
 
+class AlreadyAddedError(NRBFNError, ValueError):
+    """Rows that a run holds would be added once more."""
+
+
+class WorseModelError(NRBFNError, ArithmeticError):
+    """A new model makes more errors than are allowed; the old one stays."""
+
+
 class IllConditionedError(NRBFNError, ArithmeticError):
     """The ridge system is singular to working precision."""
 

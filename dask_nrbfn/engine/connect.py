@@ -19,6 +19,7 @@ from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dask_nrbfn.engine.budget import usable_bytes
+from dask_nrbfn.engine.performance import check_report_path, reported_performance
 from dask_nrbfn.engine.settings import cluster_settings, worker_environment
 from dask_nrbfn.engine.tasks import (
     NO_WORKERS_TIMEOUT_S,
@@ -27,6 +28,7 @@ from dask_nrbfn.engine.tasks import (
     InlineEngine,
     scheduler_lost,
 )
+from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ class EngineOptions:
         Memory limit of each, such as "4GiB"; default: the machine's divided by the workers.
     bar : bool
         Draw progress bars if standard error is a terminal.
+    performance_report : str, path or None
+        File for dask's report of what the cluster did, as HTML.
 
     Raises
     ------
@@ -64,6 +68,7 @@ class EngineOptions:
     threads: int | None = None
     memory: str | None = None
     bar: bool = False
+    performance_report: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.scheduler and self.scheduler_file:
@@ -83,10 +88,20 @@ class EngineOptions:
                 )
         if self.memory is not None:
             _parse_memory(self.memory)
+        if self.performance_report is not None and self.workers == 0:
+            raise ParameterError(
+                "performance_report is given, but workers is 0.",
+                "Leave it out, or give workers: dask reports on a cluster.",
+            )
 
 
 @contextmanager
-def connect(options: EngineOptions | None = None, client: Client | None = None) -> Iterator[Engine]:
+def connect(
+    options: EngineOptions | None = None,
+    client: Client | None = None,
+    *,
+    watch: Watch | None = None,
+) -> Iterator[Engine]:
     """Give an engine on `client`, on a running scheduler, or on a local cluster made for it.
 
     Parameters
@@ -94,11 +109,15 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     options : EngineOptions, optional
     client : distributed.Client, optional
         Used as it is and left open.
+    watch : Watch, optional
+        Where the engine counts what it does; default: one of its own.
 
     Raises
     ------
     ClusterError
         If the scheduler cannot be reached or has no workers.
+    ParameterError
+        If the performance report could not be written.
 
     Notes
     -----
@@ -106,20 +125,35 @@ def connect(options: EngineOptions | None = None, client: Client | None = None) 
     wait when all workers are lost before they raise ClusterError. A worker that joins meanwhile
     goes on with the work.
     """
-    options = options or EngineOptions()
-    if client is not None:
-        yield _engine(client, bar=options.bar)
-    elif options.scheduler or options.scheduler_file:
-        with _closed_at_the_end(_open_client(options)) as remote:
-            yield _engine(remote, bar=options.bar)
-    elif options.workers == 0:
+    options, watch = options or EngineOptions(), watch or Watch()
+    if options.performance_report is not None:
+        check_report_path(options.performance_report)
+    if client is None and options.workers == 0:
         with threadpool_limits(options.threads):
             yield InlineEngine(
-                bar=options.bar, threads=blas_threads(), memory_bytes=_memory_bytes(options)
+                bar=options.bar,
+                threads=blas_threads(),
+                memory_bytes=_memory_bytes(options),
+                watch=watch,
             )
+        return
+    with _client(options, client) as connected:
+        engine = _engine(connected, bar=options.bar, watch=watch)
+        with reported_performance(connected, options.performance_report):
+            yield engine
+
+
+@contextmanager
+def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
+    """Give `client`, or one of a running scheduler, or of a local cluster made for it."""
+    if client is not None:
+        yield client
+    elif options.scheduler or options.scheduler_file:
+        with _closed_at_the_end(_open_client(options)) as remote:
+            yield remote
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
-            yield _engine(local, bar=options.bar)
+            yield local
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -246,12 +280,13 @@ def _read_scheduler_file(path: str) -> str:
     return address
 
 
-def _engine(client: Client, *, bar: bool) -> DaskEngine:
+def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
     address = client.scheduler.address
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
         threads = _threads_of_workers(client)
+        dashboard = _dashboard_link(client)
     except TimeoutError as error:
         raise _no_workers(address) from error
     except (CancelledError, OSError) as error:
@@ -267,13 +302,17 @@ def _engine(client: Client, *, bar: bool) -> DaskEngine:
         limit_bytes=limit_bytes,
         bar=bar,
         no_workers_timeout_s=_no_workers_timeout_s(),
+        watch=watch,
     )
     logger.info(
         "up to %d tasks at a time on %s, BLAS threads of each: %d",
         engine.n_workers,
         address,
         threads,
+        extra={"scheduler": address, "n_workers": engine.n_workers, "threads": threads},
     )
+    if dashboard:
+        logger.info("dashboard: %s", dashboard, extra={"dashboard": dashboard})
     return engine
 
 
@@ -288,6 +327,14 @@ def _threads_of_workers(client: Client) -> int | None:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer
     return min((answer for answer in answers if isinstance(answer, int)), default=None)
+
+
+def _dashboard_link(client: Client) -> str | None:
+    try:
+        return client.dashboard_link
+    except KeyError:
+        # The scheduler was started without a dashboard.
+        return None
 
 
 def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:

@@ -64,4 +64,10 @@ class _Lines:
                 self._done,
                 self._total,
                 seconds,
+                extra={
+                    "task": self._label,
+                    "tasks_done": self._done,
+                    "tasks": self._total,
+                    "seconds": round(seconds, 3),
+                },
             )

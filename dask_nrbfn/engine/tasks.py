@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from queue import Empty, Queue
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from distributed.system import MEMORY_LIMIT
 from dask_nrbfn.engine.budget import describe_memory
 from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.progress import progress
+from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Engine(Protocol):
         Largest resident size of a process while it ran a task, since it was last set to 0.
     in_memory : bool
         Whether tasks share this process's memory, and so its in-memory stores.
+    watch : Watch
+        What stages and their tasks took so far.
     """
 
     n_workers: int
@@ -59,6 +62,7 @@ class Engine(Protocol):
     expected_bytes: int
     peak_bytes: int
     in_memory: bool
+    watch: Watch
 
     @property
     def limit_bytes(self) -> int: ...  # noqa: D102
@@ -85,6 +89,7 @@ class InlineEngine:
     expected_bytes: int = 0
     peak_bytes: int = 0
     in_memory: bool = True
+    watch: Watch = field(default_factory=Watch)
 
     @property
     def limit_bytes(self) -> int:
@@ -106,6 +111,7 @@ class InlineEngine:
             If a task cannot allocate what it needs.
         """
         results = []
+        self.watch.tasks_begin(len(arguments), expected_bytes=self.expected_bytes)
         with (
             _memory_errors(label, self),
             progress(label, len(arguments), bar=self.bar) as advance,
@@ -113,6 +119,7 @@ class InlineEngine:
             for values in arguments:
                 measured = measure(task, *values)
                 self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
+                self.watch.task_done(measured.peak_bytes)
                 results.append(measured.value)
                 advance()
         return results
@@ -138,6 +145,7 @@ class DaskEngine:
     peak_bytes: int = 0
     in_memory: bool = False
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
+    watch: Watch = field(default_factory=Watch)
 
     def run(
         self,
@@ -165,8 +173,11 @@ class DaskEngine:
             If the scheduler is lost, or all workers are and none comes in time.
         """
         results: list[Any] = [None] * len(arguments)
-        workers = _Workers(self.client, label, self.n_workers, self.no_workers_timeout_s)
+        workers = _Workers(
+            self.client, label, self.n_workers, self.no_workers_timeout_s, self.watch
+        )
         batch = _Batch(self.client, workers, task, arguments, label)
+        self.watch.tasks_begin(len(arguments), expected_bytes=self.expected_bytes)
         with (
             _memory_errors(label, self),
             progress(label, len(arguments), bar=self.bar) as advance,
@@ -175,6 +186,7 @@ class DaskEngine:
                 while (finished := batch.next_finished()) is not None:
                     number, measured = finished
                     self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
+                    self.watch.task_done(measured.peak_bytes)
                     results[number] = measured.value
                     advance()
             finally:
@@ -200,6 +212,7 @@ class _Batch:
         self._waiting = iter(enumerate(arguments))
         self._running: dict[Future, int] = {}
         self._done: Queue[Future] = Queue()
+        self._lost: set[Future] = set()
 
     def next_finished(self) -> tuple[int, Measured] | None:
         """Return number and result of the next task to finish; None if there is none left."""
@@ -212,7 +225,7 @@ class _Batch:
                 continue
             measured = self._result(future)
             if measured is None:
-                self._done.put(future)
+                self._expect_again(future)
                 continue
             # Or dask computes it again if the worker that holds it dies.
             future.release()
@@ -234,6 +247,13 @@ class _Batch:
             self._running[future] = number
             future.add_done_callback(self._done.put)
 
+    def _expect_again(self, future: Future) -> None:
+        """Look at a lost result later, and count its loss once however often that is."""
+        if future not in self._lost:
+            self._lost.add(future)
+            self._workers.watch.n_retries += 1
+        self._done.put(future)
+
     def _result(self, future: Future) -> Measured | None:
         """Return the result; None if it was lost on its way here, and is computed again."""
         try:
@@ -251,8 +271,11 @@ class _Batch:
 class _Workers:
     """The workers of a cluster while tasks run there."""
 
-    def __init__(self, client: Client, label: str, n_slots: int, patience_s: float) -> None:
-        self.n_slots = n_slots
+    def __init__(
+        self, client: Client, label: str, n_slots: int, patience_s: float, watch: Watch
+    ) -> None:
+        self.n_slots, self.watch = n_slots, watch
+        self._addresses: set[str] = set()
         self._client, self._label, self._patience_s = client, label, patience_s
         self._address = client.scheduler.address
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
@@ -267,9 +290,11 @@ class _Workers:
             return
         self._next_look = now + _LOOK_INTERVAL_S
         try:
-            n_slots = sum(self._client.nthreads().values())
+            threads = self._client.nthreads()
         except OSError as error:
             raise self.scheduler_lost() from error
+        self.watch.n_workers_lost += len(self._addresses - threads.keys())
+        self._addresses, n_slots = set(threads), sum(threads.values())
         if n_slots:
             self.n_slots, self._none_since = n_slots, None
         elif self._none_since is None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -32,8 +33,9 @@ from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dat
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
+from dask_nrbfn.stages.update import update_run
 from dask_nrbfn.storage.dataset import Dataset, check_finite
-from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.group import exists, remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -44,6 +46,15 @@ class Settings(NamedTuple):
 
     params: FitParams
     tuning: TuneParams | None = None
+
+
+class _Table(NamedTuple):
+    """Rows with labels and weights, and their numbers among the rows given unless all of them."""
+
+    rows: NDArray[Any]
+    labels: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    numbers: NDArray[np.int64] | None
 
 
 class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -132,6 +143,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     True
     """
 
+    _run_location: Location | None
     basis_indices_: NDArray[np.int64]
     confidence_: NDArray[np.float64]
 
@@ -196,16 +208,87 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the basis does not fit the memory.
         """
+        return self._fit(X, y, sample_weight, keep=False)
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any = None,
+        classes: ArrayLike | None = None,
+        sample_weight: Any = None,
+    ) -> Self:
+        """Train on a first batch of rows, or let further rows join those of the batches before.
+
+        The first batch decides on basis and width, and is best a draw of all rows. The network is
+        then the same as if the rows of all batches had been fitted at once with this basis and
+        width.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`. The first batch has rows of all classes.
+        classes : array-like (K,), optional
+            All classes there are. Only looked at with the first batch, which must have them.
+
+        Raises
+        ------
+        ParameterError
+            If the network was fitted by `fit` without a `store`, which keeps no sums.
+        AlreadyAddedError
+            If a batch with exactly these rows was added before.
+        DataError
+            If a label is none of `classes_`.
+
+        Notes
+        -----
+        Networks that began with arrays in memory keep the sums over rows, ``4 r (r + 1)`` bytes;
+        others are kept in `store`.
+        """
+        if hasattr(self, "classes_"):
+            self._update(X, y, sample_weight, forget=False)
+            return self
+        if self.store is None and (isinstance(X, Dataset) or _is_lazy(X)):
+            raise ParameterError("the sums of the rows have no place.", "Give store.")
+        self._fit(X, y, sample_weight, keep=True)
+        missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
+        if missing:
+            del self.classes_
+            raise DataError(
+                f"the first batch has no row of the class {missing[0]!r}.",
+                "Begin with a batch that has rows of every class.",
+            )
+        return self
+
+    def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Take away rows that were fitted or added.
+
+        Basis rows among them stay in ``basis_``.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As they were given before.
+
+        Raises
+        ------
+        ParameterError
+            As for `partial_fit`.
+        DataError
+            If the rows cannot all have been fitted or added, or none would be left.
+        """
+        check_is_fitted(self)
+        self._update(X, y, sample_weight, forget=True)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, *, keep: bool) -> Self:
+        self._run_location = None
         if isinstance(X, Dataset):
-            if y is not None or sample_weight is not None:
-                raise ParameterError(
-                    "y or sample_weight is given beside a Dataset.", "A Dataset has its own."
-                )
+            _check_nothing_beside(y, sample_weight)
             self._fit_dataset(X)
         elif _is_lazy(X):
             self._fit_lazy(X, y, sample_weight)
         else:
-            self._fit_arrays(X, y, sample_weight)
+            self._fit_arrays(X, y, sample_weight, keep=keep)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -272,20 +355,84 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return what is fitted, taken once: a generator or a random state gives other values."""
         return Settings(self._params())
 
-    def _fit_arrays(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
+    def _fit_arrays(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, keep: bool
+    ) -> None:
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
-        weights = self._row_weights(rows, labels, sample_weight)
-        kept = slice(None) if weights is None or weights.all() else np.flatnonzero(weights)
-        classes, codes = np.unique(labels[kept], return_inverse=True)
-        dataset = ingest_arrays(
-            rows[kept], codes, MemoryStore(), weights=None if weights is None else weights[kept]
-        )
+        table = self._weighted(rows, labels, sample_weight)
+        classes, codes = np.unique(table.labels, return_inverse=True)
+        dataset = ingest_arrays(table.rows, codes, MemoryStore(), weights=table.weights)
         run = self._train(dataset, MemoryStore(), InlineEngine(), self._settings())
         names = getattr(self, "feature_names_in_", None)
         self._take_run(run, classes, None if names is None else tuple(names))
-        if isinstance(kept, np.ndarray):
-            self._number_rows(kept, len(rows))
+        if table.numbers is not None:
+            self._number_rows(table.numbers, len(rows))
+        if keep:
+            # Nothing that is as long as the rows.
+            for stage in ("neighbors", "confidence"):
+                run.drop(stage)
+            self._run_location = run.location
+
+    def _weighted(
+        self, rows: NDArray[Any], labels: NDArray[Any], sample_weight: ArrayLike | None
+    ) -> "_Table":
+        """Return the rows whose weight is not 0."""
+        weights = self._row_weights(rows, labels, sample_weight)
+        if weights is None or weights.all():
+            return _Table(rows, labels, weights, None)
+        kept = np.flatnonzero(weights)
+        return _Table(rows[kept], labels[kept], weights[kept], kept)
+
+    def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
+        location = getattr(self, "_run_location", None)
+        if location is None:
+            raise ParameterError(
+                "the sums over the rows were not kept.",
+                "Begin with partial_fit instead of fit, or give store.",
+            )
+        with self._batch(X, y, sample_weight, location) as dataset:
+            if isinstance(location, MemoryStore):
+                update_run(location, dataset, InlineEngine(), forget=forget)
+            else:
+                with _active_engine(dataset) as engine:
+                    update_run(location, dataset, engine, forget=forget)
+        names = getattr(self, "feature_names_in_", None)
+        model = Model.load(location)
+        names = None if names is None else tuple(names)
+        self._take_model(replace(model, classes=self.classes_, feature_names=names))
+
+    @contextmanager
+    def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
+        """Give rows as a dataset for the run at `location`."""
+        if isinstance(X, Dataset):
+            _check_nothing_beside(y, sample_weight)
+            yield X
+        elif _is_lazy(X):
+            weights = None if sample_weight is None else _to_dask(sample_weight)
+            with self._workplace() as directory:
+                place = join(directory, f"batch-{uuid.uuid4().hex}")
+                try:
+                    yield ingest_dask(_to_dask(X), _to_dask(y), place, weights=weights)
+                finally:
+                    remove_group(place)
+        else:
+            rows, labels = validate_data(self, X, y, reset=False)
+            table = self._weighted(rows, labels, sample_weight)
+            labels = table.labels
+            if isinstance(location, MemoryStore):
+                labels = self._codes(labels)
+            yield ingest_arrays(table.rows, labels, MemoryStore(), weights=table.weights)
+
+    def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the place of each label in `classes_`."""
+        unknown = np.setdiff1d(labels, self.classes_).tolist()
+        if unknown:
+            raise DataError(
+                f"label {unknown[0]!r} is none of the classes of the first rows.",
+                "Fit anew with rows of all classes.",
+            )
+        return np.searchsorted(self.classes_, labels)
 
     def _number_rows(self, kept: NDArray[np.int64], n_rows: int) -> None:
         """Let attributes with a row for every row count those of weight 0 too."""
@@ -360,6 +507,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _active_engine(dataset) as engine:
             run = self._train(dataset, location, engine, settings)
         self._take_run(run, classes, dataset.feature_names)
+        if self.store is not None:
+            self._run_location = location
 
     @contextmanager
     def _workplace(self) -> Iterator[Location]:
@@ -430,6 +579,13 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not exists(location):
             self._model.save(location)
         return location
+
+
+def _check_nothing_beside(y: Any, sample_weight: Any) -> None:
+    if y is not None or sample_weight is not None:
+        raise ParameterError(
+            "y or sample_weight is given beside a Dataset.", "A Dataset has its own."
+        )
 
 
 def _run_location(place: Location, dataset: Dataset, settings: Settings) -> str | RemoteLocation:

@@ -87,6 +87,10 @@ class Moments:
         np.subtract(self.cross, other.cross, out=self.cross)
         np.subtract(self.class_weights, other.class_weights, out=self.class_weights)
 
+    def diagonal(self) -> Floats:
+        """Return the diagonal of the gram matrix, float64 (r,)."""
+        return np.array([row[0] for row in _packed_rows(self.packed_gram, self.n_basis)])
+
     def gram(self) -> Floats:
         """Return ``Phi' Phi`` in full, float64 (r, r), symmetric."""
         return unpack_gram(self.packed_gram, self.n_basis)
@@ -168,9 +172,8 @@ def check_moments(moments: Moments, total_weight: float, *, normalized: bool = T
     """
     sums = [moments.total_weight]
     if normalized:
-        diagonal = sum(float(row[0]) for row in _packed_rows(moments.packed_gram, moments.n_basis))
         sums += [
-            2.0 * float(moments.packed_gram.sum()) - diagonal,
+            2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum()),
             float(moments.cross.sum()),
         ]
     if not np.allclose(sums, total_weight, rtol=1e-9, atol=0.0):

@@ -237,6 +237,11 @@ class BasisDistances:
         )
         return squared
 
+    def nearest(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> Floats:
+        """Return the distance of every row X (b, p) from its nearest basis row, float64 (b,)."""
+        nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
+        return np.sqrt(nearest, out=nearest)
+
     def total(
         self,
         X: NDArray[Any],

@@ -6,6 +6,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, get_array, kind_of, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
 TUNED = ("features", "kernel", "width_factor", "basis_rule", "alpha")
 
@@ -46,10 +47,12 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for what it has not reached."""
     attributes, stages = run.attributes, run.stages
-    weights, audit = stages.get("weights", {}), stages.get("recall", {})
+    versions = versions_of(attributes)
+    weights = versions[-1] if versions else stages.get("weights", {})
+    audit = stages.get("recall", {})
     validation = stages.get("validation", {})
     return {
-        "n_rows": run.n_rows,
+        "n_rows": n_rows_held(attributes),
         "n_features": attributes["n_features"],
         "n_classes": attributes["n_classes"],
         "n_basis": stages.get("basis", {}).get("n_basis"),
@@ -63,7 +66,8 @@ def describe_run(run: Run) -> dict[str, Any]:
         "error_rate": validation.get("error_rate"),
         "log_loss": validation.get("log_loss"),
         "temperature": validation.get("temperature"),
-        "complete": "model" in stages,
+        "complete": bool(versions) or "model" in stages,
+        "version": len(versions),
         "n_parts": len(run.spans),
         "params": run.params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
@@ -71,6 +75,7 @@ def describe_run(run: Run) -> dict[str, Any]:
             (record["predicted_bytes"] for record in stages.values()), default=None
         ),
         "stages": stages,
+        "versions": versions,
     }
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import platform
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.errors import DamagedResultError, DataError, ParameterError
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams, TuneParams
 from dask_nrbfn.stages.basis import compute_basis, compute_confidence
@@ -29,6 +28,7 @@ from dask_nrbfn.stages.neighbors import (
     plan_search,
 )
 from dask_nrbfn.stages.partitions import drop_partitions
+from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import compute_path
 from dask_nrbfn.stages.recall import check_recall, compute_recall
 from dask_nrbfn.stages.search import compute_search
@@ -62,9 +62,6 @@ _COMPUTE: Mapping[str, Callable[[Run, Dataset, Engine], dict[str, Any]]] = {
 
 # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
 MIN_RECALL = 0.95
-
-# How often one fit does a damaged result again before it gives up on the disk.
-_MAX_REDONE = 3
 
 
 def fit_dataset(
@@ -263,7 +260,7 @@ def _finish(job: _Job) -> Run:
                 )
             except DamagedResultError as error:
                 redone[error.stage, error.parts] += 1
-                if redone[error.stage, error.parts] > _MAX_REDONE:
+                if redone[error.stage, error.parts] > MAX_REDONE:
                     raise
                 logger.warning("%s It is computed again.", error.problem)
                 run.forget(error.stage, error.parts)
@@ -361,25 +358,26 @@ def run_stage(
         tuning=run.tuning,
         validation=validation,
     )
-    engine.peak_bytes, engine.expected_bytes = 0, cost.held_bytes
     compute = _COMPUTE[stage]
     if stage == "validation":
         compute = partial(compute_validation, validation=validation)
-    started, start = datetime.now(UTC), time.perf_counter()
-    record = compute(run, dataset, engine)
-    seconds = time.perf_counter() - start
+    started = datetime.now(UTC)
+    with watched_stage(engine, stage, n_rows=run.n_rows, expected_bytes=cost.held_bytes) as figures:
+        record = compute(run, dataset, engine)
     before_recording()
-    run.finish_stage(
+    taken = {
+        "seconds": round(figures.seconds_so_far(), 3),
+        "peak_bytes": engine.peak_bytes,
+        "predicted_bytes": cost.held_bytes,
+    }
+    run.finish_stage(stage, {**record, "started": started.isoformat(timespec="seconds"), **taken})
+    logger.info(
+        "%s: %d rows in %.1f s",
         stage,
-        {
-            **record,
-            "started": started.isoformat(timespec="seconds"),
-            "seconds": round(seconds, 3),
-            "peak_bytes": engine.peak_bytes,
-            "predicted_bytes": cost.held_bytes,
-        },
+        run.n_rows,
+        taken["seconds"],
+        extra={"stage": stage, "run": str(run.location), "rows": run.n_rows, **taken},
     )
-    logger.info("%s: %d rows in %.1f s", stage, run.n_rows, seconds)
 
 
 def check_fit(dataset: Dataset, params: FitParams) -> None:

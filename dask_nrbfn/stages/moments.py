@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.weighting import folded_blocks
+from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
@@ -33,9 +34,9 @@ def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
     """Return the moments of all rows, or by subtraction those of the rows outside one fold."""
-    total = _read(run, "")
+    total = read_sums(run, "moments")
     if without is not None:
-        total.subtract_in_place(_read(run, _suffix(run, without)))
+        total.subtract_in_place(read_sums(run, "moments", suffix=_suffix(run, without)))
     return total
 
 
@@ -66,7 +67,15 @@ def combine_bytes(n_basis: int, n_classes: int) -> int:
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     n_basis, params, threads = run.basis_size(), run.params, blas_threads()
     size = block_rows(n_basis)
-    blocks = folded_blocks(dataset, params, start, stop, size, n_folds=run.n_folds)
+    blocks = folded_blocks(
+        dataset,
+        RowWeights.of(dataset, params),
+        start,
+        stop,
+        size,
+        n_folds=run.n_folds,
+        seed=params.seed,
+    )
     features = read_features(run)
     buffer = np.empty((min(size, stop - start), n_basis))
     scratch = np.empty((len(buffer), dataset.n_features + 2))
@@ -82,11 +91,9 @@ def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResu
             of_fold.add(Phi[rows], block.codes[rows], factors=own)
         least_weight = min(least_weight, 1.0 if block.weights is None else block.weights.min())
     moments = [of_fold.moments() for of_fold in sums]
-    arrays = {
-        name + _suffix(run, fold): getattr(total, name)
-        for fold, total in enumerate(moments)
-        for name in _DIMENSIONS
-    }
+    arrays: dict[str, NDArray[np.float64]] = {}
+    for fold, total in enumerate(moments):
+        arrays |= sums_arrays(total, suffix=_suffix(run, fold))
     record = {
         "rows": stop - start,
         "weights": [total.total_weight for total in moments],
@@ -100,18 +107,19 @@ def _combine(run_location: Location, weights: list[list[float]]) -> dict[str, An
     run = Run.open(run_location)
     total: Moments | None = None
     for fold in range(run.n_folds):
-        moments = _read_part(run, 0, fold)
+        suffix = _suffix(run, fold)
+        moments = read_part_sums(run, "moments", 0, suffix=suffix)
         for index in range(1, len(run.spans)):
-            moments.add_in_place(_read_part(run, index, fold))
+            moments.add_in_place(read_part_sums(run, "moments", index, suffix=suffix))
         _check(run, moments, math.fsum(of_folds[fold] for of_folds in weights))
         if run.n_folds > 1:
-            _write(run, _suffix(run, fold), moments)
+            write_sums(run, "moments", moments, suffix=suffix)
         if total is None:
             total = moments
         else:
             total.add_in_place(moments)
     assert total is not None
-    _write(run, "", total)
+    write_sums(run, "moments", total)
     return {"rows": run.n_rows, "weight": total.total_weight}
 
 
@@ -127,17 +135,23 @@ def _suffix(run: Run, fold: int) -> str:
     return f"_{fold}" if run.n_folds > 1 else ""
 
 
-def _write(run: Run, suffix: str, moments: Moments) -> None:
-    group = run.group("moments")
+def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
+    """Store moments in the group `place` of a run."""
+    group = run.group(place)
     for name, dimensions in _DIMENSIONS.items():
         write_array(group, name + suffix, getattr(moments, name), *dimensions)
 
 
-def _read(run: Run, suffix: str) -> Moments:
-    return Moments(*(run.read(f"moments/{name}{suffix}") for name in _DIMENSIONS))
+def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
+    """Return moments from the group `place` of a run."""
+    return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
 
 
-def _read_part(run: Run, index: int, fold: int) -> Moments:
-    return Moments(
-        *(run.read_part("moments", index, name + _suffix(run, fold)) for name in _DIMENSIONS)
-    )
+def read_part_sums(run: Run, stage: str, index: int, *, suffix: str = "") -> Moments:
+    """Return the moments of one part."""
+    return Moments(*(run.read_part(stage, index, name + suffix) for name in _DIMENSIONS))
+
+
+def sums_arrays(moments: Moments, *, suffix: str = "") -> dict[str, NDArray[np.float64]]:
+    """Return the arrays of moments by the names they are stored under."""
+    return {name + suffix: getattr(moments, name) for name in _DIMENSIONS}

@@ -17,6 +17,9 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# How often a job does a damaged result again before it gives up on the disk.
+MAX_REDONE = 3
+
 # Elements of one block of activations: 128 MiB of float64. With 2,048 rows the products run at
 # their full rate; more rows only touch more memory anew in every task.
 _BLOCK_ELEMENTS = 2**24

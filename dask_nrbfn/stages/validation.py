@@ -16,7 +16,7 @@ from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.stages.path import held_out_folds, read_path_weights
-from dask_nrbfn.stages.weighting import folded_blocks
+from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import write_array
@@ -91,15 +91,25 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
             f"{dataset.location}.",
             "Give a validation dataset with the columns of the training rows.",
         )
-    own = {label: code for code, label in enumerate(dataset.classes.tolist())}
-    labels = judged.classes.tolist()
-    unknown = [label for label in labels if label not in own]
+    return codes_among(dataset.classes, judged, "Give rows of the training rows' classes.")
+
+
+def codes_among(classes: NDArray[Any], dataset: Dataset, remedy: str) -> list[int]:
+    """Return the place among `classes` of each class of a dataset.
+
+    Raises
+    ------
+    DataError
+        If one is none of them.
+    """
+    code_of = {label: code for code, label in enumerate(classes.tolist())}
+    labels = dataset.classes.tolist()
+    unknown = [label for label in labels if label not in code_of]
     if unknown:
         raise DataError(
-            f"label {unknown[0]!r} of {judged.location} is none of {dataset.location}.",
-            "Give validation rows of the training rows' classes.",
+            f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
         )
-    return [own[label] for label in labels]
+    return [code_of[label] for label in labels]
 
 
 def describe_path(sums: HeldOutSums, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -178,7 +188,16 @@ def _validation_part(
 ) -> PartResult:
     size, threads = block_rows(run.basis_size()), blas_threads()
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
-    blocks = folded_blocks(judged, run.params, start, stop, size, n_folds=len(held_out))
+    blocks = folded_blocks(
+        judged,
+        RowWeights.of(judged, run.params),
+        start,
+        stop,
+        size,
+        n_folds=len(held_out),
+        seed=run.params.seed,
+        codes_in_model=codes_in_model,
+    )
     features = read_features(run)
     weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
     buffer = np.empty((min(size, stop - start), run.basis_size()))
@@ -186,7 +205,7 @@ def _validation_part(
     for block in blocks:
         sums += held_out_sums(
             features,
-            block._replace(codes=np.array(codes_in_model)[block.codes]),
+            block,
             weights_of_folds=weights_of_folds,
             buffer=buffer,
             threads=threads,

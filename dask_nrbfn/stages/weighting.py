@@ -1,6 +1,6 @@
 """What every row weighs in the sums, and with which others it is held out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -37,6 +37,15 @@ class RowWeights:
         counts = dataset.class_counts
         return cls(dataset.n_rows / (dataset.n_classes * counts))
 
+    @classmethod
+    def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int]) -> Self:
+        """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code."""
+        return cls(None if of_classes is None else np.asarray(of_classes)[list(codes)])
+
+    def to_list(self) -> list[float] | None:
+        """Return the weights of the classes as plain JSON values."""
+        return None if self.of_classes is None else self.of_classes.tolist()
+
     def of_rows(self, codes: NDArray[Any], weights: Floats | None) -> Floats | None:
         """Return the weight of each row, float64 (b,); None if all weigh 1.
 
@@ -53,19 +62,38 @@ class RowWeights:
 
 
 def folded_blocks(
-    dataset: Dataset, params: FitParams, start: int, stop: int, size: int, *, n_folds: int
+    dataset: Dataset,
+    weighting: RowWeights,
+    start: int,
+    stop: int,
+    size: int,
+    *,
+    n_folds: int = 1,
+    seed: int = 0,
+    codes_in_model: Sequence[int] | None = None,
 ) -> Iterator[FoldedBlock]:
     """Yield the rows `start` to `stop` of a labelled dataset in blocks of `size`, sorted by fold.
 
     Reading begins at once.
+
+    Parameters
+    ----------
+    dataset, weighting, start, stop, size
+    n_folds, seed : int
+        As for `folds_of_rows`.
+    codes_in_model : sequence of int, optional
+        Code that the rows of each class of the dataset get. Default: its own.
     """
     blocks = dataset.blocks(start, stop, size)
-    weighting = RowWeights.of(dataset, params)
+    recoded = None if codes_in_model is None else np.asarray(codes_in_model)
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, codes, own = block
         assert codes is not None
-        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=params.seed)
-        return fold_block(X, codes, weighting.of_rows(codes, own), folds, n_folds=n_folds)
+        weights = weighting.of_rows(codes, own)
+        if recoded is not None:
+            codes = recoded[codes]
+        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=seed)
+        return fold_block(X, codes, weights, folds, n_folds=n_folds)
 
     return map(fold, range(start, stop, size), blocks)

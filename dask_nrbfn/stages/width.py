@@ -18,11 +18,17 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
+# A row is far from the basis if this share of the training rows, of those that are no basis rows,
+# is nearer. Of each part so many rows are looked at.
+_NEARER_SHARE = 0.99
+_SAMPLED_ROWS = 1024
+
 
 def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Return the width sigma, the mean distance (hu-nrbfn, Algorithm 2, step 5) times the factor.
 
-    The mean is over rows with their weights.
+    The mean is over rows with their weights. Also returned is what later rows are compared with:
+    the distance from the nearest basis row beyond which rows are far, and the weights of classes.
 
     Raises
     ------
@@ -40,7 +46,19 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
         )
     width = run.params.width_factor * mean_distance
     logger.info("width: %.6g", width)
-    return {"width": width, "mean_distance": mean_distance}
+    return {
+        "width": width,
+        "mean_distance": mean_distance,
+        "far_distance": _far_distance(run),
+        "class_weights": RowWeights.of(dataset, run.params).to_list(),
+    }
+
+
+def _far_distance(run: Run) -> float | None:
+    """Return the distance beyond which rows are far; None if all sampled rows are basis rows."""
+    parts = [run.read_part("width", index, "nearest") for index in range(len(run.spans))]
+    nearest = np.concatenate(parts)
+    return float(np.quantile(nearest, _NEARER_SHARE)) if len(nearest) else None
 
 
 def read_features(run: Run) -> RadialFeatures:
@@ -62,10 +80,17 @@ def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     scaling, weighting = read_scaling(run), RowWeights.of(dataset, run.params)
     distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
     buffer = np.empty((min(size, stop - start), n_basis))
-    sums, totals = [], []
-    for X, codes, own in blocks:
+    step = -(-(stop - start) // _SAMPLED_ROWS)
+    sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
+    sums, totals, nearest = [], [], []
+    for first, (X, codes, own) in zip(range(start, stop, size), blocks, strict=True):
         assert codes is not None
         weights = weighting.of_rows(codes, own)
         totals.append(float(len(X) if weights is None else weights.sum()))
         sums.append(distances.total(X, weights=weights, buffer=buffer[: len(X)], threads=threads))
-    return PartResult({"distance_sum": math.fsum(sums), "weight": math.fsum(totals)})
+        sample = X[sampled[(first <= sampled) & (sampled < first + len(X))] - first]
+        nearest.append(distances.nearest(sample, buffer=buffer[: len(sample)], threads=threads))
+    return PartResult(
+        {"distance_sum": math.fsum(sums), "weight": math.fsum(totals)},
+        {"nearest": np.concatenate(nearest)},
+    )

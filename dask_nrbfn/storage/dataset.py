@@ -12,6 +12,7 @@ import zarr
 from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.content import content_of_rows
 from dask_nrbfn.storage.group import (
     Array,
     Location,
@@ -51,9 +52,10 @@ class StoredChunk(NamedTuple):
 
 
 class ChunkSummary(NamedTuple):
-    """What is known of one written chunk: its digest and the rows of each label in it."""
+    """What is known of one written chunk: its digest, `content_of_rows` and rows of each label."""
 
     digest: bytes
+    content: int
     label_counts: dict[int | str, int]
 
 
@@ -74,7 +76,9 @@ class Dataset:
     class_counts : int64 (K,)
         Rows of each class.
     fingerprint : str
-        Digest of shape, type, rows, labels and weights.
+        Digest of shape, type, chunks, rows, labels and weights.
+    content : str
+        Digest of the rows with labels and weights, whatever their order, type and chunks.
     feature_names : tuple of str or None
     """
 
@@ -85,6 +89,7 @@ class Dataset:
     classes: NDArray[Any]
     class_counts: NDArray[np.int64]
     fingerprint: str
+    content: str
     feature_names: tuple[str, ...] | None
 
     @classmethod
@@ -108,6 +113,7 @@ class Dataset:
             np.asarray(attributes["classes"]),
             np.asarray(attributes["class_counts"], dtype=np.int64),
             attributes["fingerprint"],
+            attributes["content"],
             None if names is None else tuple(names),
         )
         dataset._check_lengths()
@@ -377,7 +383,7 @@ def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:
 def summarize_chunk(
     X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
 ) -> ChunkSummary:
-    """Return the digest and label counts of one chunk."""
+    """Return the digests and label counts of one chunk."""
     # Labels and weights of a chunk may be the same bytes.
     person = b"" if weights is None else b"weights"
     digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
@@ -389,7 +395,7 @@ def summarize_chunk(
         label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     if weights is not None:
         digest.update(np.ascontiguousarray(weights).data)
-    return ChunkSummary(digest.digest(), label_counts)
+    return ChunkSummary(digest.digest(), content_of_rows(X, y, weights), label_counts)
 
 
 def fingerprint(X: Array, summaries: Sequence[ChunkSummary]) -> str:
@@ -422,5 +428,6 @@ def finish_dataset(
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
             "fingerprint": fingerprint(get_array(group, "X"), summaries),
+            "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
         },
     )

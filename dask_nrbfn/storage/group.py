@@ -257,6 +257,42 @@ def _built_remotely(target: RemoteLocation) -> Iterator[zarr.Group]:
     move_group(unfinished, target)
 
 
+def hidden_sibling(location: Location, suffix: str) -> Location:
+    """Return ``.NAME.suffix`` beside a path or URL that ends in NAME.
+
+    Raises
+    ------
+    ParameterError
+        If `location` is a store object, which nothing is beside.
+    """
+    if (path := local_path(location)) is not None:
+        real = Path(os.path.realpath(path))
+        return str(real.with_name(f".{real.name}.{suffix}"))
+    if (url := remote(location)) is not None:
+        return beside(url, suffix)
+    raise ParameterError(f"{location} is a store object.", "Give a directory or URL.")
+
+
+def replace_group(new: Location, target: Location) -> None:
+    """Put a complete group in the place of the one at `target`, on the same disk or store."""
+    path, url = local_path(new), remote(new)
+    if path is not None:
+        replace_path(Path(path), Path(os.path.realpath(str(local_path(target)))))
+    elif url is not None:
+        old = remote(target)
+        assert old is not None
+        move_group(url, old)
+
+
+def remove_group(location: Location) -> None:
+    """Delete a group at a path or URL."""
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        shutil.rmtree(path, ignore_errors=True)
+    elif url is not None:
+        remove_tree(url)
+
+
 def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> None:
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")

@@ -11,7 +11,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
@@ -28,6 +28,7 @@ from dask_nrbfn.storage.group import (
     replacing_group,
     write_array,
 )
+from dask_nrbfn.storage.versions import model_name
 
 Floats = NDArray[np.float64]
 
@@ -89,7 +90,7 @@ class Model:
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
-        return self._features.weighted_sums(X, self.weights, buffer=buffer, threads=threads)
+        return self.features.weighted_sums(X, self.weights, buffer=buffer, threads=threads)
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
@@ -136,7 +137,8 @@ class Model:
         return content.hexdigest()
 
     @cached_property
-    def _features(self) -> RadialFeatures:
+    def features(self) -> RadialFeatures:
+        """The radial basis functions."""
         return RadialFeatures.from_basis(
             self.basis,
             self.width,
@@ -221,10 +223,21 @@ class Model:
 
 
 def open_model_group(location: Location) -> zarr.Group:
-    """Open the group of a model, or the model inside a run."""
+    """Open the group of a model, or the latest model inside a run."""
     if kind_of(location, ("run", "model")) == "model":
         return open_group(location, kind="model")
-    model = open_member(open_group(location, kind="run"), "model", kind="model")
+    run = open_group(location, kind="run")
+    name = model_name(attributes_of(run))
+    if name is None:
+        raise MissingDataError(f"the run {location} has no rows yet.", "Add some with update.")
+    model = open_member(run, name, kind="model")
     if model is None:
         raise DamagedDataError(f"the run {location} has no model yet.", "Finish it with fit.")
     return model
+
+
+def read_template(run: zarr.Group) -> Model:
+    """Read the model that a branch begins with, whose weights are all 0."""
+    model = open_member(run, "model", kind="model")
+    assert model is not None
+    return Model.read(model)

@@ -40,6 +40,7 @@ from dask_nrbfn.storage.group import (
     update_record,
     write_array,
 )
+from dask_nrbfn.storage.versions import versions_of
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class PartLayout:
     @property
     def part_rows(self) -> int:
         """Rows of every part but the last: a whole number of chunks."""
-        rows = -(-self.n_rows // self.n_parts)
+        rows = max(1, -(-self.n_rows // self.n_parts))
         return -(-rows // _CHUNK_ROWS) * _CHUNK_ROWS if rows > _CHUNK_ROWS else rows
 
     @property
@@ -87,6 +88,15 @@ class PartLayout:
         """First and last-plus-one row of every part."""
         size = self.part_rows
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
+
+
+def member_of(dataset: Dataset) -> dict[str, Any]:
+    """Return how a run records a dataset whose rows it holds."""
+    return {
+        "dataset": str(dataset.location),
+        "content": dataset.content,
+        "n_rows": dataset.n_rows,
+    }
 
 
 # Requests to an object store at the same time, where each is short.
@@ -106,16 +116,17 @@ class Run:
         The parameters it was begun with; see `params`.
     tuning : TuneParams or None
         What is tried to find better ones.
-    fingerprint : str
-        Of the dataset it was started from.
+    fingerprint : str or None
+        Of the dataset it was started from; None for a branch, which has none.
     n_rows, n_parts : int
+        Rows of that dataset, and parts of each pass over them.
     """
 
     location: Location
     run_id: str
     asked: FitParams
     tuning: TuneParams | None
-    fingerprint: str
+    fingerprint: str | None
     n_rows: int
     n_parts: int
 
@@ -160,6 +171,8 @@ class Run:
                 "tuning": None if tuning is None else tuning.to_dict(),
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
+                "members": [member_of(dataset)],
+                "basis_n_rows": dataset.n_rows,
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
@@ -193,6 +206,10 @@ class Run:
         )
 
     def _check_same(self, dataset: Dataset, params: FitParams, tuning: TuneParams | None) -> None:
+        if self.fingerprint is None:
+            raise RunMismatchError(
+                f"the run {self.location} is a branch.", "Add rows to it with update."
+            )
         if dataset.fingerprint != self.fingerprint:
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
@@ -358,6 +375,39 @@ class Run:
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, {"stages": {**attributes_of(group)["stages"], stage: dict(record)}})
 
+    def branch_attributes(self) -> dict[str, Any]:
+        """Return the attributes of a run with the basis and width of this one, and no rows."""
+        own = self.attributes
+        kept = ("n_features", "n_classes", "basis_n_rows", "environment")
+        return {
+            **{name: own[name] for name in kept},
+            "run_id": uuid.uuid4().hex,
+            "branch_of": self.run_id,
+            "params": self.params.to_dict(),
+            "tuning": None,
+            "dataset": None,
+            "fingerprint": None,
+            "members": [],
+            "n_rows": 0,
+            "n_parts": 1,
+            "decisions": {},
+            "stages": {name: self.stages[name] for name in ("basis", "width")},
+            "versions": [],
+        }
+
+    def finish_version(self, record: Mapping[str, Any]) -> None:
+        """Record a version after the fit, which makes it the latest one."""
+        group = open_group(self.location, kind="run", writable=True)
+        update_record(group, {"versions": [*versions_of(attributes_of(group)), dict(record)]})
+
+    def record_refresh(
+        self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
+    ) -> None:
+        """Record what a run that takes the place of another was fitted on."""
+        group = open_group(self.location, kind="run", writable=True)
+        refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
+        update_record(group, {"members": members, "refresh": refresh})
+
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Lay out an array with one row, or one value, per row of X."""
         if self.has(name):
@@ -469,6 +519,11 @@ class Run:
         stages = attributes_of(group)["stages"]
         if stages.pop(stage, None) is not None:
             update_record(group, {"stages": stages})
+
+    def drop_groups(self, prefix: str) -> None:
+        """Delete every group at the top of the run whose name begins with `prefix`."""
+        for name in [name for name in self._writable.group_keys() if name.startswith(prefix)]:
+            self._delete(name)
 
     def _delete(self, name: str) -> None:
         # It need not be readable for this, nor there.

@@ -248,4 +248,5 @@ def test_reset_peak__not_permitted(monkeypatch):
 def test_run__logs_nothing_for_a_short_run(engine, caplog):
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         engine.run(work.square, [(i,) for i in range(3)], label="squares")
-    assert caplog.messages == []
+    # asyncio may log what distributed left behind in earlier tests.
+    assert not [record for record in caplog.records if record.name.startswith("dask_nrbfn")]

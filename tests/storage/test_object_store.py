@@ -19,8 +19,9 @@ import pytest
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
-from dask_nrbfn import NRBFNClassifier, cli
-from dask_nrbfn.cli import commands
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.cli import commands, data
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
     ExistsError,
@@ -32,6 +33,9 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.refresh import refresh_run
+from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
 from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, replacing_group
@@ -40,7 +44,10 @@ from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import fill_dataset, make_model, table, write_dataset
+from tests.tables import spirals
 from tests.workflows.script import run_script
+
+RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
 START_S = 60
@@ -193,6 +200,28 @@ def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
         float(in_other_process(source, {**dataset.location.storage_options}, with_options))
         == (table(9)[8, 2])
     )
+
+
+def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp_path):
+    X, y = spirals(240)
+    params = FitParams(basis="random", basis_size=20, alpha=1e-9)
+
+    def up_to_date(directory):
+        rows = [write_dataset(join(directory, name), X[i::4], y[i::4]) for i, name in RUNS]
+        run, site = join(directory, "run"), join(directory, "site")
+        fit_dataset(rows[0], run, params, InlineEngine())
+        update_run(run, rows[1], InlineEngine(), judge=Judge(rows[3], 1.0))
+        branch_run(run, site)
+        update_run(site, rows[2], InlineEngine())
+        merge_runs(run, site, InlineEngine())
+        update_run(run, rows[1], InlineEngine(), forget=True)
+        updated = Model.load(run).digest()
+        refresh_run(run, [], InlineEngine(), judge=Judge(rows[3], 1.0))
+        return updated, Model.load(run).digest()
+
+    assert up_to_date(place) == up_to_date(tmp_path)
+    fs, path = remote.file_system(RemoteLocation(str(place), getattr(place, "storage_options", {})))
+    assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
 
 
 def test_object_store__parts_of_other_processes_are_seen(bucket):
@@ -436,7 +465,7 @@ def test_storage_option__reaches_the_file_system(bucket, options):
 
 def test_storage_option__json_and_nested(monkeypatch):
     seen = []
-    monkeypatch.setattr(cli, "describe", lambda location: seen.append(location) or {})
+    monkeypatch.setattr(data, "describe", lambda location: seen.append(location) or {})
     texts = ["a.b.c=1", "a.b.d=x=y", "a.e=null", 'f="1"', "g=", "h=[true]"]
     inspect("s3://bucket/data", *(word for text in texts for word in ("--storage-option", text)))
     expected = {"a": {"b": {"c": 1, "d": "x=y"}, "e": None}, "f": "1", "g": "", "h": [True]}

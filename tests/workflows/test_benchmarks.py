@@ -94,3 +94,11 @@ def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
     out = run_benchmark("workers", *arguments, cwd=tmp_path)
     for stage in ("neighbors", "width", "moments", "predict"):
         assert re.search(rf"^{stage} +[\d.]+ +[\d.]+ +[\d.]+$", out, flags=re.MULTILINE)
+
+
+def test_update__prints_the_ratio_and_the_difference(tmp_path, dataset):
+    out = run_benchmark("update", dataset, "--basis-size", 20, "--share", 0.1, cwd=tmp_path)
+    figures = dict(re.findall(r"^(\w+) +([\d.e+-]+)", out, flags=re.MULTILINE))
+    assert out.startswith("540 + 60 rows, 20 basis rows\n")
+    assert float(figures["ratio"]) > 0
+    assert float(figures["difference"]) < 1e-10

@@ -5,40 +5,25 @@ import json
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from dask_nrbfn.cli import _Values, commands
+from dask_nrbfn.cli.options import Values
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.cli import program
+from tests.cli.program import run
 from tests.tables import spirals, write_table
 
 QUICK = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
 ONE = (*QUICK, "--width-factors", "0.3", "--features", "normalized")
 
 
-def run(*arguments):
-    """Run a command in this process; return its exit code, standard output and error."""
-    result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 def succeed(*arguments):
-    code, out, err = run(*arguments, "--workers", 0)
-    assert code == 0, err
-    return out
+    return program.succeed(*arguments, "--workers", 0)
 
 
 def refuse(*arguments):
-    """Return the two lines of a command that the user can mend."""
-    code, _, err = run(*arguments, "--workers", 0)
-    assert code == 2, err
-    problem, fix = err.strip().split("\n")
-    assert problem.startswith("error: ")
-    assert fix.startswith("  fix: ")
-    return problem.removeprefix("error: "), fix.removeprefix("  fix: ")
+    return program.refuse(*arguments, "--workers", 0)
 
 
 @pytest.fixture
@@ -178,10 +163,10 @@ def test_cli_tune__values_that_are_no_numbers(tmp_path, dataset, option):
 
 
 def test_cli_tune__values_of_other_types():
-    assert _Values(float).convert(" 1e-3, 2", None, None) == (1e-3, 2.0)
-    assert _Values(str).convert("a, b", None, None) == ("a", "b")
+    assert Values(float).convert(" 1e-3, 2", None, None) == (1e-3, 2.0)
+    assert Values(str).convert("a, b", None, None) == ("a", "b")
     with pytest.raises(click.UsageError):
-        _Values(float).convert("1;2", None, None)
+        Values(float).convert("1;2", None, None)
 
 
 def test_cli__files_that_are_no_basis(tmp_path, dataset):

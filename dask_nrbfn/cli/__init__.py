@@ -1,0 +1,62 @@
+"""The command line: ``dask-nrbfn``, ``python -m dask_nrbfn`` and ``dask nrbfn``."""
+
+import logging
+import sys
+
+import click
+
+from dask_nrbfn.cli import data, train, update, use
+from dask_nrbfn.cli.group import Commands
+from dask_nrbfn.cli.job import Job
+from dask_nrbfn.engine import log_json
+
+# To add a command: write a `click.command` in a module of this package, and list it here.
+COMMANDS = (
+    data.ingest,
+    data.check,
+    train.plan,
+    train.fit,
+    train.tune,
+    train.report,
+    update.update,
+    update.refresh,
+    update.branch,
+    update.merge,
+    use.evaluate,
+    use.predict,
+    data.inspect,
+)
+
+
+@click.group(
+    "nrbfn",
+    cls=Commands,
+    commands=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--quiet", "-q", is_flag=True, help="No log and no progress on standard error.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json: every line on standard error is one JSON object, errors too.",
+)
+@click.version_option(package_name="dask-nrbfn")
+@click.pass_obj
+def commands(job: Job, quiet: bool, log_format: str) -> None:
+    """Train and use normalized RBF networks on tables larger than memory.
+
+    Exit codes: 0 done, 2 something you can mend (it says how), 1 anything else.
+    """
+    job.json_logs = log_format == "json"
+    job.bar = not (quiet or job.json_logs)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
+    if job.json_logs:
+        log_json()
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    commands(prog_name="dask-nrbfn")

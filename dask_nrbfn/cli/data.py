@@ -1,0 +1,84 @@
+"""Commands for datasets and for whatever was stored: ingest, check, inspect."""
+
+from typing import Any
+
+import click
+
+from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.options import json_option, locations
+from dask_nrbfn.cli.show import show
+from dask_nrbfn.stages.check import check_dataset
+from dask_nrbfn.stages.describe import describe, describe_dataset
+from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.storage.dataset import Dataset
+
+
+@click.command()
+@click.argument("source")
+@click.argument("dataset")
+@click.option("--x", metavar="NAME", help="Member of an .npz file with the rows.  [default: X]")
+@click.option(
+    "--y",
+    metavar="NAME",
+    help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
+)
+@click.option("--label", metavar="COLUMN", help="Label column of CSV and Parquet.")
+@click.option(
+    "--weights",
+    metavar="NAME",
+    help="One weight above 0 per row: a member of an .npz file, a column of CSV and Parquet, or, "
+    "for an .npy file, another one.  [default: every row weighs the same]",
+)
+@click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
+@json_option
+@locations("dataset")
+@click.pass_obj
+def ingest(job: Job, source: str, dataset: str, as_json: bool, **options: Any) -> None:
+    """Write DATASET from a file or a directory of files.
+
+    SOURCE is .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm, or a directory of
+    files of one of these. It is streamed and never held in memory as a whole.
+    """
+    job.begin("ingest", dataset)
+    written = ingest_file(source, dataset, **options)
+    job.n_rows = written.n_rows
+    show(describe_dataset(written), as_json)
+
+
+@click.command()
+@click.argument("dataset")
+@json_option
+@locations("dataset")
+@click.pass_obj
+def check(job: Job, dataset: str, as_json: bool) -> None:
+    """Read all of DATASET and list missing or damaged chunks and values that are not finite.
+
+    Exits with 2 if there is any.
+    """
+    job.begin("check", dataset)
+    opened = Dataset.open(dataset)
+    job.n_rows = opened.n_rows
+    report = check_dataset(opened)
+    show(
+        {
+            "n_rows": opened.n_rows,
+            "n_features": opened.n_features,
+            "n_classes": opened.n_classes,
+            "n_chunks": report.n_chunks,
+            "problems": list(report.problems),
+        },
+        as_json,
+    )
+    if report.problems:
+        raise click.exceptions.Exit(EXIT_MENDABLE)
+
+
+@click.command()
+@click.argument("path")
+@json_option
+@locations("path")
+def inspect(path: str, as_json: bool) -> None:
+    """Print what is known of a dataset, run, model or predictions at PATH."""
+    show(describe(path), as_json)

@@ -1,0 +1,101 @@
+"""One call of the program: what it works on, what it took, and how it tells."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+from dask.utils import format_bytes
+
+from dask_nrbfn.engine import Engine, EngineOptions, Watch, connect, exported_metrics
+from dask_nrbfn.engine.measure import peak_resident_bytes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Job:
+    """What a command does; click hands it to the commands that ask for it.
+
+    Attributes
+    ----------
+    bar : bool
+        Draw progress bars on a terminal.
+    json_logs : bool
+        Everything on standard error is JSON.
+    command, what : str
+        Name of the command and what it works on; empty for a command that takes no time.
+    n_rows : int or None
+        Rows that it works on, once they are known.
+    watch : Watch
+        What its engine does.
+    """
+
+    bar: bool = False
+    json_logs: bool = False
+    command: str = ""
+    what: str = ""
+    n_rows: int | None = None
+    watch: Watch = field(default_factory=Watch)
+    _start: float = field(default_factory=time.perf_counter)
+
+    def begin(self, command: str, what: object) -> None:
+        """Say what the work is; its end will be told too."""
+        self.command, self.what = command, str(what)
+
+    @contextmanager
+    def engine(self, options: dict[str, Any]) -> Iterator[Engine]:
+        """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for."""
+        metrics = {name: options.pop(name, None) for name in ("address", "textfile")}
+        with (
+            exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
+            connect(EngineOptions(**options, bar=self.bar), watch=self.watch) as engine,
+        ):
+            yield engine
+
+    @contextmanager
+    def summary(self) -> Iterator[None]:
+        """Log one line when the block ends, if it began a work."""
+        try:
+            yield
+        except (click.exceptions.Exit, click.ClickException) as error:
+            self._log_summary(error.exit_code)
+            raise
+        except BaseException:
+            self._log_summary(1)
+            raise
+        self._log_summary(0)
+
+    def _log_summary(self, exit_status: int) -> None:
+        if not self.command:
+            return
+        seconds = time.perf_counter() - self._start
+        peak_bytes = max(self.watch.peak_bytes, peak_resident_bytes())
+        logger.info(
+            "%s %s: %s rows in %.1f s, peak %s, exit status %d",
+            self.command,
+            self.what,
+            "no" if self.n_rows is None else self.n_rows,
+            seconds,
+            format_bytes(peak_bytes),
+            exit_status,
+            extra={
+                "command": self.command,
+                "what": self.what,
+                "rows": self.n_rows,
+                "seconds": round(seconds, 3),
+                "peak_bytes": peak_bytes,
+                "exit_status": exit_status,
+            },
+        )
+
+    def tell_error(self, problem: str, remedy: str) -> None:
+        """Say on standard error what is wrong and how to mend it."""
+        if self.json_logs:
+            logger.error(problem, extra={"fix": remedy})
+        else:
+            click.echo(f"error: {problem}", err=True)
+            click.echo(f"  fix: {remedy}", err=True)

@@ -1,0 +1,287 @@
+"""Options that several commands share."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import reduce, wraps
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import (
+    BASES,
+    BASIS_RULES,
+    FEATURES,
+    KERNELS,
+    NEIGHBOR_METHODS,
+    SCALES,
+    FitParams,
+)
+from dask_nrbfn.stages.fit import MIN_RECALL, given_basis
+from dask_nrbfn.storage.location import locate
+
+recall_option = click.option(
+    "--recall",
+    "min_recall",
+    default=MIN_RECALL,
+    show_default=True,
+    help="Least share of true neighbours that an approximate search must find.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def _storage_options(
+    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return what ``a.b=1`` and the like say, as nested dictionaries."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        *tables, key = name.split(".")
+        if not separator or not all((*tables, key)):
+            # The text may be a secret.
+            raise click.BadParameter("Give KEY=VALUE.", ctx, param)
+        table = options
+        for part in tables:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise click.BadParameter(f"{part} has a value of its own.", ctx, param)
+        try:
+            table[key] = json.loads(value)
+        except ValueError:
+            table[key] = value
+    return options
+
+
+def _has_url(value: str | tuple[str, ...]) -> bool:
+    texts = (value,) if isinstance(value, str) else value
+    return any("://" in text for text in texts)
+
+
+def _locate(value: str | tuple[str, ...], storage_options: Mapping[str, Any]) -> Any:
+    """Return the location, or locations, that an argument names."""
+    if isinstance(value, str):
+        return locate(value, storage_options)
+    return tuple(locate(text, storage_options) for text in value)
+
+
+def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command storage options, and those to its arguments `names` that are URLs."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*context: Any, storage_options: Mapping[str, Any], **values: Any) -> None:
+            named = {name: values[name] for name in names if values[name] is not None}
+            if storage_options and not any(map(_has_url, named.values())):
+                raise ParameterError(
+                    "storage options are given, but no URL.",
+                    "Give a URL such as s3://bucket/name, or leave --storage-option out.",
+                )
+            located = {name: _locate(value, storage_options) for name, value in named.items()}
+            command(*context, **(values | located))
+
+        return click.option(
+            "--storage-option",
+            "storage_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_storage_options,
+            help="For URLs: what their fsspec file system is told, such as "
+            "client_kwargs.endpoint_url=http://host:9000. VALUE may be JSON. Secrets are safer in "
+            "environment variables.",
+        )(run)
+
+    return decorate
+
+
+def _all(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _located(value: str | tuple[str, ...], options: Mapping[str, Any]) -> Any:
+    located = tuple(locate(each, options) for each in _all(value))
+    return located if isinstance(value, tuple) else located[0]
+
+
+class _CountOrAuto(click.ParamType):
+    """A number, or "auto" for None."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        return None if value == "auto" else click.INT.convert(value, param, ctx)
+
+
+class _Address(click.ParamType):
+    """Host and port; without a host all of this machine's."""
+
+    name = "[HOST:]PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        host, _, port = value.rpartition(":")
+        return host or "0.0.0.0", click.IntRange(0, 65535).convert(port, param, ctx)
+
+
+class Values(click.ParamType):
+    """Values with commas between them."""
+
+    name = "A,B,..."
+
+    def __init__(self, convert: Callable[[str], Any]) -> None:
+        self._convert = convert
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
+        """Return the values as a tuple."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._convert(part.strip()) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} are no numbers with commas between them.", param, ctx)
+
+
+def together(
+    *options: Callable[[Callable[..., None]], Callable[..., None]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command all `options`, in this order."""
+    return lambda command: reduce(
+        lambda decorated, option: option(decorated), options[::-1], command
+    )
+
+
+tuned_options = together(
+    click.option("--alpha", default=FitParams.alpha, show_default=True, help="Relative penalty."),
+    click.option(
+        "--basis-rule",
+        type=click.Choice(BASIS_RULES),
+        default=FitParams.basis_rule,
+        show_default=True,
+        help="Which rows of low confidence form a basis of a given size.",
+    ),
+    click.option(
+        "--features",
+        type=click.Choice(FEATURES),
+        default=FitParams.features,
+        show_default=True,
+        help="Activations divided by their sum, or plain.",
+    ),
+    click.option(
+        "--kernel", type=click.Choice(KERNELS), default=FitParams.kernel, show_default=True
+    ),
+    click.option(
+        "--width-factor",
+        default=FitParams.width_factor,
+        show_default=True,
+        help="Kernel width over the mean distance to the basis.",
+    ),
+)
+
+
+fit_options = together(
+    click.option(
+        "--threshold",
+        "confidence_threshold",
+        default=FitParams.confidence_threshold,
+        show_default=True,
+        help="Rows with a confidence below it form the basis.",
+    ),
+    click.option("--n-neighbors", default=FitParams.n_neighbors, show_default=True),
+    click.option("--basis-size", type=int, help="Number of basis rows."),
+    click.option(
+        "--basis",
+        default=FitParams.basis,
+        show_default=True,
+        metavar="sknn|random|kmeans|FILE",
+        help="Rows of low confidence, drawn ones, cluster centres, or an .npy file.",
+    ),
+    click.option(
+        "--class-weight",
+        type=click.Choice(["balanced"]),
+        help="Let the rows of every class together weigh the same.",
+    ),
+    click.option(
+        "--neighbors",
+        type=click.Choice(NEIGHBOR_METHODS),
+        default=FitParams.neighbors,
+        show_default=True,
+    ),
+    click.option(
+        "--partitions",
+        "n_partitions",
+        type=_CountOrAuto(),
+        default="auto",
+        show_default=True,
+        help="Search neighbours in so many parts of the feature space.",
+    ),
+    click.option(
+        "--overlap",
+        default=FitParams.overlap,
+        show_default=True,
+        help="Partitions that a row belongs to, on average.",
+    ),
+    click.option("--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True),
+    click.option("--parts", "n_parts", type=int, help="Parts of each pass over the rows."),
+    click.option("--seed", default=FitParams.seed, show_default=True),
+)
+
+
+engine_options = together(
+    click.option("--scheduler", metavar="ADDRESS", help="A running dask scheduler."),
+    click.option("--scheduler-file", metavar="FILE", help="The file it wrote."),
+    click.option(
+        "--workers",
+        type=int,
+        help="Local worker processes without a scheduler  [default: 1; 0: none, run here]",
+    ),
+    click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
+    click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
+)
+
+
+watch_options = together(
+    click.option(
+        "--performance-report",
+        metavar="FILE",
+        help="Write dask's report of what the cluster did, as HTML.",
+    ),
+    click.option(
+        "--metrics",
+        "address",
+        type=_Address(),
+        help="Serve metrics to Prometheus while the job runs.  [port 0: any that is free]",
+    ),
+    click.option(
+        "--metrics-file",
+        "textfile",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
+        "which wants the suffix .prom.",
+    ),
+)
+
+
+def fit_params(options: dict[str, Any]) -> tuple[FitParams, NDArray[Any] | None]:
+    """Take the parameters of a fit out of `options`; return them and the basis of a file."""
+    values = {field.name: options.pop(field.name, field.default) for field in fields(FitParams)}
+    source = values.pop("basis")
+    if source in BASES:
+        return FitParams(basis=source, **values), None
+    try:
+        basis = np.load(source, allow_pickle=False)
+    except (EOFError, FileNotFoundError, ValueError) as error:
+        raise ParameterError(
+            f"{source} is no .npy file of numbers.",
+            f"Give one of {', '.join(BASES)}, or such a file.",
+        ) from error
+    return given_basis(FitParams(**values), basis), basis

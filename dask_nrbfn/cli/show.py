@@ -1,0 +1,47 @@
+"""Figures on standard output, as lines or as JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from dask.utils import format_bytes
+
+
+def show(figures: Mapping[str, Any], as_json: bool) -> None:
+    """Print figures by name."""
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        if name == "stages":
+            for stage, record in value.items():
+                click.echo(f"{'stage ' + stage:<18} {record['seconds']:.1f} s")
+        elif name == "versions":
+            for record in value:
+                click.echo(
+                    f"{'version ' + str(record['version']):<18} {record['action']} "
+                    f"{record['n_rows']} rows, fitting error {record['fitting_error']:.4f}"
+                )
+        elif name in ("problems", "reasons"):
+            for item in value or ["none"]:
+                click.echo(f"{name[:-1]:<18} {item}")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                click.echo(f"{key:<18} {_readable(key, item)}")
+        elif name == "confusion":
+            for row in value:
+                click.echo(f"{'confusion':<18} " + " ".join(f"{count:>7}" for count in row))
+        elif value is not None:
+            click.echo(f"{name:<18} {_readable(name, value)}")
+
+
+def _readable(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return str(format_bytes(value))
+    if name == "error_rate":
+        return f"{100 * value:.2f} %"
+    if isinstance(value, list):
+        shown = ", ".join(map(str, value[:20]))
+        return shown if len(value) <= 20 else f"{shown}, ... ({len(value)})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

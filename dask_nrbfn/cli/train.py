@@ -1,0 +1,200 @@
+"""Commands that train and show what was learnt: fit, tune, plan, report."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dask_nrbfn.cli.group import EXIT_MENDABLE
+from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.options import (
+    Values,
+    engine_options,
+    fit_options,
+    fit_params,
+    json_option,
+    locations,
+    recall_option,
+    tuned_options,
+    watch_options,
+)
+from dask_nrbfn.engine import EngineOptions, watched_stage
+from dask_nrbfn.params import TuneParams
+from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.stages.describe import describe_run, describe_tuning
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.stages.plan import describe_plan, plan_on_options, plan_table
+from dask_nrbfn.stages.predict import evaluate_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+
+@click.command()
+@click.argument("dataset")
+@click.argument("run")
+@tuned_options
+@fit_options
+@recall_option
+@engine_options
+@watch_options
+@json_option
+@locations("dataset", "run")
+@click.pass_obj
+def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **options: Any) -> None:
+    """Train on DATASET and keep every step in RUN.
+
+    Started again on the same RUN it finishes what is missing.
+    """
+    job.begin("fit", run)
+    params, basis = fit_params(options)
+    opened = Dataset.open(dataset)
+    job.n_rows = opened.n_rows
+    with job.engine(options) as engine:
+        finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
+    if as_json:
+        click.echo(json.dumps(describe_run(finished)))
+    else:
+        click.echo(run_table(finished))
+
+
+@click.command()
+@click.argument("dataset")
+@click.argument("run")
+@click.option("--validation", metavar="DATASET", help="Judge on these rows instead of folds.")
+@click.option("--folds", default=TuneParams.folds, show_default=True)
+@click.option(
+    "--alphas",
+    type=Values(float),
+    default=TuneParams.alphas,
+    help="Penalties to try.  [default: 0.1, 0.01, ..., 1e-13]",
+)
+@click.option(
+    "--width-factors",
+    "width_factors",
+    type=Values(float),
+    default=TuneParams.width_factors,
+    help="Width factors to try.  [default: eight from 0.1 to 1]",
+)
+@click.option(
+    "--features",
+    type=Values(str),
+    default=TuneParams.features,
+    help="Kinds of features to try.  [default: normalized,plain]",
+)
+@click.option("--kernels", type=Values(str), help="Kernels to try.  [default: gaussian]")
+@click.option(
+    "--basis-rules",
+    type=Values(str),
+    help="Rules to try for a basis of a given size.  [default: least-confident]",
+)
+@click.option(
+    "--search-basis",
+    default=TuneParams.search_basis,
+    show_default=True,
+    help="Basis rows while width, features and rule are tried.",
+)
+@click.option("--search-rows", type=int, help="Rows then.  [default: 256 MiB of them]")
+@fit_options
+@recall_option
+@engine_options
+@watch_options
+@json_option
+@locations("dataset", "run", "validation")
+@click.pass_obj
+def tune(
+    job: Job,
+    dataset: str,
+    run: str,
+    validation: str | None,
+    min_recall: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Choose width, features, rule and penalty from DATASET, and train RUN with them.
+
+    Prints what was tried and how it did on rows that were held out. Started again on the same RUN
+    it finishes what is missing.
+    """
+    job.begin("tune", run)
+    names = {field.name for field in fields(TuneParams)} - {"validation"}
+    tuning = TuneParams(**{name: options.pop(name) for name in names})
+    params, basis = fit_params(options)
+    opened = Dataset.open(dataset)
+    judged = None if validation is None else Dataset.open(validation)
+    job.n_rows = opened.n_rows
+    with job.engine(options) as engine:
+        finished = tune_dataset(
+            opened,
+            run,
+            params,
+            tuning,
+            engine,
+            validation=judged,
+            basis=basis,
+            min_recall=min_recall,
+        )
+    if as_json:
+        click.echo(json.dumps({**describe_run(finished), **describe_tuning(finished)}))
+    else:
+        click.echo(tuning_table(finished))
+        click.echo(run_table(finished))
+
+
+@click.command()
+@click.argument("run")
+@click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
+@click.option("--evaluate", "rows", metavar="DATASET", help="Show how these rows are labelled too.")
+@engine_options
+@locations("run", "rows")
+@click.pass_obj
+def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any) -> None:
+    """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    job.begin("report", run)
+    target = Path(out or f"{Path(str(run).rstrip('/')).name}.html")
+    opened, evaluation = Run.open(run), None
+    if rows is not None:
+        judged = Dataset.open(rows)
+        job.n_rows = judged.n_rows
+        with (
+            job.engine(options) as engine,
+            watched_stage(engine, "evaluate", n_rows=judged.n_rows),
+        ):
+            evaluation = evaluate_dataset(run, judged, engine)
+    write_report(opened, target, evaluation=evaluation)
+    click.echo(str(target))
+
+
+@click.command()
+@click.argument("dataset")
+@tuned_options
+@fit_options
+@click.option(
+    "--rates",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What a worker does in a second, as plan --json prints it.  [default: measured]",
+)
+@engine_options
+@json_option
+@locations("dataset")
+@click.pass_context
+def plan(
+    ctx: click.Context, dataset: str, rates: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Print what fitting DATASET would take, stage by stage, and fit nothing.
+
+    The rates are measured in a few seconds, in this process or on a worker of --scheduler. With
+    --workers, --threads, --memory and --rates the plan is for a cluster that need not exist.
+
+    Exits with 2 if the fit would not fit the memory.
+    """
+    params, _ = fit_params(options)
+    engine = EngineOptions(**options)
+    planned = plan_on_options(Dataset.open(dataset), params, engine, rates=rates)
+    if as_json:
+        click.echo(json.dumps(describe_plan(planned)))
+    else:
+        click.echo(plan_table(planned))
+    if not planned.fits:
+        ctx.exit(EXIT_MENDABLE)

@@ -1,0 +1,150 @@
+"""Commands that bring a run up to date: update, merge, branch, refresh."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.options import (
+    engine_options,
+    json_option,
+    locations,
+    together,
+    watch_options,
+)
+from dask_nrbfn.cli.show import show
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.stages.describe import describe_run
+from dask_nrbfn.stages.refresh import refresh_run
+from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
+from dask_nrbfn.storage.dataset import Dataset
+
+_judge_options = together(
+    click.option(
+        "--evaluate", "judged", metavar="DATASET", help="Try the new model on these rows."
+    ),
+    click.option(
+        "--max-error-rate",
+        type=click.FloatRange(0, 1),
+        help="Keep the old model, and exit with 2, if the new one makes more errors on them.",
+    ),
+)
+
+
+def _judge(judged: str | None, max_error_rate: float | None) -> Judge | None:
+    if (judged is None) != (max_error_rate is None):
+        raise ParameterError(
+            "one of --evaluate and --max-error-rate is missing.", "Give both or none."
+        )
+    if judged is None or max_error_rate is None:
+        return None
+    return Judge(Dataset.open(judged), max_error_rate)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("dataset")
+@click.option("--forget", is_flag=True, help="Take the rows away.")
+@_judge_options
+@engine_options
+@watch_options
+@json_option
+@locations("run", "dataset", "judged")
+@click.pass_obj
+def update(
+    job: Job,
+    run: str,
+    dataset: str,
+    forget: bool,
+    judged: str | None,
+    max_error_rate: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Add the rows of DATASET to RUN at its basis and width, without reading older rows.
+
+    The new version becomes the run's latest model. Rows that the run holds already are refused.
+    Says how the new rows differ, and whether a refresh of the basis is due.
+    """
+    job.begin("update", run)
+    opened, judge = Dataset.open(dataset), _judge(judged, max_error_rate)
+    job.n_rows = opened.n_rows
+    with job.engine(options) as engine:
+        record = update_run(run, opened, engine, forget=forget, judge=judge)
+    show(_figures(record), as_json)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("other")
+@_judge_options
+@engine_options
+@watch_options
+@json_option
+@locations("run", "other", "judged")
+@click.pass_obj
+def merge(
+    job: Job,
+    run: str,
+    other: str,
+    judged: str | None,
+    max_error_rate: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
+    job.begin("merge", run)
+    judge = _judge(judged, max_error_rate)
+    with job.engine(options) as engine:
+        record = merge_runs(run, other, engine, judge=judge)
+    job.n_rows = record["n_rows"]
+    show(_figures(record), as_json)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("new")
+@json_option
+@locations("run", "new")
+def branch(run: str, new: str, as_json: bool) -> None:
+    """Begin the run NEW with the basis and width of RUN and no rows.
+
+    Rows that cannot come to RUN are added to NEW where they are, and NEW is merged into RUN.
+    """
+    show(describe_run(branch_run(run, new)), as_json)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("datasets", nargs=-1)
+@_judge_options
+@engine_options
+@watch_options
+@json_option
+@locations("run", "datasets", "judged")
+@click.pass_obj
+def refresh(
+    job: Job,
+    run: str,
+    datasets: tuple[str, ...],
+    judged: str | None,
+    max_error_rate: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Fit RUN anew, its basis too, on DATASETS, and put the new run in its place.
+
+    Without DATASETS on all rows that RUN holds. Started again it finishes what is missing; until
+    then, and if the new model is not good enough, RUN stays as it was.
+    """
+    job.begin("refresh", run)
+    opened, judge = [Dataset.open(dataset) for dataset in datasets], _judge(judged, max_error_rate)
+    with job.engine(options) as engine:
+        refreshed = refresh_run(run, opened, engine, judge=judge)
+    job.n_rows = refreshed.n_rows
+    show(describe_run(refreshed), as_json)
+
+
+def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "members"}

@@ -1,0 +1,75 @@
+"""Commands that use a model: predict, evaluate."""
+
+from typing import Any
+
+import click
+
+from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options
+from dask_nrbfn.cli.show import show
+from dask_nrbfn.engine import watched_stage
+from dask_nrbfn.stages.describe import describe_model
+from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+
+
+@click.command()
+@click.argument("run")
+@click.argument("dataset")
+@click.argument("out")
+@click.option("--overwrite", is_flag=True, help="Replace OUT once the new one is complete.")
+@engine_options
+@watch_options
+@json_option
+@locations("run", "dataset", "out")
+@click.pass_obj
+def predict(
+    job: Job, run: str, dataset: str, out: str, overwrite: bool, as_json: bool, **options: Any
+) -> None:
+    """Write the label and the scores of every row of DATASET to OUT.
+
+    RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
+    .parquet file.
+    """
+    job.begin("predict", out)
+    opened, model = Dataset.open(dataset), Model.load(run)
+    job.n_rows = opened.n_rows
+    with (
+        job.engine(options) as engine,
+        watched_stage(engine, "predict", n_rows=opened.n_rows),
+    ):
+        predict_dataset(run, opened, out, engine, overwrite=overwrite)
+    show(
+        {"n_rows": opened.n_rows, "n_features": opened.n_features, "n_classes": len(model.classes)},
+        as_json,
+    )
+
+
+@click.command()
+@click.argument("run")
+@click.argument("dataset")
+@engine_options
+@watch_options
+@json_option
+@locations("run", "dataset")
+@click.pass_obj
+def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
+    """Print the error rate of RUN, or of a saved model, on a labelled DATASET."""
+    job.begin("evaluate", run)
+    opened, model = Dataset.open(dataset), Model.load(run)
+    job.n_rows = opened.n_rows
+    with (
+        job.engine(options) as engine,
+        watched_stage(engine, "evaluate", n_rows=opened.n_rows),
+    ):
+        evaluation = evaluate_dataset(run, opened, engine)
+    figures = {
+        **describe_model(model),
+        "n_rows": evaluation.n_rows,
+        "n_errors": evaluation.n_errors,
+        "error_rate": evaluation.error_rate,
+        "log_loss": evaluation.log_loss,
+        "confusion": evaluation.confusion,
+    }
+    show(figures, as_json)

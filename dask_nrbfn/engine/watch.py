@@ -1,0 +1,156 @@
+"""What a job is doing and what its stages took, for whoever looks while it runs."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass
+class StageFigures:
+    """How far a stage is and what it takes.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows that it goes over.
+    n_tasks, n_done : int
+        Tasks that its passes have so far, and those that are done.
+    peak_bytes : int
+        Largest resident size of a process while it ran a task.
+    predicted_bytes : int
+        What that was expected to be. 0: unknown.
+    n_starts, n_errors : int
+        How often it was begun in this job, and how often it failed.
+    seconds : float or None
+        What it took; None while it is in progress.
+    """
+
+    n_rows: int = 0
+    n_tasks: int = 0
+    n_done: int = 0
+    peak_bytes: int = 0
+    predicted_bytes: int = 0
+    n_starts: int = 0
+    n_errors: int = 0
+    seconds: float | None = None
+    _start: float = field(default_factory=time.perf_counter, repr=False)
+
+    @property
+    def in_progress(self) -> bool:
+        """Whether it has not ended."""
+        return self.seconds is None
+
+    def seconds_so_far(self) -> float:
+        """Return what it took, or has taken."""
+        return self._elapsed() if self.seconds is None else self.seconds
+
+    def end(self) -> None:
+        """Stop its clock."""
+        self.seconds = self._elapsed()
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._start
+
+
+@dataclass
+class Watch:
+    """The figures of a job, kept by the engine; they may be read from other threads.
+
+    Attributes
+    ----------
+    stages : dict of str to StageFigures
+        In the order in which they were begun.
+    n_retries : int
+        Results that were lost on their way from a worker and computed again.
+    n_workers_lost : int
+        Workers that were there and are gone.
+    """
+
+    stages: dict[str, StageFigures] = field(default_factory=dict)
+    n_retries: int = 0
+    n_workers_lost: int = 0
+    _current: StageFigures | None = field(default=None, repr=False)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident size of a process while it ran a task of any stage."""
+        return max((figures.peak_bytes for figures in list(self.stages.values())), default=0)
+
+    @contextmanager
+    def stage(self, name: str, *, n_rows: int, predicted_bytes: int = 0) -> Iterator[StageFigures]:
+        """Count the tasks of the block as those of a stage."""
+        before = self.stages.get(name, StageFigures())
+        figures = StageFigures(
+            n_rows=n_rows,
+            predicted_bytes=predicted_bytes,
+            n_starts=before.n_starts + 1,
+            n_errors=before.n_errors,
+        )
+        self.stages[name] = self._current = figures
+        try:
+            yield figures
+        except BaseException:
+            figures.n_errors += 1
+            raise
+        finally:
+            figures.end()
+            self._current = None
+
+    def tasks_begin(self, n_tasks: int, *, expected_bytes: int) -> None:
+        """Count tasks that are to be done."""
+        if self._current is not None:
+            self._current.n_tasks += n_tasks
+            self._current.predicted_bytes = expected_bytes
+
+    def task_done(self, peak_bytes: int) -> None:
+        """Count a task that is done."""
+        if self._current is not None:
+            self._current.n_done += 1
+            self._current.peak_bytes = max(self._current.peak_bytes, peak_bytes)
+
+
+class Watched(Protocol):
+    """What every engine has for a stage.
+
+    Attributes
+    ----------
+    expected_bytes : int
+    peak_bytes : int
+    watch : Watch
+    """
+
+    expected_bytes: int
+    peak_bytes: int
+    watch: Watch
+
+
+@contextmanager
+def watched_stage(
+    engine: Watched, name: str, *, n_rows: int, expected_bytes: int = 0
+) -> Iterator[StageFigures]:
+    """Tell an engine that its next tasks are those of a stage; give the stage's figures.
+
+    Parameters
+    ----------
+    engine : Engine
+    name : str
+    n_rows : int
+        Rows that the stage goes over.
+    expected_bytes : int
+        What a task is expected to hold, with its process. 0: unknown.
+
+    Examples
+    --------
+    >>> from dask_nrbfn.engine import InlineEngine
+    >>> engine = InlineEngine()
+    >>> with watched_stage(engine, "width", n_rows=300) as figures:
+    ...     engine.run(abs, [(-1,), (2,)], label="width")
+    [1, 2]
+    >>> figures.n_done, figures.n_tasks, figures.in_progress
+    (2, 2, False)
+    """
+    engine.peak_bytes, engine.expected_bytes = 0, expected_bytes
+    with engine.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
+        yield figures

@@ -1,0 +1,191 @@
+"""Refresh: a run fitted anew, its basis too, in the place of the old one."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import (
+    DataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    WorseModelError,
+)
+from dask_nrbfn.sources.recut import recut
+from dask_nrbfn.sources.source import Block
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.stages.ingest import ingest_source
+from dask_nrbfn.stages.update import Judge
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import (
+    Location,
+    exists,
+    hidden_sibling,
+    remove_group,
+    replace_group,
+)
+from dask_nrbfn.storage.location import RemoteLocation, locate
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.run import Run, member_of
+from dask_nrbfn.storage.versions import members_by_content, members_held
+
+logger = logging.getLogger(__name__)
+
+
+def refresh_run(
+    location: Location,
+    datasets: Sequence[Dataset],
+    engine: Engine,
+    *,
+    judge: Judge | None = None,
+) -> Run:
+    """Fit a run anew with its own parameters, and put the new run in its place.
+
+    Parameters
+    ----------
+    location : Location
+        Of a run with a model. It stays until the new one is complete.
+    datasets : sequence of Dataset
+        Rows to fit; empty for all that the run holds.
+    engine : Engine
+    judge : Judge, optional
+        Must accept the new model.
+
+    Returns
+    -------
+    Run
+        The new one, at `location`.
+
+    Raises
+    ------
+    MissingDataError, DataError
+        If no datasets are given and those of the run are not there, or have changed.
+    ParameterError
+        If the basis of the run was given, or it is in the memory of this process.
+    WorseModelError
+        If the judge does not take the new model; the run is as it was.
+
+    Notes
+    -----
+    A run that was tuned is tuned again, with folds; one tuned on a validation dataset is fitted
+    with what was chosen. Several datasets are first written as one, beside the run, where the new
+    run is made too; interrupted and started again it goes on there.
+    """
+    with locked_run(location) as check_still_locked:
+        old = Run.open(location)
+        if old.params.basis_is_given:
+            raise ParameterError(
+                f"the basis of {location} was given.", "Fit a new run with another basis."
+            )
+        rows = list(datasets) or _rows_held(old)
+        building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
+        dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
+        _fit(old, dataset, building, engine)
+        new = Run.open(building)
+        try:
+            error_rate = None if judge is None else judge.error_rate(building, engine)
+        except WorseModelError:
+            remove_group(building)
+            raise
+        check_still_locked()
+        new.record_refresh(
+            members=[member_of(each) for each in rows],
+            refreshed_from=old.run_id,
+            error_rate=error_rate,
+        )
+        replace_group(building, location)
+        if len(rows) > 1:
+            remove_group(joined)
+    logger.info("refresh: %s holds %d rows of %d datasets", location, dataset.n_rows, len(rows))
+    return Run.open(location)
+
+
+def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine) -> None:
+    if old.tuning is not None and old.tuning.validation is None:
+        tune_dataset(dataset, building, old.asked, old.tuning, engine)
+    else:
+        fit_dataset(dataset, building, old.params, engine)
+
+
+def _rows_held(run: Run) -> list[Dataset]:
+    """Open the datasets whose rows a run holds."""
+    known = members_by_content(run.attributes)
+    held = members_held(run.attributes)
+    taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
+    if taken:
+        raise DataError(
+            f"{run.location} has forgotten the rows of {taken[0]}, which were added with others.",
+            "Give datasets without them.",
+        )
+    # A run records no options, which may be secrets.
+    options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
+    datasets = []
+    for content in [content for content, times in held.items() if times > 0]:
+        place = known[content]["dataset"]
+        try:
+            dataset = Dataset.open(locate(place, options))
+        except NRBFNError as error:
+            raise MissingDataError(
+                f"{run.location} holds rows of {place}, which cannot be read: {error.problem}",
+                "Give the datasets to fit.",
+            ) from error
+        if dataset.content != content:
+            raise DataError(
+                f"{place} has other rows than those that {run.location} holds.",
+                "Give the datasets to fit.",
+            )
+        datasets.append(dataset)
+    return datasets
+
+
+def _join(datasets: list[Dataset], location: Location) -> Dataset:
+    """Write datasets as one, unless that was done before."""
+    source = _Joined(datasets)
+    content = sum(int(dataset.content, 16) for dataset in datasets) % 2**64
+    if exists(location):
+        try:
+            written = Dataset.open(location)
+            if int(written.content, 16) == content:
+                return written
+        except NRBFNError as error:
+            logger.warning("%s It is written again.", error.problem)
+    return ingest_source(source, location, overwrite=True)
+
+
+class _Joined:
+    """The rows of several datasets, one after another."""
+
+    def __init__(self, datasets: list[Dataset]) -> None:
+        first = datasets[0]
+        for other in datasets[1:]:
+            same = first.n_features == other.n_features and (
+                first.feature_names == other.feature_names
+            )
+            texts = {None if each.y is None else each.y.dtype.kind for each in (first, other)}
+            if not same or len(texts) > 1:
+                raise DataError(
+                    f"{other.location} has other columns, or labels of another type, than "
+                    f"{first.location}.",
+                    "Give datasets of one table.",
+                )
+        self._datasets = datasets
+        self.n_rows = sum(dataset.n_rows for dataset in datasets)
+        self.n_features = first.n_features
+        self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
+        self.y_dtype = None if first.y is None else first.y.dtype
+        self.has_weights = any(dataset.sample_weights is not None for dataset in datasets)
+        self.feature_names = first.feature_names
+
+    def blocks(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, `block_rows` at a time."""
+        return recut(self._chunks(), block_rows)
+
+    def _chunks(self) -> Iterator[Block]:
+        for dataset in self._datasets:
+            for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
+                X, y, weights = dataset.read_chunk(index)
+                if weights is None and self.has_weights:
+                    weights = np.ones(len(X))
+                yield Block(X.astype(self.x_dtype, copy=False), y, weights)

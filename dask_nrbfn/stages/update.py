@@ -1,0 +1,560 @@
+"""Update: rows join a finished run, or leave it, at its basis and width.
+
+The moments of the rows are added to the latest version's, or taken away, and the weights are solved
+anew. No row that the run holds is read again.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.engine import Engine, watched_stage
+from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.errors import (
+    AlreadyAddedError,
+    DamagedResultError,
+    DataError,
+    MissingDataError,
+    RunMismatchError,
+    WorseModelError,
+)
+from dask_nrbfn.numeric.content import hash_values
+from dask_nrbfn.numeric.drift import Drift, NewRowSums
+from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
+from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.radial import BasisDistances
+from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.stages.costs import solve_bytes
+from dask_nrbfn.stages.moments import (
+    moments_bytes,
+    read_part_sums,
+    read_sums,
+    sums_arrays,
+    write_sums,
+)
+from dask_nrbfn.stages.parts import MAX_REDONE, PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.predict import check_same_columns, evaluate_dataset
+from dask_nrbfn.stages.validation import codes_among
+from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import (
+    Location,
+    mark_complete,
+    open_group,
+    replacing_group,
+    write_array,
+)
+from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.model import Model, read_template
+from dask_nrbfn.storage.run import PartLayout, Run, member_of
+from dask_nrbfn.storage.versions import (
+    ADD,
+    FORGET,
+    MERGE,
+    members_by_content,
+    members_held,
+    n_rows_held,
+    version_name,
+    versions_of,
+)
+
+logger = logging.getLogger(__name__)
+
+# What the stages begin with whose parts are the moments of new rows.
+_PARTS = "update-"
+
+# Rounding leaves this much of what was taken away.
+_LEFT_OVER = 1e-9
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Rows that a new model is tried on before it becomes a run's latest.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With labels.
+    max_error_rate : float
+        Above it the model is not taken.
+    """
+
+    dataset: Dataset
+    max_error_rate: float
+
+    def error_rate(self, model: Location, engine: Engine) -> float:
+        """Return the error rate of a model.
+
+        Raises
+        ------
+        WorseModelError
+            If it is above what is allowed.
+        """
+        error_rate = evaluate_dataset(model, self.dataset, engine).error_rate
+        if error_rate > self.max_error_rate:
+            raise WorseModelError(
+                f"the new model makes {100 * error_rate:.2f} % errors on {self.dataset.location}, "
+                f"allowed are {100 * self.max_error_rate:.2f} %; the old one stays.",
+                "Look at the new rows, or allow more errors.",
+            )
+        return error_rate
+
+
+def update_run(
+    location: Location,
+    dataset: Dataset,
+    engine: Engine,
+    *,
+    forget: bool = False,
+    judge: Judge | None = None,
+) -> dict[str, Any]:
+    """Add the rows of a dataset to a run, or take them away, and make the new version its latest.
+
+    Parameters
+    ----------
+    location : Location
+        Of a run with a model, or of a branch.
+    dataset : Dataset
+        With labels, all of them among the run's classes. Weights of classes are those of the fit.
+    engine : Engine
+    forget : bool
+        Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
+    judge : Judge, optional
+
+    Returns
+    -------
+    dict
+        The record of the version: "version", "action", "members", "n_rows", "weight", figures of
+        the fit, "drift", "reasons" for a refresh, "refresh_due", "error_rate" of the judge,
+        seconds and bytes.
+
+    Raises
+    ------
+    AlreadyAddedError
+        If the run holds the rows, in whatever order and chunks.
+    DataError
+        If the dataset has other columns or unknown labels, or if rows are taken away that cannot
+        have been added.
+    MemoryBudgetError
+        If a task would not fit a worker; before the task.
+    WorseModelError
+        If the judge does not take the model; the run is as it was.
+    IllConditionedError
+        If the ridge system became singular; the run is as it was.
+    RunBusyError
+        If another job works on the run.
+
+    Notes
+    -----
+    Interrupted and started again on the same rows it finds its finished parts.
+    """
+    with _locked_version(location, FORGET if forget else ADD) as draft:
+        model = read_latest_model(draft.run)
+        codes = _check_rows(draft, dataset, model)
+        held_bytes = _checked_bytes(draft, model, dataset, engine)
+        stage = f"{_PARTS}{draft.version}-{draft.action}-{dataset.fingerprint}"
+        spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
+        with watched_stage(engine, draft.action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
+            figures = _sum_and_solve(
+                draft, dataset, engine, stage, [(codes, start, stop) for start, stop in spans]
+            )
+        return draft.finish([member_of(dataset)], figures, engine, judge)
+
+
+def merge_runs(
+    location: Location, other: Location, engine: Engine, *, judge: Judge | None = None
+) -> dict[str, Any]:
+    """Add all rows of another run with the same basis and width to a run.
+
+    Parameters
+    ----------
+    location, other : Location
+        Such as a run and a branch of it that rows were added to elsewhere. The other stays as it
+        is.
+    engine, judge
+        As for `update_run`.
+
+    Returns
+    -------
+    dict
+        The record of the version.
+
+    Raises
+    ------
+    RunMismatchError
+        If the basis, width, classes or parameters are not the same.
+    AlreadyAddedError
+        If both hold the same rows.
+    """
+    with _locked_version(location, MERGE) as draft:
+        run, added = draft.run, Run.open(other)
+        _check_mergeable(run, added)
+        held, further = members_held(run.attributes), members_held(added.attributes)
+        both = [content for content in further if held[content] > 0 and further[content] > 0]
+        known = members_by_content(added.attributes)
+        if both:
+            raise AlreadyAddedError(
+                f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
+                "Merge runs of distinct rows, or forget them in one.",
+            )
+        held_bytes = _checked_bytes(draft, read_latest_model(run), None, engine)
+        n_rows = n_rows_held(added.attributes)
+        with watched_stage(engine, MERGE, n_rows=n_rows, expected_bytes=held_bytes):
+            figures = _solve(draft, engine, _combine_runs, (added.location,))
+        members = [
+            {**known[content], "times": times} for content, times in further.items() if times
+        ]
+        return draft.finish(members, figures, engine, judge)
+
+
+def branch_run(location: Location, target: Location) -> Run:
+    """Begin a run with the basis and width of another and no rows, for rows that are elsewhere.
+
+    Parameters
+    ----------
+    location : Location
+        Of a run with a model.
+    target : Location
+        Of the new run, which `update_run` adds rows to and `merge_runs` brings back.
+
+    Raises
+    ------
+    ExistsError
+        If something is at `target`.
+    """
+    run, model = Run.open(location), Model.load(location)
+    model = replace(model, weights=np.zeros_like(model.weights))
+    with replacing_group(target, kind="run", overwrite=False) as group:
+        model.write(group.require_group("model"))
+        basis = run.read("basis/values")
+        write_array(group.require_group("basis"), "values", basis, "basis", "feature")
+        mark_complete(group, kind="run", attributes=run.branch_attributes())
+    return Run.open(target)
+
+
+def read_latest_model(run: Run) -> Model:
+    """Return the latest model of a run; of a branch without rows one whose weights are all 0."""
+    if _is_bare_branch(run):
+        return read_template(open_group(run.location, kind="run"))
+    return Model.load(run.location)
+
+
+def read_latest_moments(run: Run) -> Moments:
+    """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
+    n_versions = len(versions_of(run.attributes))
+    if n_versions:
+        return read_sums(run, version_name(n_versions))
+    if _is_bare_branch(run):
+        model = read_latest_model(run)
+        return Moments.zeros(len(model.basis), len(model.classes))
+    return read_sums(run, "moments")
+
+
+def _is_bare_branch(run: Run) -> bool:
+    attributes = run.attributes
+    return bool(attributes.get("branch_of")) and not versions_of(attributes)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """The next version of a run, which nobody sees until it is finished."""
+
+    run: Run
+    action: str
+    version: int
+    started: datetime
+    check_still_locked: Callable[[], None]
+
+    @property
+    def name(self) -> str:
+        return version_name(self.version)
+
+    def finish(
+        self,
+        members: list[dict[str, Any]],
+        figures: Mapping[str, Any],
+        engine: Engine,
+        judge: Judge | None,
+    ) -> dict[str, Any]:
+        """Make it the run's latest version if the judge agrees; return its record."""
+        taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
+        error_rate = None
+        if judge is not None:
+            model = join(self.run.location, f"{self.name}/model")
+            error_rate = judge.error_rate(model, engine)
+        reasons = [*figures["reasons"], *_grown(self.run, figures["n_rows"], self.action)]
+        record = {
+            "version": self.version,
+            "action": self.action,
+            "members": members,
+            **figures,
+            "reasons": reasons,
+            "refresh_due": bool(reasons),
+            "error_rate": error_rate,
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": round((datetime.now(UTC) - self.started).total_seconds(), 3),
+            **taken,
+        }
+        self.check_still_locked()
+        self.run.finish_version(record)
+        # Who opened the version before may still read it.
+        self.run.drop(version_name(self.version - 2))
+        logger.info(
+            "%s: %d rows, version %d, fitting error %.4f",
+            self.action,
+            record["n_rows"],
+            self.version,
+            record["fitting_error"],
+        )
+        for reason in reasons:
+            logger.warning("a refresh of the basis is due: %s", reason)
+        return record
+
+
+@contextmanager
+def _locked_version(location: Location, action: str) -> Iterator[_Draft]:
+    with locked_run(location) as check_still_locked:
+        run = Run.open(location)
+        version = len(versions_of(run.attributes)) + 1
+        draft = _Draft(run, action, version, datetime.now(UTC), check_still_locked)
+        read_latest_model(run)
+        run.drop(draft.name)
+        try:
+            yield draft
+        except WorseModelError:
+            run.drop(draft.name)
+            run.drop_groups(_PARTS)
+            raise
+        run.drop_groups(_PARTS)
+
+
+def _check_rows(draft: _Draft, dataset: Dataset, model: Model) -> list[int]:
+    """Return the code in the model of each class of a dataset whose rows may be taken."""
+    check_same_columns(model, dataset)
+    if dataset.y is None:
+        raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+    held = members_held(draft.run.attributes)[dataset.content]
+    if draft.action == ADD and held > 0:
+        raise AlreadyAddedError(
+            f"the run {draft.run.location} holds the rows of {dataset.location} already.",
+            "Add each row once; forget takes rows away.",
+        )
+    if draft.action == FORGET and held < 0:
+        raise DataError(
+            f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
+            "Forget each row once.",
+        )
+    remedy = "Refresh the run with rows of all classes."
+    return codes_among(model.classes, dataset, remedy)
+
+
+def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
+    """Return what a task will hold, or raise MemoryBudgetError."""
+    (r, p), K = model.basis.shape, len(model.classes)
+    held = solve_bytes(r, K) + 8 * 4 * r * (p + K)
+    if dataset is not None:
+        # Distances to the basis too, of a block and with factors of their own.
+        passing = moments_bytes(
+            r, n_features=p, n_classes=K, n_folds=1, reading_bytes=dataset.reading_bytes
+        )
+        held = max(held, passing + 8 * (block_rows(r) * (r + 2 * p) + 3 * r * p))
+    held += PROCESS_BYTES
+    check_budget(draft.action, held, engine, remedy="Refresh with fewer basis rows")
+    return held
+
+
+def _update_part(
+    run: Run, dataset: Dataset, codes_in_model: list[int], start: int, stop: int
+) -> PartResult:
+    model, threads = read_latest_model(run), blas_threads()
+    n_basis, n_classes = len(model.basis), len(model.classes)
+    size = block_rows(n_basis)
+    width = run.stages["width"]
+    blocks = folded_blocks(
+        dataset,
+        RowWeights.from_list(width["class_weights"], codes_in_model),
+        start,
+        stop,
+        size,
+        codes_in_model=codes_in_model,
+    )
+    far_distance = math.inf if width["far_distance"] is None else width["far_distance"]
+    distances = BasisDistances.from_basis(model.basis, model.scaling)
+    basis_hashes = hash_values(run.read("basis/values"))
+    buffer = np.empty((min(size, stop - start), n_basis))
+    sums, seen = MomentSums(n_basis, n_classes), NewRowSums()
+    for block in blocks:
+        out = buffer[: len(block.X)]
+        nearest = distances.nearest(block.X, buffer=out, threads=threads)
+        factors = block.factors
+        Phi = model.features.activations(block.X, factors=factors, out=out, threads=threads)
+        scores = row_products(Phi, model.weights)
+        if factors is not None:
+            scores /= factors[:, None]
+        sums.add(Phi, block.codes, factors=factors)
+        seen += NewRowSums.from_block(
+            scores,
+            block.codes,
+            block.weights,
+            far=nearest > far_distance,
+            in_basis=np.isin(hash_values(block.X), basis_hashes),
+        )
+    return PartResult(asdict(seen), sums_arrays(sums.moments()))
+
+
+def _sum_and_solve(
+    draft: _Draft, dataset: Dataset, engine: Engine, stage: str, units: list[tuple[Any, ...]]
+) -> dict[str, Any]:
+    """Sum the parts and solve; compute parts again that turn out to be damaged."""
+    forget, n_redone = draft.action == FORGET, 0
+    while True:
+        records = run_parts(draft.run, dataset, engine, stage=stage, task=_update_part, units=units)
+        try:
+            return _solve(draft, engine, _combine_parts, (stage, records, forget))
+        except DamagedResultError as error:
+            n_redone += 1
+            if error.stage != stage or n_redone > MAX_REDONE:
+                raise
+            logger.warning("%s It is computed again.", error.problem)
+            draft.run.forget(stage, error.parts)
+
+
+_Combine = Callable[..., tuple[Moments, dict[str, Any]]]
+
+
+def _solve(
+    draft: _Draft, engine: Engine, combine: _Combine, arguments: tuple[Any, ...]
+) -> dict[str, Any]:
+    task = [(draft.run.location, draft.name, combine, arguments)]
+    (figures,) = run_tasks(engine, _solve_version, task, label=draft.action)
+    return dict(figures)
+
+
+def _solve_version(
+    run_location: Location, name: str, combine: _Combine, arguments: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Store the moments and the model of a version; return its figures."""
+    run = Run.open(run_location)
+    model = read_latest_model(run)
+    moments, figures = combine(run, model, *arguments)
+    write_sums(run, name, moments)
+    alpha = model.params.alpha
+    gram, weight = moments.gram(), moments.total_weight
+    weights = solve_weights(gram, moments.cross, alpha=alpha)
+    risk = error_and_risk(weights, gram, moments.cross, n_rows=weight, alpha=alpha)
+    solved = replace(
+        model,
+        weights=weights,
+        fitting_error=risk.fitting_error,
+        spectral_risk=risk.spectral_risk,
+    )
+    solved.write(run.group(f"{name}/model"))
+    return {**figures, "weight": weight, "alpha": alpha, **asdict(risk)}
+
+
+def _combine_parts(
+    run: Run, model: Model, stage: str, records: list[dict[str, Any]], forget: bool
+) -> tuple[Moments, dict[str, Any]]:
+    moments = read_latest_moments(run)
+    before = moments.total_weight
+    drift = _drift(run, model, moments, records) if before and not forget else None
+    combine = moments.subtract_in_place if forget else moments.add_in_place
+    for index in range(len(records)):
+        combine(read_part_sums(run, stage, index))
+    seen = _seen(records)
+    if forget:
+        _check_left(moments, before)
+    expected = before - seen.weight if forget else before + seen.weight
+    check_moments(moments, expected, normalized=model.params.features == "normalized")
+    reasons = [] if drift is None else drift.reasons()
+    if forget and seen.n_basis_rows:
+        reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]
+    return moments, {
+        "n_rows": seen.n_rows,
+        "n_basis_rows": seen.n_basis_rows,
+        "drift": None if drift is None else asdict(drift),
+        "reasons": reasons,
+    }
+
+
+def _combine_runs(run: Run, model: Model, other: Location) -> tuple[Moments, dict[str, Any]]:
+    added = Run.open(other)
+    moments, further = read_latest_moments(run), read_latest_moments(added)
+    expected = moments.total_weight + further.total_weight
+    moments.add_in_place(further)
+    check_moments(moments, expected, normalized=model.params.features == "normalized")
+    return moments, {"n_rows": n_rows_held(added.attributes), "drift": None, "reasons": []}
+
+
+def _seen(records: list[dict[str, Any]]) -> NewRowSums:
+    names = asdict(NewRowSums())
+    sums = (NewRowSums(**{name: record[name] for name in names}) for record in records)
+    return reduce(add, sums)
+
+
+def _drift(run: Run, model: Model, before: Moments, records: list[dict[str, Any]]) -> Drift:
+    own_scores = float((model.weights * before.cross).sum())
+    return Drift.of(
+        _seen(records),
+        confidence_before=own_scores / before.total_weight,
+        fitting_error_before=model.fitting_error,
+        far_is_known=run.stages["width"]["far_distance"] is not None,
+    )
+
+
+def _check_left(moments: Moments, weight_before: float) -> None:
+    """Raise DataError if more was taken away than there was."""
+    if moments.total_weight <= _LEFT_OVER * weight_before:
+        raise DataError("no row would be left.", "Forget some of the rows only.")
+    diagonal, weights = moments.diagonal(), moments.class_weights
+    negative = min(diagonal.min() / diagonal.max(), weights.min() / weights.max())
+    if negative < -_LEFT_OVER:
+        raise DataError(
+            "more would be taken away than was added: the rows cannot all have been in the run.",
+            "Forget rows that were fitted or added before.",
+        )
+
+
+def _grown(run: Run, n_rows: int, action: str) -> list[str]:
+    """Return that the basis is due because most rows came after it was chosen."""
+    attributes = run.attributes
+    fitted = attributes["basis_n_rows"]
+    later = n_rows_held(attributes) + n_rows - fitted
+    if action == FORGET or later <= fitted:
+        return []
+    return [f"the basis was chosen from {fitted} rows, and {later} were added since"]
+
+
+def _check_mergeable(run: Run, other: Run) -> None:
+    one, two = read_latest_model(run), read_latest_model(other)
+    if _is_bare_branch(other):
+        raise MissingDataError(
+            f"the run {other.location} has no rows yet.", "Add some with update."
+        )
+    same = {
+        "basis": np.array_equal(one.basis, two.basis),
+        "width": one.width == two.width,
+        "classes": np.array_equal(one.classes, two.classes),
+        "feature names": one.feature_names == two.feature_names,
+        "weights of classes": run.stages["width"]["class_weights"]
+        == other.stages["width"]["class_weights"],
+        "parameters": (one.params.features, one.params.kernel, one.params.scale)
+        == (two.params.features, two.params.kernel, two.params.scale),
+    }
+    different = [name for name, equal in same.items() if not equal]
+    if different:
+        raise RunMismatchError(
+            f"{run.location} and {other.location} differ in {', '.join(different)}.",
+            "Merge a run and its branches only.",
+        )

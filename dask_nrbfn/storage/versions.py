@@ -1,0 +1,52 @@
+"""Versions of a run: what its model became as rows were added or taken away.
+
+Version 0 is the fit. Each later one has a group of its own, and is the run's latest once it stands
+in the run's attributes, which are replaced at once.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+ADD, FORGET, MERGE = "add", "forget", "merge"
+
+
+def version_name(version: int) -> str:
+    """Return the name of the group of a version after the fit."""
+    return f"versions/{version}"
+
+
+def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of the versions after the fit, from a run's attributes."""
+    records: list[dict[str, Any]] = attributes.get("versions", [])
+    return records
+
+
+def model_name(attributes: Mapping[str, Any]) -> str | None:
+    """Return the name of the latest model's group; None for a branch that has no rows yet."""
+    n_versions = len(versions_of(attributes))
+    if n_versions:
+        return f"{version_name(n_versions)}/model"
+    return None if attributes.get("branch_of") else "model"
+
+
+def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
+    """Return how often the run holds the rows of each content; -1 where it forgot unknown rows."""
+    held = Counter(member["content"] for member in attributes["members"])
+    for record in versions_of(attributes):
+        for member in record["members"]:
+            held[member["content"]] += -1 if record["action"] == FORGET else member.get("times", 1)
+    return held
+
+
+def members_by_content(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what is known of each set of rows that was ever added or taken away."""
+    records = [{"members": attributes["members"]}, *versions_of(attributes)]
+    return {member["content"]: member for record in records for member in record["members"]}
+
+
+def n_rows_held(attributes: Mapping[str, Any]) -> int:
+    """Return the number of rows behind the latest model."""
+    known = members_by_content(attributes)
+    held = members_held(attributes)
+    return sum(times * known[content]["n_rows"] for content, times in held.items())

@@ -1,0 +1,83 @@
+"""Commands that bring a run up to date."""
+
+import json
+
+import pytest
+
+from tests.cli.program import refuse, succeed
+from tests.tables import spirals, write_table
+
+FIT = ("--basis", "random", "--basis-size", 30, "--alpha", 1e-9, "--width-factor", 0.4)
+
+
+def figures(*arguments, here=("--workers", 0)):
+    return json.loads(succeed(*arguments, *here, "--json"))
+
+
+def inspect(run):
+    return figures("inspect", run, here=())
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Work in a directory with three datasets, a run of the first, and rows with wrong labels."""
+    monkeypatch.chdir(tmp_path)
+    X, y = spirals(360)
+    for place, name in enumerate("abc"):
+        write_table(name, X[place::3], y[place::3])
+    write_table("wrong", X[:120] + 0.25, (y[:120] + 1) % 3)
+    succeed("fit", "a", "run", *FIT, "--workers", 0)
+
+
+@pytest.mark.usefixtures("place")
+def test_update_and_forget():
+    record = figures("update", "run", "b")
+    assert (record["version"], record["action"], record["n_rows"]) == (1, "add", 120)
+    assert set(record["drift"]) == {
+        "error_rate",
+        "confidence",
+        "confidence_before",
+        "fitting_error",
+        "fitting_error_before",
+        "far_share",
+    }
+    problem, _ = refuse("update", "run", "b", "--workers", 0)
+    assert "holds the rows of" in problem
+    shown = succeed("update", "run", "b", "--forget", "--workers", 0)
+    assert "action             forget\n" in shown
+    known = inspect("run")
+    assert (known["version"], known["n_rows"], known["complete"]) == (2, 120, True)
+    assert "version 2          forget 120 rows, fitting error 1." in succeed("inspect", "run")
+
+
+@pytest.mark.usefixtures("place")
+def test_update__keeps_the_old_model_if_the_new_one_is_worse():
+    judge = ("--evaluate", "c", "--max-error-rate", 0.2)
+    before = figures("evaluate", "run", "c")
+    problem, _ = refuse("update", "run", "wrong", *judge, "--workers", 0)
+    assert "the old one stays" in problem
+    assert figures("evaluate", "run", "c") == before
+    assert figures("update", "run", "b", *judge)["error_rate"] <= 0.2
+    problem, _ = refuse("update", "run", "wrong", "--evaluate", "c")
+    assert "--max-error-rate is missing" in problem
+
+
+@pytest.mark.usefixtures("place")
+def test_branch_and_merge():
+    assert figures("branch", "run", "site", here=())["complete"] is False
+    figures("update", "site", "b")
+    merged = figures("merge", "run", "site")
+    assert (merged["version"], merged["action"], merged["n_rows"]) == (1, "merge", 120)
+    assert inspect("run")["n_rows"] == 240
+
+
+@pytest.mark.usefixtures("place")
+def test_refresh():
+    figures("update", "run", "b")
+    refreshed = figures("refresh", "run")
+    assert (refreshed["n_rows"], refreshed["version"]) == (240, 0)
+    assert figures("refresh", "run", "b", "c")["n_rows"] == 240
+    judge = ("--evaluate", "c", "--max-error-rate", 0.2)
+    problem, _ = refuse("refresh", "run", "wrong", *judge, "--workers", 0)
+    assert "the old one stays" in problem
+    assert inspect("run")["n_rows"] == 240

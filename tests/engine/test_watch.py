@@ -1,0 +1,84 @@
+import threading
+import time
+
+import pytest
+
+from dask_nrbfn.engine import EngineOptions, InlineEngine, Watch, connect, watched_stage
+from tests.engine import work
+from tests.engine.processes import Processes, wait_until
+
+
+@pytest.fixture(params=["inline", "two workers"])
+def engine(request):
+    if request.param == "inline":
+        yield InlineEngine()
+    else:
+        client = request.getfixturevalue("two_workers").client
+        with connect(client=client, watch=Watch()) as engine:
+            yield engine
+
+
+def test_stage__counts_its_tasks(engine):
+    engine.run(work.square, [(1,)], label="before")
+    with watched_stage(engine, "moments", n_rows=300, expected_bytes=2**30) as figures:
+        assert figures.in_progress
+        engine.run(work.square, [(i,) for i in range(5)], label="moments")
+        engine.run(work.square, [(1,)], label="combine")
+        so_far = figures.seconds_so_far()
+    assert list(engine.watch.stages) == ["moments"]
+    assert engine.watch.stages["moments"] is figures
+    assert (figures.n_rows, figures.n_tasks, figures.n_done) == (300, 6, 6)
+    assert (figures.n_starts, figures.n_errors, figures.in_progress) == (1, 0, False)
+    assert 0 < so_far <= figures.seconds == figures.seconds_so_far()
+    assert figures.peak_bytes == engine.peak_bytes == engine.watch.peak_bytes > 0
+    assert figures.predicted_bytes == engine.expected_bytes == 2**30
+
+
+def test_stage__fails_and_is_begun_again(engine):
+    with pytest.raises(ZeroDivisionError), watched_stage(engine, "width", n_rows=3):
+        engine.run(work.fail_on, [(2, 0), (2, 2)], label="width")
+    failed = engine.watch.stages["width"]
+    assert (failed.n_starts, failed.n_errors, failed.in_progress) == (1, 1, False)
+    assert failed.n_done < failed.n_tasks == 2
+    with watched_stage(engine, "width", n_rows=3):
+        engine.run(work.square, [(1,)], label="width")
+    again = engine.watch.stages["width"]
+    assert (again.n_starts, again.n_errors, again.n_tasks, again.n_done) == (2, 1, 1, 1)
+
+
+def test_stage__is_seen_from_another_thread_while_it_runs(engine):
+    seen = []
+
+    def look():
+        wait_until(lambda: "moments" in engine.watch.stages)
+        figures = engine.watch.stages["moments"]
+        wait_until(lambda: figures.n_done == 2)
+        seen.append((figures.in_progress, figures.n_done, figures.n_tasks))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    with watched_stage(engine, "moments", n_rows=1):
+        engine.run(work.sleep, [(0,), (0,), (1,), (1,)], label="moments")
+    thread.join()
+    assert seen == [(True, 2, 4)]
+
+
+@pytest.mark.slow
+def test_watch__workers_lost(tmp_path):
+    begun = tmp_path / "begun"
+    begun.mkdir()
+
+    def kill():
+        wait_until(lambda: any(begun.iterdir()))
+        # The cluster is looked at every two seconds; it must have been seen with its worker.
+        time.sleep(5)
+        processes.kill("worker")
+
+    with Processes(tmp_path, n_workers=1) as processes:
+        processes.revive()
+        thread = threading.Thread(target=kill)
+        thread.start()
+        with connect(EngineOptions(scheduler=processes.address)) as engine:
+            engine.run(work.mark_and_sleep, [(str(begun), 0, 7)], label="moments")
+            thread.join()
+            assert engine.watch.n_workers_lost == 1

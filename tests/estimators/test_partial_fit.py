@@ -1,0 +1,158 @@
+"""Batches that join a network and leave it."""
+
+import pickle
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV
+from dask_nrbfn.errors import AlreadyAddedError, DataError, ParameterError
+from tests.tables import spirals, write_table
+
+X, Y = spirals(400)
+OPTIONS = {"basis": "random", "basis_size": 30, "alpha": 1e-6, "width_factor": 0.4}
+
+
+def batches(labels=Y, n_batches=4):
+    return [(X[place::n_batches], labels[place::n_batches]) for place in range(n_batches)]
+
+
+def network(**options):
+    return NRBFNClassifier(**OPTIONS, **options)
+
+
+def reference_weights(fitted, X, labels, weights=None):
+    squared = ((X[:, None] - fitted.basis_) ** 2).sum(axis=2)
+    Phi = np.exp(-squared / (2 * fitted.width_**2))
+    Phi /= Phi.sum(axis=1, keepdims=True)
+    F = (labels[:, None] == fitted.classes_).astype(float)
+    weights = np.ones(len(X)) if weights is None else weights
+    gram, cross = Phi.T @ (weights[:, None] * Phi), F.T @ (weights[:, None] * Phi)
+    penalty = fitted.alpha * np.trace(gram) * np.eye(len(gram))
+    return np.linalg.solve(gram + penalty, cross.T).T
+
+
+@pytest.mark.parametrize("labels", [Y, np.array(["x", "yy", "z"])[Y], Y + 0.0, Y - 5])
+def test_partial_fit__batches_are_one_fit_on_the_first_basis(labels):
+    fitted = network()
+    for rows, own in batches(labels):
+        assert fitted.partial_fit(rows, own, classes=np.unique(labels)) is fitted
+    rows, own = (np.concatenate(parts) for parts in zip(*batches(labels), strict=True))
+    np.testing.assert_allclose(
+        fitted.weights_, reference_weights(fitted, rows, own), rtol=1e-6, atol=1e-8
+    )
+    assert fitted.classes_.dtype == labels.dtype
+    assert fitted.score(rows, own) > 0.9
+
+
+def test_forget__is_as_if_the_rows_had_never_been_there():
+    fitted = network()
+    (first, *others) = batches()
+    fitted.partial_fit(*first)
+    weights = fitted.weights_
+    for batch in others:
+        fitted.partial_fit(*batch)
+    for batch in others:
+        assert fitted.forget(*batch) is fitted
+    np.testing.assert_allclose(fitted.weights_, weights, rtol=1e-5, atol=1e-7)
+
+
+def test_partial_fit__weights():
+    weights = np.random.default_rng(0).uniform(0, 2, len(X))
+    weights[::7] = 0
+    fitted = network(class_weight={0: 1.0, 1: 2.0, 2: 0.5})
+    for place in range(2):
+        fitted.partial_fit(X[place::2], Y[place::2], sample_weight=weights[place::2])
+    total = weights * np.array([1.0, 2.0, 0.5])[Y]
+    np.testing.assert_allclose(
+        fitted.weights_, reference_weights(fitted, X, Y, total), rtol=1e-6, atol=1e-8
+    )
+
+
+def test_partial_fit__survives_pickling():
+    first, second, *_ = batches()
+    fitted = pickle.loads(pickle.dumps(network().partial_fit(*first))).partial_fit(*second)
+    np.testing.assert_array_equal(
+        fitted.weights_, network().partial_fit(*first).partial_fit(*second).weights_
+    )
+
+
+def test_partial_fit__a_batch_is_added_once():
+    first, second, *_ = batches()
+    fitted = network().partial_fit(*first)
+    with pytest.raises(AlreadyAddedError):
+        fitted.partial_fit(*first)
+    fitted.partial_fit(*second)
+    with pytest.raises(AlreadyAddedError):
+        fitted.partial_fit(second[0][::-1], second[1][::-1])
+
+
+def test_partial_fit__what_it_refuses():
+    first, second, *_ = batches()
+    with pytest.raises(DataError, match="no row of the class 7"):
+        network().partial_fit(*first, classes=[0, 1, 2, 7])
+    with pytest.raises(ParameterError, match="sums over the rows were not kept"):
+        network().fit(*first).partial_fit(*second)
+    fitted = network().partial_fit(*first)
+    with pytest.raises(DataError, match="label 3 is none of the classes"):
+        fitted.partial_fit(second[0], second[1] + 1)
+    with pytest.raises(ValueError, match="features"):
+        fitted.partial_fit(second[0][:, :2], second[1])
+    with pytest.raises(ParameterError, match="Give store"):
+        network().partial_fit(da.from_array(X), da.from_array(Y))
+    weights = fitted.weights_
+    fitted.fit(*first)
+    with pytest.raises(ParameterError, match="sums over the rows were not kept"):
+        fitted.forget(*second)
+    np.testing.assert_array_equal(fitted.weights_, weights)
+
+
+def test_partial_fit__of_a_tuned_network():
+    first, second, *_ = batches()
+    fitted = NRBFNClassifierCV(
+        basis="random",
+        basis_size=20,
+        folds=3,
+        alphas=(1e-2, 1e-4),
+        width_factors=(0.3,),
+        features=("normalized",),
+    )
+    fitted.partial_fit(*first).partial_fit(*second)
+    rows, labels = (np.concatenate(parts) for parts in zip(first, second, strict=True))
+    fitted.alpha = fitted.alpha_
+    np.testing.assert_allclose(
+        fitted.weights_, reference_weights(fitted, rows, labels), rtol=1e-6, atol=1e-8
+    )
+    assert fitted.predict_proba(X).shape == (400, 3)
+
+
+def test_partial_fit__in_a_store(tmp_path):
+    (first, second, third, fourth) = batches()
+    fitted = network(store=tmp_path / "store").fit(*map(da.from_array, first))
+    files = set((tmp_path / "store").iterdir())
+    fitted.partial_fit(*second)
+    fitted.partial_fit(*map(da.from_array, third))
+    fitted.partial_fit(write_table(tmp_path / "fourth", *fourth))
+    np.testing.assert_allclose(
+        fitted.weights_,
+        reference_weights(fitted, *(np.concatenate(p) for p in zip(*batches(), strict=True))),
+        rtol=1e-6,
+        atol=1e-8,
+    )
+    with pytest.raises(AlreadyAddedError):
+        fitted.partial_fit(Dataset.open(tmp_path / "fourth"))
+    fitted.forget(*fourth)
+    assert set((tmp_path / "store").iterdir()) == files
+
+
+def test_partial_fit__digits_in_batches_do_about_as_well_as_one_fit():
+    digits, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(digits))
+    train, test = order[:1200], order[1200:]
+    fitted = NRBFNClassifier(alpha=1e-9)
+    for rows in np.split(train, 3):
+        fitted.partial_fit(digits[rows], labels[rows])
+    whole = NRBFNClassifier(alpha=1e-9).fit(digits[train], labels[train])
+    assert fitted.score(digits[test], labels[test]) > whole.score(digits[test], labels[test]) - 0.03

@@ -1,0 +1,188 @@
+"""Refresh: a run fitted anew in the place of the old one, or the old one as it was."""
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import (
+    AlreadyAddedError,
+    DataError,
+    MissingDataError,
+    ParameterError,
+    WorseModelError,
+)
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.describe import describe_run
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.stages.refresh import refresh_run
+from dask_nrbfn.stages.update import Judge, update_run
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import remove_group
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+PARAMS = FitParams(basis="random", basis_size=30, alpha=1e-9, width_factor=0.4, n_parts=2)
+
+
+def tables(tmp_path, n_tables=3, n_rows=120, **options):
+    X, y = spirals(n_rows * n_tables)
+    return [
+        write_table(tmp_path / f"rows-{place}", X[rows], y[rows], **options)
+        for place, rows in enumerate(np.split(np.arange(len(X)), n_tables))
+    ]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return tables(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path, rows):
+    run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine())
+    update_run(run.location, rows[1], InlineEngine())
+    return run
+
+
+def joined(tmp_path, datasets, params=PARAMS):
+    """Return the model of one fit of all rows of some datasets."""
+    X = np.concatenate([dataset.X[:] for dataset in datasets])
+    y = np.concatenate([dataset.y[:] for dataset in datasets])
+    dataset = write_table(tmp_path / "joined", X, y, overwrite=True)
+    return Model.load(fit_dataset(dataset, MemoryStore(), params, InlineEngine()).location)
+
+
+def hidden(tmp_path):
+    return [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_refresh_run__is_a_fit_of_all_rows_held(tmp_path, run, rows):
+    before = Model.load(run.location)
+    refreshed = refresh_run(run.location, [], InlineEngine())
+    after = Model.load(run.location)
+    assert after.digest() == joined(tmp_path, rows[:2]).digest() != before.digest()
+    assert (refreshed.n_rows, describe_run(refreshed)["version"]) == (240, 0)
+    assert refreshed.attributes["refresh"]["refreshed_from"] == run.run_id
+    assert hidden(tmp_path) == []
+
+
+def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
+    refresh_run(run.location, [], InlineEngine())
+    for dataset in rows[:2]:
+        with pytest.raises(AlreadyAddedError):
+            update_run(run.location, dataset, InlineEngine())
+    update_run(run.location, rows[2], InlineEngine())
+    update_run(run.location, rows[0], InlineEngine(), forget=True)
+    assert describe_run(Run.open(run.location))["n_rows"] == 240
+    with pytest.raises(WorseModelError):
+        refresh_run(run.location, [], InlineEngine(), judge=Judge(rows[0], 0.0))
+    assert refresh_run(run.location, [], InlineEngine()).n_rows == 240
+
+
+def test_refresh_run__of_given_datasets(tmp_path, run, rows):
+    refresh_run(run.location, [rows[2]], InlineEngine())
+    assert Model.load(run.location).digest() == joined(tmp_path, rows[2:]).digest()
+    update_run(run.location, rows[0], InlineEngine())
+
+
+def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
+    X, y = spirals(80, seed=7)
+    weights = np.linspace(0.5, 2, 80)
+    narrow = write_table(tmp_path / "narrow", X.astype("f4"), y, chunk_rows=13)
+    heavy = write_table(tmp_path / "heavy", X + 0.5, y, weights=weights, chunk_rows=31)
+    refresh_run(run.location, [narrow, heavy], InlineEngine())
+    table = write_table(
+        tmp_path / "joined",
+        np.concatenate([X.astype("f4").astype("f8"), X + 0.5]),
+        np.concatenate([y, y]),
+        weights=np.concatenate([np.ones(80), weights]),
+    )
+    expected = fit_dataset(table, MemoryStore(), PARAMS, InlineEngine())
+    assert Model.load(run.location).digest() == Model.load(expected.location).digest()
+
+
+@pytest.mark.parametrize("n_tasks", [0, 1, 4, 7])
+def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
+    before = Model.load(run.location).digest()
+    with pytest.raises(StoppedError):
+        refresh_run(run.location, [], CountingEngine(n_tasks))
+    assert Model.load(run.location).digest() == before
+    rest = CountingEngine()
+    refresh_run(run.location, [], rest)
+    whole = CountingEngine()
+    fit_dataset(rows[0], tmp_path / "whole", PARAMS, whole)
+    # The model is read once more, and its check with it.
+    assert rest.done.total() <= whole.done.total() - n_tasks + 1
+    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
+    assert hidden(tmp_path) == []
+
+
+def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
+    before = Model.load(run.location).digest()
+    X, y = rows[2].X[:], rows[2].y[:]
+    wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
+    with pytest.raises(WorseModelError, match="the old one stays"):
+        refresh_run(run.location, [wrong], InlineEngine(), judge=Judge(rows[2], 0.3))
+    assert Model.load(run.location).digest() == before
+    assert describe_run(Run.open(run.location))["version"] == 1
+    assert hidden(tmp_path) == []
+    refresh_run(run.location, rows, InlineEngine(), judge=Judge(rows[2], 0.3))
+    assert 0 <= Run.open(run.location).attributes["refresh"]["error_rate"] <= 0.3
+
+
+def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
+    tuning = TuneParams(folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",))
+    run = tune_dataset(rows[0], tmp_path / "run", PARAMS, tuning, InlineEngine())
+    update_run(run.location, rows[1], InlineEngine())
+    refreshed = refresh_run(run.location, [], InlineEngine())
+    assert refreshed.tuning == run.tuning
+    assert Model.load(refreshed.location).temperature is not None
+
+
+def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, run, rows):
+    X, y = spirals(120, seed=8)
+    write_table(tmp_path / "rows-1", X, y, overwrite=True)
+    with pytest.raises(DataError, match="has other rows than those"):
+        refresh_run(run.location, [], InlineEngine())
+    remove_group(rows[1].location)
+    with pytest.raises(MissingDataError, match="cannot be read"):
+        refresh_run(run.location, [], InlineEngine())
+
+
+def test_refresh_run__rows_forgotten_out_of_others(tmp_path, run, rows):
+    some = write_table(tmp_path / "some", rows[0].X[:20], rows[0].y[:20])
+    update_run(run.location, some, InlineEngine(), forget=True)
+    with pytest.raises(DataError, match=r"has forgotten the rows of .*some"):
+        refresh_run(run.location, [], InlineEngine())
+
+
+def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
+    basis = rows[0].X[:30]
+    given = given_basis(PARAMS, basis)
+    fit_dataset(rows[0], tmp_path / "given", given, InlineEngine(), basis=basis)
+    with pytest.raises(ParameterError, match="was given"):
+        refresh_run(tmp_path / "given", [], InlineEngine())
+    narrow = write_table(tmp_path / "narrow", rows[0].X[:, :2], rows[0].y[:])
+    with pytest.raises(DataError, match="other columns"):
+        refresh_run(run.location, [rows[0], narrow], InlineEngine())
+    text = write_table(tmp_path / "text", rows[0].X[:], rows[0].y[:].astype(str))
+    with pytest.raises(DataError, match="labels of another type"):
+        refresh_run(run.location, [rows[0], text], InlineEngine())
+    with pytest.raises(ParameterError, match="store object"):
+        refresh_run(
+            fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine()).location,
+            [],
+            InlineEngine(),
+        )
+
+
+def test_refresh_run__joined_rows_that_are_damaged_are_written_again(tmp_path, run, rows):
+    with pytest.raises(StoppedError):
+        refresh_run(run.location, [], CountingEngine(0))
+    assert Dataset.open(tmp_path / ".run.rows").n_rows == 240
+    (tmp_path / ".run.rows" / "zarr.json").write_text("{")
+    refresh_run(run.location, [], InlineEngine())
+    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()

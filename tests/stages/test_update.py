@@ -1,0 +1,482 @@
+"""Updates: rows join a run and leave it, and it is as if they always or never had been there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import (
+    AlreadyAddedError,
+    DamagedDataError,
+    DataError,
+    ExistsError,
+    MemoryBudgetError,
+    MissingDataError,
+    RunBusyError,
+    RunMismatchError,
+    WorseModelError,
+)
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.describe import describe_run
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.predict import evaluate_dataset
+from dask_nrbfn.stages.update import (
+    Judge,
+    branch_run,
+    merge_runs,
+    read_latest_moments,
+    update_run,
+)
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.reference import reference_activations, reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+DIGITS = load_digits(return_X_y=True)
+N_SLICES = 10
+PARAMS = FitParams(basis="random", basis_size=40, alpha=1e-9, width_factor=0.4)
+
+
+def close(found, expected, rtol=1e-10):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max())
+
+
+def tables(tmp_path, n_tables=4, *, n_rows=150, weighted=False, **options):
+    """Write tables of distinct rows; return their datasets."""
+    X, y = spirals(n_rows * n_tables)
+    weights = np.random.default_rng(1).uniform(0.5, 3, len(X)) if weighted else None
+    return [
+        write_table(
+            tmp_path / f"rows-{place}",
+            X[rows],
+            y[rows],
+            weights=None if weights is None else weights[rows],
+            **options,
+        )
+        for place, rows in enumerate(np.split(np.arange(len(X)), n_tables))
+    ]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    return tables(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path, rows):
+    return fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine())
+
+
+def update(run, dataset, engine=None, **options):
+    return update_run(run.location, dataset, engine or InlineEngine(), **options)
+
+
+def table_of(datasets):
+    X = np.concatenate([dataset.X[:] for dataset in datasets])
+    return X, np.concatenate([dataset.y[:] for dataset in datasets])
+
+
+def reference_moments(run, X, y, weights=None):
+    """Return gram and cross of rows, computed at once and from the formulas."""
+    model = Model.load(run.location)
+    Phi = reference_activations(X, model.basis, model.width)
+    F = (y[:, None] == model.classes).astype(float)
+    weights = np.ones(len(X)) if weights is None else weights
+    return Phi.T @ (weights[:, None] * Phi), (weights[:, None] * F).T @ Phi
+
+
+def assert_moments(run, X, y, weights=None):
+    moments = read_latest_moments(run)
+    gram, cross = reference_moments(run, X, y, weights)
+    close(moments.gram(), gram)
+    close(moments.cross, cross)
+
+
+def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
+    X, y = DIGITS
+    slices = [
+        write_table(tmp_path / f"slice-{place}", X[place::N_SLICES], y[place::N_SLICES])
+        for place in range(N_SLICES)
+    ]
+    run = fit_dataset(slices[0], tmp_path / "run", FitParams(alpha=1e-9), InlineEngine())
+    for count, dataset in enumerate(slices[1:], start=1):
+        record = update(run, dataset)
+        assert (record["version"], record["n_rows"]) == (count, dataset.n_rows)
+    features = read_features(run)
+    Phi = features.activations(X)
+    moments = read_latest_moments(run)
+    close(moments.gram(), Phi.T @ Phi)
+    close(moments.cross, np.eye(10)[:, y] @ Phi)
+    np.testing.assert_array_equal(moments.class_weights, np.bincount(y))
+    expected = moments.cross @ np.linalg.inv(
+        moments.gram() + 1e-9 * np.trace(moments.gram()) * np.eye(moments.n_basis)
+    )
+    close(Model.load(run.location).weights, expected, rtol=1e-5)
+    assert describe_run(run)["n_rows"] == len(X)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        PARAMS,
+        replace(PARAMS, features="plain"),
+        replace(PARAMS, kernel="laplacian"),
+        replace(PARAMS, scale="standard"),
+    ],
+    ids=lambda params: f"{params.features}-{params.kernel}-{params.scale}",
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
+    rows = tables(tmp_path, weighted=weighted)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    before = read_latest_moments(run)
+    for dataset in rows[1:]:
+        update(run, dataset)
+    features = read_features(run)
+    gram, cross = 0.0, 0.0
+    for dataset in rows:
+        Phi = features.activations(dataset.X[:])
+        weights = dataset.take_weights(np.arange(dataset.n_rows))[:, None]
+        gram = gram + Phi.T @ (weights * Phi)
+        cross = cross + np.eye(3)[:, dataset.y[:]] @ (weights * Phi)
+    close(read_latest_moments(run).gram(), gram)
+    close(read_latest_moments(run).cross, cross)
+    for dataset in rows[:0:-1]:
+        update(run, dataset, forget=True)
+    close(read_latest_moments(run).packed_gram, before.packed_gram)
+    close(read_latest_moments(run).cross, before.cross)
+    close(read_latest_moments(run).class_weights, before.class_weights)
+
+
+def test_update_run__against_the_formulas(run, rows):
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
+
+
+def test_update_run__balanced_classes_weigh_as_in_the_fit(tmp_path, rows):
+    params = replace(PARAMS, class_weight="balanced")
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    update(run, rows[1])
+    X, y = table_of(rows[:2])
+    counts = np.bincount(rows[0].y[:])
+    assert_moments(run, X, y, (rows[0].n_rows / (3 * counts))[y])
+
+
+def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, rows):
+    X, y = spirals(60, seed=5)
+    later = write_table(tmp_path / "later", X[y != 0], y[y != 0])
+    update(run, later)
+    assert_moments(run, *table_of([rows[0], later]))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 150])
+@pytest.mark.parametrize("n_parts", [1, 4])
+def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
+    params = replace(PARAMS, n_parts=n_parts)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    X, y = table_of([rows[1]])
+    update(run, write_table(tmp_path / "again", X, y, chunk_rows=chunk_rows))
+    assert_moments(run, *table_of(rows[:2]))
+
+
+def test_update_run__on_workers_as_here(tmp_path, two_workers, rows):
+    places = [tmp_path / "here", tmp_path / "there"]
+    params = replace(PARAMS, n_parts=4)
+    for place, engine in zip(places, (InlineEngine(), two_workers), strict=True):
+        fit_dataset(rows[0], place, params, engine)
+        update_run(place, rows[1], engine)
+    here, there = (read_latest_moments(Run.open(place)) for place in places)
+    close(there.packed_gram, here.packed_gram, rtol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_features", [4, 700])
+def test_update_run__peaks_stay_below_what_was_said(tmp_path, n_features):
+    X, y = spirals(9000, n_features=n_features)
+    first, second = (
+        write_table(tmp_path / name, X[rows], y[rows], chunk_rows=500)
+        for name, rows in (("first", slice(6000)), ("second", slice(6000, None)))
+    )
+    params = FitParams(basis="random", basis_size=3000, alpha=1e-9)
+    # Workers of its own: those that searched neighbours hold the search's code too.
+    with connect(EngineOptions(workers=1, memory="4GiB")) as engine:
+        run = fit_dataset(first, tmp_path / "run", params, engine)
+        for forget in (False, True):
+            record = update(run, second, engine, forget=forget)
+            assert 0.5 * record["predicted_bytes"] < record["peak_bytes"]
+            assert record["peak_bytes"] <= record["predicted_bytes"]
+
+
+def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
+    before = Model.load(run.location)
+    update(run, rows[1])
+    after = Model.load(run.location)
+    assert not np.array_equal(before.weights, after.weights)
+    np.testing.assert_array_equal(before.basis, after.basis)
+    scored = after.scores(rows[2].X[:]).argmax(axis=1) != rows[2].y[:]
+    assert evaluate_dataset(run.location, rows[2], InlineEngine()).n_errors == scored.sum()
+
+
+@pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "other type"])
+def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again):
+    update(run, rows[1])
+    for dataset in rows[:2]:
+        X, y = table_of([dataset])
+        if again == "reordered":
+            X, y = X[::-1], y[::-1]
+        chunk_rows = 11 if again == "other chunks" else None
+        X = X.astype(np.float64 if again != "other type" else "f8")
+        repeated = write_table(tmp_path / "repeated", X, y, chunk_rows=chunk_rows, overwrite=True)
+        latest = Model.load(run.location).digest()
+        with pytest.raises(AlreadyAddedError, match="holds the rows of"):
+            update(run, repeated)
+        assert Model.load(run.location).digest() == latest
+    assert describe_run(run)["version"] == 1
+
+
+def test_update_run__forgotten_rows_may_come_back(run, rows):
+    for forget in (False, True, False):
+        update(run, rows[1], forget=forget)
+    assert_moments(run, *table_of(rows[:2]))
+    update(run, rows[1], forget=True)
+    close(read_latest_moments(run).gram(), reference_moments(run, *table_of(rows[:1]))[0])
+
+
+def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
+    X, y = table_of(rows[:1])
+    customer = write_table(tmp_path / "customer", X[10:35], y[10:35])
+    record = update(run, customer, forget=True)
+    kept = np.r_[0:10, 35 : len(X)]
+    assert_moments(run, X[kept], y[kept])
+    chosen = run.read("basis/rows")
+    n_basis_rows = np.sum((chosen >= 10) & (chosen < 35))
+    assert record["n_basis_rows"] == n_basis_rows > 0
+    assert record["refresh_due"]
+    assert "basis rows" in record["reasons"][0]
+    with pytest.raises(DataError, match="has forgotten the rows of"):
+        update(run, customer, forget=True)
+
+
+def test_update_run__cannot_forget_everything(run, rows):
+    with pytest.raises(DataError, match="no row would be left"):
+        update(run, rows[0], forget=True)
+    assert describe_run(run)["version"] == 0
+
+
+def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
+    X, y = spirals(400, seed=9)
+    never = write_table(tmp_path / "never", X[y == 1], y[y == 1])
+    with pytest.raises(DataError, match="cannot all have been in the run"):
+        update(run, never, forget=True)
+    assert describe_run(run)["version"] == 0
+
+
+def wrong_tables():
+    X, y = spirals(40, seed=3)
+    return {
+        "columns": (X[:, :3], y, "3 columns"),
+        "label": (X, y + 1, "label 3 of .* is none of"),
+        "text": (X, y.astype(str), "label '0' of .* is none of"),
+        "unlabelled": (X, None, "has no labels"),
+    }
+
+
+@pytest.mark.parametrize("wrong", wrong_tables())
+def test_update_run__refuses_other_tables(tmp_path, run, wrong):
+    X, y, problem = wrong_tables()[wrong]
+    engine = CountingEngine(0)
+    with pytest.raises(DataError, match=problem):
+        update(run, write_table(tmp_path / "wrong", X, y), engine)
+    assert describe_run(run)["version"] == 0
+
+
+def test_update_run__needs_a_finished_run(tmp_path, rows):
+    with pytest.raises(StoppedError):
+        fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
+    with pytest.raises(DamagedDataError, match="has no model yet"):
+        update_run(tmp_path / "half", rows[1], InlineEngine())
+    with pytest.raises(MissingDataError):
+        update_run(tmp_path / "nowhere", rows[1], InlineEngine())
+
+
+def test_update_run__one_job_at_a_time(run, rows):
+    with locked_run(run.location), pytest.raises(RunBusyError):
+        update(run, rows[1])
+
+
+def test_update_run__says_the_bytes_it_lacks(run, rows):
+    engine = CountingEngine(0)
+    engine.memory_bytes = 100 * 2**20
+    with pytest.raises(MemoryBudgetError, match="add task needs"):
+        update(run, rows[1], engine)
+
+
+@pytest.mark.parametrize("n_tasks", range(6))
+def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
+    params = replace(PARAMS, n_parts=4)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    whole = fit_dataset(rows[0], tmp_path / "whole", params, InlineEngine())
+    update(whole, rows[1])
+    latest = Model.load(run.location).digest()
+    stopped = CountingEngine(n_tasks)
+    if n_tasks < 5:
+        with pytest.raises(StoppedError):
+            update(run, rows[1], stopped)
+        assert Model.load(run.location).digest() == latest
+    rest = CountingEngine()
+    update(run, rows[1], rest)
+    assert rest.done["update-1-add-" + rows[1].fingerprint] == 4 - min(n_tasks, 4) * (n_tasks < 5)
+    assert Model.load(run.location).digest() == Model.load(whole.location).digest()
+    assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
+
+
+def test_update_run__a_damaged_part_is_found(tmp_path, rows):
+    params = replace(PARAMS, n_parts=4)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(4))
+    gram = next((tmp_path / "run").glob("update-*/parts/2/*/packed_gram/c/0"))
+    content = bytearray(gram.read_bytes())
+    content[50] ^= 1
+    gram.write_bytes(content)
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
+
+
+def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, rows):
+    for dataset in rows[1:]:
+        update(run, dataset)
+    kept = {path.name for path in (tmp_path / "run" / "versions").iterdir() if path.is_dir()}
+    assert kept == {"2", "3"}
+
+
+def test_update_run__damaged_moments_are_no_update(tmp_path, run, rows):
+    update(run, rows[1])
+    chunk = tmp_path / "run" / "versions" / "1" / "packed_gram" / "c" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[100] ^= 4
+    chunk.write_bytes(content)
+    with pytest.raises(DamagedDataError, match="packed_gram"):
+        update(run, rows[2])
+    assert describe_run(run)["version"] == 1
+
+
+def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
+    X, y = table_of([rows[1]])
+    wrong = write_table(tmp_path / "wrong", X, (y + 1) % 3)
+    latest, files = Model.load(run.location).digest(), sorted((tmp_path / "run").rglob("*"))
+    with pytest.raises(WorseModelError, match=r"allowed are 20\.00 %"):
+        update(run, wrong, judge=Judge(rows[3], 0.2))
+    assert Model.load(run.location).digest() == latest
+    left = [path for path in sorted((tmp_path / "run").rglob("*")) if path not in files]
+    assert [path.name for path in left if path.name not in ("versions", "zarr.json")] == []
+    record = update(run, rows[1], judge=Judge(rows[3], 0.2))
+    expected = evaluate_dataset(run.location, rows[3], InlineEngine()).error_rate
+    assert record["error_rate"] == expected < 0.2
+
+
+def test_update_run__drift_is_that_of_the_new_rows(run, rows):
+    model = Model.load(run.location)
+    record = update(run, rows[1])["drift"]
+    figures = []
+    for X, y in (table_of(rows[:1]), table_of(rows[1:2])):
+        scores, F = model.scores(X), np.eye(3)[y]
+        residuals = np.sum((F - scores) ** 2) / np.sum(scores**2)
+        figures.append((np.mean(np.sum(F * scores, axis=1)), residuals + 1))
+    confidence, errors = zip(*figures, strict=True)
+    X, y = table_of(rows[1:2])
+    assert record["error_rate"] == pytest.approx(
+        np.mean(model.scores(X).argmax(axis=1) != y), rel=1e-12
+    )
+    assert record["confidence_before"] == pytest.approx(confidence[0], rel=1e-6)
+    assert record["confidence"] == pytest.approx(confidence[1], rel=1e-6)
+    assert record["fitting_error_before"] == pytest.approx(errors[0], rel=1e-6)
+    assert record["fitting_error"] == pytest.approx(errors[1], rel=1e-6)
+    fitted = table_of(rows[:1])[0]
+    others = np.setdiff1d(np.arange(len(fitted)), run.read("basis/rows"))
+    far = np.quantile(reference_distances(fitted[others], model.basis).min(axis=1), 0.99)
+    nearest = reference_distances(X, model.basis).min(axis=1)
+    assert record["far_share"] == pytest.approx(np.mean(nearest > far), abs=1e-12)
+
+
+def test_update_run__a_refresh_is_due_when_rows_are_elsewhere(tmp_path, run):
+    X, y = spirals(100, seed=4)
+    record = update(run, write_table(tmp_path / "shifted", X + 5.0, y))
+    assert record["refresh_due"]
+    assert any("far from the basis" in reason for reason in record["reasons"])
+    assert any("score of the own label" in reason for reason in record["reasons"])
+
+
+def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
+    rows = tables(tmp_path, 4, n_rows=400)
+    params = replace(PARAMS, basis_size=100)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    records = [update(run, dataset) for dataset in rows[1:3]]
+    assert [record["reasons"] for record in records] == [
+        [],
+        ["the basis was chosen from 400 rows, and 800 were added since"],
+    ]
+
+
+def test_branch_run__begins_without_rows(tmp_path, run, rows):
+    branch = branch_run(run.location, tmp_path / "branch")
+    figures = describe_run(branch)
+    assert (figures["n_rows"], figures["complete"], figures["version"]) == (0, False, 0)
+    with pytest.raises(MissingDataError, match="has no rows yet"):
+        Model.load(branch.location)
+    with pytest.raises(RunMismatchError, match="is a branch"):
+        fit_dataset(rows[1], branch.location, PARAMS, InlineEngine())
+    with pytest.raises(ExistsError):
+        branch_run(run.location, tmp_path / "branch")
+    record = update(branch, rows[1])
+    assert record["drift"] is None
+    gram, _ = reference_moments(branch, *table_of([rows[1]]))
+    close(read_latest_moments(branch).gram(), gram)
+    close(Model.load(branch.location).width, run.stages["width"]["width"])
+
+
+def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
+    branch = branch_run(run.location, tmp_path / "branch")
+    update(branch, rows[1])
+    update(branch, rows[2])
+    update(run, rows[3])
+    record = merge_runs(run.location, branch.location, InlineEngine())
+    assert (record["version"], record["n_rows"]) == (2, 300)
+    assert_moments(run, *table_of([rows[0], rows[3], rows[1], rows[2]]))
+    with pytest.raises(AlreadyAddedError, match="both hold the rows of"):
+        merge_runs(run.location, branch.location, InlineEngine())
+    with pytest.raises(AlreadyAddedError):
+        update(run, rows[2])
+    update(run, rows[2], forget=True)
+    assert_moments(run, *table_of([rows[0], rows[3], rows[1]]))
+    assert describe_run(run)["n_rows"] == 450
+
+
+def test_merge_runs__of_another_basis_is_refused(tmp_path, run, rows):
+    other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
+    with pytest.raises(RunMismatchError, match="differ in basis, width"):
+        merge_runs(run.location, other.location, InlineEngine())
+    branch = branch_run(run.location, tmp_path / "branch")
+    with pytest.raises(MissingDataError, match="has no rows yet"):
+        merge_runs(run.location, branch.location, InlineEngine())
+
+
+def test_update_run__in_memory(rows):
+    X, y = table_of(rows[:1])
+    dataset = write_table(MemoryStore(), X, y)
+    run = fit_dataset(dataset, MemoryStore(), PARAMS, InlineEngine())
+    X, y = table_of(rows[1:2])
+    update(run, write_table(MemoryStore(), X, y))
+    assert_moments(run, *table_of(rows[:2]))
+
+
+def test_dataset__content_is_kept(rows):
+    assert Dataset.open(rows[0].location).content == rows[0].content
+    assert len({dataset.content for dataset in rows}) == len(rows)

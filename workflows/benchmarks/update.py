@@ -1,0 +1,90 @@
+"""Time rows that join a finished run against a fit of all rows, and compare their sums.
+
+The last rows of the dataset, 1 % of them by default, are kept back from a fit and added then. The
+sums over all rows are compared with one pass at the same basis and width.
+
+    python workflows/benchmarks/update.py mnist.zarr --basis-size 2000
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+
+import numpy as np
+from prepare import add_options, open_dataset
+
+from dask_nrbfn import (
+    Dataset,
+    EngineOptions,
+    FitParams,
+    NRBFNError,
+    Run,
+    branch_run,
+    connect,
+    fit_dataset,
+    ingest_arrays,
+    update_run,
+)
+from dask_nrbfn.stages.update import read_latest_moments
+
+
+def main() -> int:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, rows=100_000, features=64, basis=2000)
+    parser.add_argument("--share", type=float, default=0.01, help="rows added  [default: 0.01]")
+    parser.add_argument("--threshold", action="store_true", help="all rows below it, no basis size")
+    options = parser.parse_args()
+    params = FitParams(
+        basis_size=None if options.threshold else options.basis_size, neighbors="exact"
+    )
+    with tempfile.TemporaryDirectory(prefix="update-", dir=options.scratch) as scratch:
+        try:
+            whole = open_dataset(options, scratch)
+            first, rest = cut(whole, 1 - options.share, scratch)
+            place = f"{scratch}/run.zarr"
+            with connect(EngineOptions(workers=1)) as engine:
+                start = time.perf_counter()
+                run = fit_dataset(first, place, params, engine)
+                fitted = time.perf_counter()
+                update_run(place, rest, engine)
+                updated = time.perf_counter()
+                branch = branch_run(place, f"{scratch}/whole.zarr")
+                update_run(branch.location, whole, engine)
+            print(f"{first.n_rows} + {rest.n_rows} rows, {run.basis_size()} basis rows")
+            print(f"{'fit':<12}{fitted - start:>10.2f} s")
+            print(f"{'update':<12}{updated - fitted:>10.2f} s")
+            print(f"{'ratio':<12}{(updated - fitted) / (fitted - start):>10.4f}")
+            print(f"{'difference':<12}{difference(run, branch):>10.1e} of the sums, relative")
+        except NRBFNError as error:
+            print(error.problem, error.remedy, sep="\n", file=sys.stderr)
+            return 2
+    return 0
+
+
+def cut(dataset: Dataset, share: float, scratch: str) -> tuple[Dataset, Dataset]:
+    """Write the first rows of a dataset, and the rest, as datasets of their own."""
+    edge = round(share * dataset.n_rows)
+    codes = dataset.codes()
+    first, rest = (
+        ingest_arrays(
+            dataset.take(rows),
+            dataset.classes[codes[rows]],
+            f"{scratch}/{rows[0]}.zarr",
+            chunk_rows=dataset.chunk_rows,
+        )
+        for rows in np.split(np.arange(dataset.n_rows), [edge])
+    )
+    return first, rest
+
+
+def difference(run: Run, other: Run) -> float:
+    """Return the largest relative difference between the sums of two runs."""
+    one, two = read_latest_moments(run), read_latest_moments(other)
+    pairs = [(one.packed_gram, two.packed_gram), (one.cross, two.cross)]
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
