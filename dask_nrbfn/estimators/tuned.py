@@ -60,8 +60,8 @@ overlap, min_recall, scale, n_parts, random_state, store
 
     Notes
     -----
-    The folds share the basis, the width and the scaling, which all rows and labels have chosen:
-    the error rate is a little lower than that of new rows. See `NRBFNClassifier` for the other
+    Each fold is held out with its basis rows; width and scaling are shared, and so is the choice
+    of the basis: the error rate serves to compare. See `NRBFNClassifier` for the other
     attributes.
 
     Examples

@@ -20,9 +20,13 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
     >>> folds_of_rows(0, 8, n_folds=2, seed=0)
     array([1, 0, 1, 1, 1, 0, 1, 1])
     """
-    rows = np.arange(start, stop, dtype=np.uint64)
-    hashes = splitmix(rows ^ splitmix(np.array([seed], dtype=np.uint64)))
-    return (hashes % np.uint64(n_folds)).astype(np.int64)
+    return folds_of_numbers(np.arange(start, stop), n_folds=n_folds, seed=seed)
+
+
+def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
+    """Return the fold of each row number, int64 (b,); -1 where that is -1, which is no row."""
+    hashes = splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
+    return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
 class FoldedBlock(NamedTuple):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,19 +126,28 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     return PartResult({"n_below_threshold": n_below})
 
 
-def small_basis(run: Run, dataset: Dataset, *, size: int, rule: str) -> NDArray[Any]:
-    """Return about `size` basis rows as the run's parameters choose them, (r, p).
+class SmallBasis(NamedTuple):
+    """Row numbers (r,), -1 for those of no row, and values (r, p)."""
+
+    rows: NDArray[np.int64]
+    values: NDArray[Any]
+
+
+def small_basis(run: Run, dataset: Dataset, *, size: int, rule: str) -> SmallBasis:
+    """Return about `size` basis rows as the run's parameters choose them.
 
     Where all rows below the threshold form the basis, those are drawn from them.
     """
     params = run.params
     if params.basis_is_given:
-        values = run.read("given/values")
-        return values[np.random.default_rng(params.seed).permutation(len(values))[:size]]
+        given = run.read("given/values")
+        values = given[np.random.default_rng(params.seed).permutation(len(given))[:size]]
+        return SmallBasis(np.full(len(values), -1), values)
     if params.basis == "kmeans":
-        return _centres(run, dataset, size)
+        return SmallBasis(np.full(size, -1), _centres(run, dataset, size))
     pool = _candidates(run, dataset, size, "uniform" if params.basis_size is None else rule)
-    return dataset.take(choose_basis(pool, size=size, n_classes=dataset.n_classes).rows)
+    rows = choose_basis(pool, size=size, n_classes=dataset.n_classes).rows
+    return SmallBasis(rows, dataset.take(rows))
 
 
 def _choose_basis(

@@ -150,9 +150,11 @@ def tune_dataset(
     those of the training rows of a fold follow by subtraction, and a second pass scores each row
     with the weights that have not seen it.
 
-    The folds share the basis, the width and the column statistics, which were chosen with all rows
-    and, where the basis is of low confidence, all labels. Errors of the folds are therefore a
-    little lower than those of new rows; they serve to compare, not to promise. A validation dataset
+    What holds a row out holds its basis function out too, by leaving its row and column of the gram
+    matrix out: no other row would determine its weight, and small penalties would seem worse than
+    they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are
+    a little higher than with all of them. Width and column statistics are shared, and so is the
+    choice of the basis, which knows all labels where it is of low confidence. A validation dataset
     shares nothing.
     """
     shown = validation.fingerprint if validation is not None else None

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.ridge import solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
@@ -37,22 +38,41 @@ def held_out_folds(run: Run) -> list[int]:
     return list(range(run.n_folds)) if run.n_folds > 1 else []
 
 
+def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
+    """Return which basis rows are not of one fold, (r,); all of them without a fold.
+
+    A basis function of a row that is held out would be determined by no other row.
+    """
+    rows = run.read("basis/rows")
+    if fold is None:
+        return np.ones(len(rows), dtype=np.bool_)
+    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.params.seed)
+    return np.not_equal(folds, fold)
+
+
 def read_path_weights(run: Run, fold: int | None) -> NDArray[np.float64]:
     """Return the weights of all penalties without one fold, or for all rows, (A, K, r).
 
-    Those of a penalty that left the system singular are NaN.
+    Those of a penalty that left the system singular are NaN, those of basis rows of the fold 0.
     """
     index = len(held_out_folds(run)) if fold is None else fold
     return run.read_part("path", index, "weights")
 
 
-def solve_all(moments: Moments, alphas: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return the weights of all penalties, float64 (A, K, r), NaN where there are none."""
+def solve_all(
+    moments: Moments, alphas: tuple[float, ...], kept: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the weights of all penalties, float64 (A, K, r), NaN where there are none.
+
+    Those of basis rows that are not `kept` are 0, as if the basis had not had them.
+    """
     gram, cross = moments.gram(), moments.cross
-    weights = np.full((len(alphas), *cross.shape), np.nan)
-    for place, solved in enumerate(solve_path(gram, cross, alphas=alphas)):
-        if solved is not None:
-            weights[place] = solved
+    if not kept.all():
+        gram, cross = gram[np.ix_(kept, kept)], cross[:, kept]
+    weights = np.zeros((len(alphas), len(cross), len(kept)))
+    if kept.any():
+        for place, solved in enumerate(solve_path(gram, cross, alphas=alphas)):
+            weights[place][:, kept] = np.nan if solved is None else solved
     return weights
 
 
@@ -91,7 +111,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
     alphas = tuple(run.tuning.alphas)
     moments = read_moments(run, without=fold)
-    weights = solve_all(moments, alphas)
+    weights = solve_all(moments, alphas, kept_basis(run, fold))
     path = []
     if fold is None:
         path = path_of_risks(

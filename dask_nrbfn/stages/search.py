@@ -73,8 +73,9 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
     for rule in sorted(rules):
         basis = small_basis(run, dataset, size=size, rule=rule)
-        write_array(group, f"basis_{rule}", basis, "basis", "feature")
-    return {"n_rows": len(rows), "n_basis": len(basis)}
+        write_array(group, f"basis_{rule}", basis.values, "basis", "feature")
+        write_array(group, f"basis_rows_{rule}", basis.rows, "basis")
+    return {"n_rows": len(rows), "n_basis": len(basis.rows)}
 
 
 def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
@@ -93,8 +94,12 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
     features = sample.features(read_scaling(run), candidate)
     moments = sample.moments_of_folds(features, n_classes=dataset.n_classes)
     total = reduce(add, moments)
-    weights_of_folds = [solve_all(total - fold, alphas) for fold in moments]
-    path = describe_path(sample.judge(features, weights_of_folds), alphas)
+    kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
+    weights_of_folds = [
+        solve_all(total - fold, alphas, kept)
+        for fold, kept in zip(moments, kept_of_folds, strict=True)
+    ]
+    path = describe_path(sample.judge(features, weights_of_folds, kept_of_folds), alphas)
     solved = any(entry["error_rate"] is not None for entry in path)
     best = best_entry(path) if solved else dict.fromkeys(path[0])
     return PartResult({**candidate, **best})
@@ -110,14 +115,18 @@ class _Sample:
     folds: NDArray[np.int64]
     n_folds: int
     basis: NDArray[Any]
+    basis_folds: NDArray[np.int64]
 
     @classmethod
     def read(cls, run: Run, rule: str, *, n_folds: int) -> Self:
-        X, codes, weights, basis = (
-            run.read(f"search/{name}") for name in ("X", "codes", "weights", f"basis_{rule}")
+        X, codes, weights, rows, basis, basis_rows = (
+            run.read(f"search/{name}")
+            for name in ("X", "codes", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
         )
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
-        return cls(X, codes, weights, folds, n_folds, basis)
+        places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
+        basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)
+        return cls(X, codes, weights, folds, n_folds, basis, basis_folds)
 
     def blocks(self) -> Iterator[FoldedBlock]:
         size = block_rows(len(self.basis))
@@ -153,10 +162,21 @@ class _Sample:
                 of_fold.add(Phi[rows], block.codes[rows], factors=factors[rows])
         return [of_fold.moments() for of_fold in sums]
 
-    def judge(self, features: RadialFeatures, weights_of_folds: list[Floats]) -> HeldOutSums:
+    def judge(
+        self,
+        features: RadialFeatures,
+        weights_of_folds: list[Floats],
+        kept_of_folds: list[NDArray[np.bool_]],
+    ) -> HeldOutSums:
         threads = blas_threads()
         judged = (
-            held_out_sums(features, block, weights_of_folds=weights_of_folds, threads=threads)
+            held_out_sums(
+                features,
+                block,
+                weights_of_folds=weights_of_folds,
+                kept_of_folds=kept_of_folds,
+                threads=threads,
+            )
             for block in self.blocks()
         )
         return reduce(add, judged)

@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
-from dask_nrbfn.stages.path import held_out_folds, read_path_weights
+from dask_nrbfn.stages.path import held_out_folds, kept_basis, read_path_weights
 from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
@@ -25,6 +25,9 @@ from dask_nrbfn.storage.run import PartLayout, Run
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+
+# Of the basis functions that are kept. A row nearer to none of them has scores of 0.
+_LEAST_ACTIVATION = 1e-200
 
 
 def compute_validation(
@@ -151,6 +154,7 @@ def held_out_sums(
     block: FoldedBlock,
     *,
     weights_of_folds: list[Floats],
+    kept_of_folds: list[NDArray[np.bool_]],
     buffer: Floats | None = None,
     threads: int = 1,
 ) -> HeldOutSums:
@@ -162,19 +166,24 @@ def held_out_sums(
     block : FoldedBlock
     weights_of_folds : list of float64 (A, K, r)
         The weights without each fold.
+    kept_of_folds : list of bool (r,)
+        The basis rows that are not of each fold. Normalized activations are those of them alone.
     buffer : float64 (b, r), optional
     threads : int
     """
     n_models, n_classes, _ = weights_of_folds[0].shape
     sums = HeldOutSums.zeros(n_models, n_classes)
-    for weights, rows in zip(weights_of_folds, block.slices, strict=True):
+    for weights, kept, rows in zip(weights_of_folds, kept_of_folds, block.slices, strict=True):
         X = block.X[rows]
         scores = features.weighted_sums(
             X,
-            weights.reshape(n_models * n_classes, -1),
+            np.vstack([weights.reshape(n_models * n_classes, -1), kept]),
             buffer=None if buffer is None else buffer[: len(X)],
             threads=threads,
         )
+        scores, activations = scores[:, :-1], scores[:, -1:]
+        if features.normalized:
+            scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
         sums += HeldOutSums.from_block(
             scores.reshape(-1, n_models, n_classes),
             block.codes[rows],
@@ -200,6 +209,7 @@ def _validation_part(
     )
     features = read_features(run)
     weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
+    kept_of_folds = [kept_basis(run, fold) for fold in held_out]
     buffer = np.empty((min(size, stop - start), run.basis_size()))
     sums = HeldOutSums.zeros(*weights_of_folds[0].shape[:2])
     for block in blocks:
@@ -207,6 +217,7 @@ def _validation_part(
             features,
             block,
             weights_of_folds=weights_of_folds,
+            kept_of_folds=kept_of_folds,
             buffer=buffer,
             threads=threads,
         )

@@ -109,17 +109,19 @@ def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
     assert len(np.unique(folds)) == 4
 
 
-def naive_scores(X, y, basis, *, factor, alpha, folds):
-    """Return the scores of every row by the rows of the other folds, with nothing but numpy."""
+def naive_scores(X, y, basis, rows, *, factor, alpha, folds):
+    """Return the scores of every row by the rows and basis rows of the other folds."""
     width = factor * reference_distances(X, basis).mean()
     Phi, F = reference_activations(X, basis, width), np.eye(y.max() + 1)[y]
     scores = np.empty(F.shape)
     for fold in np.unique(folds):
-        held_out = folds == fold
-        own, targets = Phi[~held_out], F[~held_out]
+        held_out, kept = folds == fold, folds[rows] != fold
+        own, targets = Phi[~held_out][:, kept], F[~held_out]
         gram = own.T @ own
         penalized = gram + alpha * np.trace(gram) * np.eye(len(gram))
-        scores[held_out] = Phi[held_out] @ np.linalg.solve(penalized, own.T @ targets)
+        judged = Phi[held_out][:, kept]
+        judged /= judged.sum(axis=1, keepdims=True)
+        scores[held_out] = judged @ np.linalg.solve(penalized, own.T @ targets)
     return scores
 
 
@@ -136,7 +138,9 @@ def test_validation__equals_a_recomputation(seed):
     basis, record = run.read("basis/values"), run.stages["validation"]
     confusions = run.read("validation/confusion")
     for entry, confusion in zip(record["path"], confusions, strict=True):
-        scores = naive_scores(X, y, basis, factor=0.3, alpha=entry["alpha"], folds=folds)
+        scores = naive_scores(
+            X, y, basis, run.read("basis/rows"), factor=0.3, alpha=entry["alpha"], folds=folds
+        )
         labels = scores.argmax(axis=1)
         assert entry["error_rate"] == pytest.approx(np.mean(labels != y), abs=1e-12)
         expected = np.zeros((3, 3))
@@ -163,13 +167,17 @@ def test_search__equals_a_recomputation():
     X, y = spirals(160)
     run = tune(X, y, tuning=TWO, chunk_rows=37)
     basis, record = run.read("search/basis_least-confident"), run.stages["search"]
+    rows = run.read("search/basis_rows_least-confident")
+    np.testing.assert_array_equal(X[rows], basis)
     assert (record["n_rows"], record["n_basis"]) == (160, 10) == (160, len(basis))
     folds = folds_of_rows(0, 160, n_folds=3, seed=0)
     for entry, factor in zip(record["tried"], (1.0, 0.3), strict=True):
         assert entry["width_factor"] == factor
         errors = [
             np.mean(
-                naive_scores(X, y, basis, factor=factor, alpha=alpha, folds=folds).argmax(axis=1)
+                naive_scores(X, y, basis, rows, factor=factor, alpha=alpha, folds=folds).argmax(
+                    axis=1
+                )
                 != y
             )
             for alpha in ALPHAS
@@ -658,7 +666,7 @@ def test_tune__scaled_columns():
 
 def test_tune__probabilities_are_calibrated():
     X, y = spirals(400)
-    model = Model.load(tune(X, y).location)
+    model = Model.load(tune(X, y, tuning=replace(ONE, folds=5)).location)
     X_new, y_new = spirals(400, seed=1)
     scores = model.scores(X_new)
     probabilities = model.probabilities(scores)
