@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # The environment of a scheduler and of workers that are started by hand. Libraries read it when
 # they are loaded, so source it before `dask scheduler` and `dask worker`:
 #     THREADS=8 . cluster/worker-environment.sh

@@ -219,7 +219,7 @@ def _open_client(options: EngineOptions) -> Client:
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, _reach(str(address))).result()
-    except (OSError, ValueError, TypeError, AssertionError) as error:
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
         ) from error

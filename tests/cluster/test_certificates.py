@@ -1,0 +1,74 @@
+import ssl
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+
+from tests.cluster.secured import CLUSTER, make_certificates
+from tests.engine.processes import PATIENCE_S
+
+FILES = {"ca.pem", "cert.pem", "key.pem"}
+
+
+def refuse(*arguments):
+    """Return the two lines with which the script ends."""
+    process = subprocess.run(
+        [sys.executable, str(CLUSTER / "certificates.py"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert process.returncode == 2
+    return process.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("certificates") / "new" / "here"
+    return make_certificates(directory, "node1", "10.1.2.3", "--days", "3")
+
+
+def test_certificates__only_their_owner_reads_them(certificates):
+    assert {path.name for path in certificates.iterdir()} == FILES
+    assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in certificates.iterdir()} == {0o600}
+
+
+def test_certificates__names_lifetime_and_authority(certificates):
+    authority, certificate = (
+        x509.load_pem_x509_certificate((certificates / name).read_bytes())
+        for name in ("ca.pem", "cert.pem")
+    )
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"node1", "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+    addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    assert addresses == {"10.1.2.3", "127.0.0.1"}
+    for one in (authority, certificate):
+        left = one.not_valid_after_utc - datetime.now(UTC)
+        assert timedelta(days=2.9) < left <= timedelta(days=3)
+    constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert constraints == x509.BasicConstraints(ca=True, path_length=0)
+
+
+def test_certificates__key_of_the_authority_is_nowhere(certificates):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    with pytest.raises(ssl.SSLError, match="key values mismatch"):
+        context.load_cert_chain(certificates / "ca.pem", certificates / "key.pem")
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_certificates__nothing_is_overwritten(tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    assert refuse(tmp_path)[0] == f"{tmp_path / name} exists."
+    assert (tmp_path / name).read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+def test_certificates__days(tmp_path):
+    assert refuse(tmp_path / "new", "--days", 0) == ["days is 0.", "Give at least 1."]
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,156 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+
+import jsonschema
+import numpy as np
+import pytest
+
+from tests.cluster.manifests import CLUSTER, documents, parse
+from tests.cluster.secured import PLAIN, START, make_certificates
+from tests.engine.processes import PATIENCE_S, free_port, kill_tree
+from tests.tables import spirals
+
+KEYS = {"STORE_ACCESS_KEY": "somebody", "STORE_SECRET_KEY": "something"}
+SCHEMA = "check_jsonschema/builtin_schemas/vendor/compose-spec.json"
+
+
+@pytest.fixture(scope="module")
+def compose():
+    (document,) = documents("compose/compose.yaml")
+    return document
+
+
+def validate(document):
+    (schema,) = (path for path in metadata.files("check-jsonschema") if str(path) == SCHEMA)
+    jsonschema.validate(document, json.loads(schema.locate().read_text()))
+
+
+def interpolated(text, variables):
+    """Return text with ${NAME:-default} and ${NAME:?error} replaced, as compose does."""
+
+    def value(match):
+        name, operator, word = match.groups()
+        found = variables.get(name)
+        assert found or operator == "-", word
+        return found or word
+
+    return re.sub(r"\$\{(\w+):([-?])([^}]*)\}", value, str(text))
+
+
+def test_compose__validates(compose):
+    validate(compose)
+
+
+def test_compose__unknown_key_is_found(compose):
+    services = compose["services"] | {"worker": compose["services"]["worker"] | {"comand": "dask"}}
+    with pytest.raises(jsonschema.ValidationError):
+        validate(compose | {"services": services})
+
+
+def test_compose__what_it_refers_to_is_there(compose):
+    services = compose["services"]
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+        sources = {volume.split(":")[0] for volume in service["volumes"]}
+        assert {name for name in sources if not name.startswith("$")} <= set(compose["volumes"])
+    asked = set(re.findall(r"\$\{(\w+)", json.dumps(compose)))
+    example = (CLUSTER / "compose" / ".env.example").read_text()
+    assert set(re.findall(r"^(\w+)=", example, re.MULTILINE)) == asked
+    build = services["worker"]["build"]
+    assert (CLUSTER / "compose" / build["context"] / build["dockerfile"]).exists()
+
+
+def test_compose__without_keys_it_does_not_start(compose):
+    environment = compose["services"]["job"]["environment"]
+    with pytest.raises(AssertionError, match=r"copy \.env\.example"):
+        interpolated(json.dumps(environment), {})
+
+
+def test_compose__commands(compose):
+    services = compose["services"]
+    options = parse(services["worker"]["command"])
+    assert "tls://scheduler:8786" in options["scheduler"]
+    assert (options["nthreads"], options["dashboard"]) == (1, False)
+    assert parse(services["scheduler"]["command"])["port"] == "8786"
+
+
+@pytest.fixture
+def store(tmp_path, unused_keys):
+    """Give the port of an S3 store behind the certificates in tmp_path, empty and with TLS."""
+    port = free_port()
+    certificates = make_certificates(tmp_path / "certificates")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)),
+            *("--ssl-cert", str(certificates / "cert.pem")),
+            *("--ssl-key", str(certificates / "key.pem")),
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    yield port
+    kill_tree(process.pid)
+    process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def unused_keys(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.slow
+def test_compose__environment_reaches_the_store(compose, store, tmp_path):
+    services = compose["services"]
+
+    def run(command, environment):
+        here = {
+            name: interpolated(value, KEYS)
+            .replace("store:7070", f"localhost:{store}")
+            .replace("/certificates", str(tmp_path / "certificates"))
+            for name, value in environment.items()
+        }
+        process = subprocess.run(
+            [str(START), *command],
+            cwd=tmp_path,
+            env={name: PLAIN[name] for name in ("PATH", "PYTHONPATH")} | here,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
+        assert process.returncode == 0, process.stderr
+        return process.stdout
+
+    run(services["bucket"]["command"], services["bucket"]["environment"])
+    np.savez(tmp_path / "rows.npz", **dict(zip("Xy", spirals(300), strict=True)))
+    jobs = (
+        "dask-nrbfn ingest rows.npz s3://nrbfn/data.zarr --x X --y y",
+        "dask-nrbfn fit s3://nrbfn/data.zarr s3://nrbfn/run.zarr --alpha 1e-6 --workers 0",
+        "dask-nrbfn inspect s3://nrbfn/run.zarr",
+    )
+    for job in jobs:
+        out = run(job.split(), services["job"]["environment"])
+    assert "n_features         4" in out
+
+
+def has_docker_compose():
+    if shutil.which("docker") is None:
+        return False
+    command = ["docker", "compose", "version"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not has_docker_compose(), reason="docker compose is not installed")
+def test_compose__docker_reads_it():
+    subprocess.run(
+        ["docker", "compose", "config", "--quiet"],
+        cwd=CLUSTER / "compose",
+        env=os.environ | KEYS,
+        check=True,
+        timeout=PATIENCE_S,
+    )

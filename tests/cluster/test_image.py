@@ -1,0 +1,71 @@
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.cluster.manifests import CLUSTER
+
+ROOT = CLUSTER.parent
+DOCKERFILE = (CLUSTER / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="module")
+def locked():
+    """Give the locked versions by name, each with its hashes."""
+    text = (CLUSTER / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    pins = (re.match(r"([\w.-]+)==([^\s;]+)", line) for line in lines)
+    versions = {canonicalize_name(pin[1]): pin[2] for pin in pins}
+    assert len(versions) == len(lines)
+    assert all("--hash=sha256:" in line for line in lines)
+    return versions
+
+
+def test_image__lock_has_what_the_package_asks_for(locked):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = re.findall(r"--extra (\w+)", DOCKERFILE)
+    asked = [
+        *project["project"]["dependencies"],
+        *(line for name in extras for line in project["project"]["optional-dependencies"][name]),
+        *project["build-system"]["requires"],
+    ]
+    for requirement in map(Requirement, asked):
+        version = locked.get(canonicalize_name(requirement.name))
+        assert version is not None, f"{requirement} is not locked"
+        assert requirement.specifier.contains(version), f"{requirement} is locked at {version}"
+
+
+def test_image__what_is_copied_is_sent():
+    sent = {
+        line.removeprefix("!")
+        for line in (CLUSTER / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    instructions = re.findall(r"^COPY (.+)$", DOCKERFILE.replace("\\\n", " "), re.MULTILINE)
+    sources = [source for line in instructions for source in line.split()[:-1]]
+    assert "dask_nrbfn" in sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert source.split("/")[0] in sent
+
+
+def has_docker():
+    if shutil.which("docker") is None:
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not has_docker(), reason="no docker daemon runs here")
+def test_image__builds_and_starts():
+    tag = "dask-nrbfn-test"
+    build = ["docker", "build", "--file", "cluster/Dockerfile", "--tag", tag, "."]
+    subprocess.run(build, cwd=ROOT, check=True)
+    options = ["--rm", "--env", "THREADS=1", "--env", "CERTIFICATES=/certificates"]
+    program = ["docker", "run", *options, tag, "dask-nrbfn", "--help"]
+    assert "Usage" in subprocess.run(program, check=True, capture_output=True, text=True).stdout
