@@ -171,6 +171,13 @@ def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any
 @tuned_options
 @fit_options
 @click.option(
+    "--rows",
+    "n_rows",
+    type=int,
+    metavar="N",
+    help="Plan for so many rows like those of DATASET.  [default: its own]",
+)
+@click.option(
     "--rates",
     type=click.Path(dir_okay=False, path_type=Path),
     help="What a worker does in a second, as plan --json prints it.  [default: measured]",
@@ -180,7 +187,12 @@ def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any
 @locations("dataset")
 @click.pass_context
 def plan(
-    ctx: click.Context, dataset: str, rates: Path | None, as_json: bool, **options: Any
+    ctx: click.Context,
+    dataset: str,
+    n_rows: int | None,
+    rates: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Print what fitting DATASET would take, stage by stage, and fit nothing.
 
@@ -191,7 +203,8 @@ def plan(
     """
     params, _ = fit_params(options)
     engine = EngineOptions(**options)
-    planned = plan_on_options(Dataset.open(dataset), params, engine, rates=rates)
+    opened = Dataset.open(dataset)
+    planned = plan_on_options(opened, params, engine, rates=rates, n_rows=n_rows)
     if as_json:
         click.echo(json.dumps(describe_plan(planned)))
     else:

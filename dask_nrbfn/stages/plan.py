@@ -123,7 +123,12 @@ def _work_s(work: Mapping[str, float], rates: Rates) -> float:
 
 
 def plan_on_options(
-    dataset: Dataset, params: FitParams, options: EngineOptions, *, rates: Path | None = None
+    dataset: Dataset,
+    params: FitParams,
+    options: EngineOptions,
+    *,
+    rates: Path | None = None,
+    n_rows: int | None = None,
 ) -> Plan:
     """Return the plan of a fit on the engine that `options` describe, which is not started.
 
@@ -136,24 +141,34 @@ def plan_on_options(
     rates : path, optional
         JSON of the rates of one worker; default: they are measured, in this process without a
         scheduler, and taken to grow with the threads beyond this machine's cores.
+    n_rows : int, optional
+        Rows to plan for, of the kind that the dataset has; default: those it has.
+
+    Raises
+    ------
+    ParameterError
+        If `n_rows` is not above 0, or as for `plan_fit`.
     """
+    if n_rows is not None and n_rows < 1:
+        raise ParameterError(f"n_rows is {n_rows}.", "Give a number above 0.")
+    planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
+    check_fit(planned, params)
     given = None if rates is None else read_rates(rates)
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:
             given = given or measure_rates(dataset, params, engine)
-            return plan_fit(dataset, params, engine, given)
+            return plan_fit(planned, params, engine, given)
     engine = describe_engine(options)
     if given is None:
         cores = min(engine.threads, CPU_COUNT)
         with threadpool_limits(cores):
             measured = measure_rates(dataset, params, InlineEngine())
         given = scale_rates(measured, engine.threads / cores)
-    return plan_fit(dataset, params, engine, given)
+    return plan_fit(planned, params, engine, given)
 
 
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
-    check_fit(dataset, params)
     arguments = [(dataset.location, params.basis_size or dataset.n_rows, params.n_neighbors)]
     (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
     return cast(Rates, rates)

@@ -4,12 +4,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
 from numpy.typing import DTypeLike, NDArray
+from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.content import content_of_rows
@@ -156,6 +157,24 @@ class Dataset:
         One in use, the next one, and that as stored and while it is decoded.
         """
         return 4 * self.chunk_rows * self.n_features * self.X.dtype.itemsize
+
+    def with_n_rows(self, n_rows: int) -> Self:
+        """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
+        group = zarr.create_group(MemoryStore())
+        chunk_rows = self.chunk_rows
+        if self.n_rows <= chunk_rows:
+            chunk_rows = default_chunk_rows(self.n_features, self.X.dtype)
+        create_dataset_arrays(
+            group,
+            shape=(n_rows, self.n_features),
+            x_dtype=self.X.dtype,
+            y_dtype=None,
+            chunk_rows=chunk_rows,
+        )
+        shares = self.class_counts / self.n_rows
+        return replace(
+            self, X=get_array(group, "X"), class_counts=np.rint(shares * n_rows).astype(np.int64)
+        )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.

@@ -1,0 +1,166 @@
+"""Plans: what is said before a fit, for this machine or for one that need not exist."""
+
+import json
+import shutil
+from dataclasses import asdict, fields, replace
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.engine import EngineOptions, InlineEngine
+from dask_nrbfn.errors import MemoryBudgetError, MissingDataError, ParameterError
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.calibrate import Rates
+from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.plan import describe_plan, plan_fit, plan_on_options, read_rates
+from tests.cli.program import refuse, run, succeed
+from tests.tables import spirals, write_table
+
+PARAMS = FitParams(basis_size=40, alpha=1e-6, neighbors="exact")
+RATES = Rates(**{field.name: 1e9 for field in fields(Rates)})
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_table(tmp_path / "data", *spirals(400), chunk_rows=100)
+
+
+@pytest.fixture
+def rates(tmp_path):
+    (tmp_path / "rates.json").write_text(json.dumps(asdict(RATES)))
+    return tmp_path / "rates.json"
+
+
+def cluster(n_workers, **options):
+    engine = InlineEngine(n_workers=n_workers, **options)
+    engine.memory_bytes = 2**36
+    return engine
+
+
+def seconds(planned):
+    return sum(stage.seconds for stage in planned.stages)
+
+
+def test_plan_fit__counts_what_the_stages_do(dataset):
+    planned = plan_fit(dataset, PARAMS, cluster(1), RATES)
+    costs = {stage.cost.stage: stage.cost for stage in planned.stages}
+    n, p, r = 400, 4, 40
+    assert costs["moments"].flops == n * r**2 + 2 * n * r * p
+    assert costs["neighbors"].flops == 2 * n**2 * p
+    assert costs["width"].flops == 2 * n * r * p
+    assert costs["weights"].flops == r**3 / 3
+    assert costs["columns"].read_bytes == 8 * n * p
+
+
+def test_plan_fit__says_what_the_fit_records(dataset, tmp_path):
+    planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
+    fitted = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
+    held = {stage.cost.stage: stage.cost.held_bytes for stage in planned.stages}
+    assert held == {name: record["predicted_bytes"] for name, record in fitted.stages.items()}
+
+
+def test_plan_fit__does_not_fit_where_the_fit_is_refused(dataset, tmp_path):
+    planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
+    most = max(stage.cost.held_bytes for stage in planned.stages)
+    for memory_bytes, fits in ((most, True), (most - 1, False)):
+        engine = InlineEngine(memory_bytes=memory_bytes)
+        assert plan_fit(dataset, PARAMS, engine, RATES).fits is fits
+        place = tmp_path / str(memory_bytes)
+        if fits:
+            fit_dataset(dataset, place, PARAMS, engine)
+        else:
+            with pytest.raises(MemoryBudgetError):
+                fit_dataset(dataset, place, PARAMS, engine)
+            assert not place.exists()
+
+
+def test_plan_fit__more_workers_and_faster_ones_take_less(dataset):
+    params = replace(PARAMS, n_parts=8)
+    large = dataset.with_n_rows(10**7)
+    one, eight = (plan_fit(large, params, cluster(n), RATES) for n in (1, 8))
+    assert 6 < seconds(one) / seconds(eight) < 8.01
+    doubled = Rates(**{name: 2 * rate for name, rate in asdict(RATES).items()})
+    assert seconds(plan_fit(large, params, cluster(1), doubled)) == pytest.approx(
+        seconds(one) / 2, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("neighbors", ["exact", "approximate"])
+def test_plan_on_options__rows_like_those_at_hand(dataset, tmp_path, rates, neighbors):
+    params = replace(PARAMS, neighbors=neighbors)
+    options = EngineOptions(workers=4, threads=16, memory="4GiB")
+    X, y = spirals(3000)
+    real = write_table(tmp_path / "real", X, y, chunk_rows=100)
+    planned = plan_on_options(real, params, options, rates=rates)
+    # Not a row is read.
+    shutil.rmtree(tmp_path / "data" / "X" / "c")
+    assert plan_on_options(dataset, params, options, rates=rates, n_rows=3000) == planned
+    larger = plan_on_options(dataset, params, options, rates=rates, n_rows=10**8)
+    assert describe_plan(larger)["fits"]
+    assert larger.n_partitions > 1
+
+
+def test_plan_on_options__measures_where_no_rates_are_given(dataset):
+    options = EngineOptions(workers=2, threads=8, memory="4GiB")
+    planned = plan_on_options(dataset, PARAMS, options)
+    assert all(rate > 0 for rate in asdict(planned.rates).values())
+    assert (planned.n_workers, planned.threads) == (2, 8)
+
+
+def test_plan_on_options__of_what_cannot_be_fitted(dataset):
+    for n_rows, problem in ((0, "n_rows is 0"), (30, "basis_size is 40")):
+        with pytest.raises(ParameterError, match=problem):
+            plan_on_options(dataset, PARAMS, EngineOptions(workers=0), n_rows=n_rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "has no rates"),
+        ('{"pairs": 1}', "has no rates"),
+        (json.dumps({**asdict(RATES), "pairs": 0}), "pairs in .* is 0"),
+        (json.dumps({**asdict(RATES), "pairs": "fast"}), "pairs in .* is 'fast'"),
+        (json.dumps({**asdict(RATES), "pairs": True}), "pairs in .* is True"),
+    ],
+)
+def test_read_rates__wrong_files(tmp_path, content, problem):
+    (tmp_path / "rates.json").write_text(content)
+    with pytest.raises(ParameterError, match=problem):
+        read_rates(tmp_path / "rates.json")
+    with pytest.raises(MissingDataError):
+        read_rates(tmp_path / "none.json")
+
+
+def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
+    arguments = (
+        *("plan", tmp_path / "data", "--basis-size", 40, "--rows", 10**6),
+        *("--workers", 64, "--threads", 16, "--memory", "8GiB"),
+    )
+    out = json.loads(succeed(*arguments, "--rates", rates, "--json"))
+    names = ["columns", "neighbors", "recall", "confidence", "basis", "width", "moments"]
+    assert [stage["stage"] for stage in out["stages"]] == [*names, "weights", "model"]
+    for stage in out["stages"]:
+        assert {"flops", "bytes", "read_bytes", "written_bytes", "seconds"} <= stage.keys()
+    assert out["seconds"] == pytest.approx(sum(s["seconds"] for s in out["stages"]), abs=0.1)
+    # What it prints is what --rates reads.
+    (tmp_path / "again.json").write_text(json.dumps(out))
+    assert json.loads(succeed(*arguments, "--rates", tmp_path / "again.json", "--json")) == out
+    assert "64 worker(s) x 16 thread(s)" in succeed(*arguments, "--rates", rates)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.json", "data", "rates.json"]
+
+
+def test_cli_plan__exits_with_2_where_memory_is_too_small(tmp_path, dataset, rates):
+    arguments = ("plan", tmp_path / "data", "--basis-size", 300, "--rates", rates, "--workers", 1)
+    code, out, _ = run(*arguments, "--memory", "350MiB")
+    assert code == 2
+    assert "more than a worker has" in out
+    problem, _ = refuse("plan", tmp_path / "data", "--rows", -1, "--rates", rates)
+    assert "n_rows is -1" in problem
+
+
+def test_with_n_rows__keeps_the_kind_of_the_rows(dataset):
+    larger = dataset.with_n_rows(10**9)
+    assert (larger.n_rows, larger.n_features, larger.chunk_rows) == (10**9, 4, 100)
+    assert larger.X.dtype == dataset.X.dtype
+    np.testing.assert_allclose(larger.class_counts / 10**9, dataset.class_counts / 400, atol=1e-8)
