@@ -88,6 +88,7 @@ def refresh_run(
             error_rate = None if judge is None else judge.error_rate(building, engine)
         except WorseModelError:
             remove_group(building)
+            remove_group(joined)
             raise
         check_still_locked()
         new.record_refresh(
@@ -96,8 +97,7 @@ def refresh_run(
             error_rate=error_rate,
         )
         replace_group(building, location)
-        if len(rows) > 1:
-            remove_group(joined)
+        remove_group(joined)
     logger.info("refresh: %s holds %d rows of %d datasets", location, dataset.n_rows, len(rows))
     return Run.open(location)
 

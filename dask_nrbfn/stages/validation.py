@@ -85,14 +85,14 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
         raise DataError(
             f"{judged.location} has {judged.n_features} columns, {dataset.location} has "
             f"{dataset.n_features}.",
-            "Give a validation dataset with the columns of the training rows.",
+            "Give rows with the columns of the training rows.",
         )
     names, given = dataset.feature_names, judged.feature_names
     if None not in (names, given) and names != given:
         raise DataError(
             f"the columns of {judged.location} have other names, or another order, than those of "
             f"{dataset.location}.",
-            "Give a validation dataset with the columns of the training rows.",
+            "Give rows with the columns of the training rows.",
         )
     return codes_among(dataset.classes, judged, "Give rows of the training rows' classes.")
 

@@ -279,4 +279,4 @@ def _busy(place: object, holder: dict[str, Any], remedy: str) -> RunBusyError:
     who = "another job"
     if holder:
         who = f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')},"
-    return RunBusyError(f"{who} works on the run {place}.", remedy)
+    return RunBusyError(f"{who} works on {place}.", remedy)

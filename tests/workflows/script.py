@@ -7,15 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+# Small work on shared cores: more threads only get in each other's way.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
 
 def run_script(name, *arguments, cwd):
     """Run `name`, a path below the repository's root; return the finished process."""
-    # Small work on shared cores: more threads only get in each other's way.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, str(ROOT / name), *map(str, arguments)],
         cwd=cwd,
-        env=environment,
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=200,

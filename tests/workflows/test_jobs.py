@@ -138,6 +138,52 @@ WRONG = {
 }
 
 
+NIGHT = """
+[night]
+incoming = { source = "incoming" }
+max_error_rate = 0.1
+tolerance = 0.01
+"""
+WRONG_NIGHT = {
+    "key": ("tolerance", "tolerances", "unknown key 'tolerances' in [night]."),
+    "missing key": ("tolerance = 0.01", "", "[night] has no tolerance."),
+    "source key": ("source", "name", "unknown key 'name' in incoming in [night]."),
+    "type": ("0.1", "1", "max_error_rate in [night] is 1."),
+    "percent": ("0.1", "10.0", "max_error_rate is 10.0."),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_NIGHT)
+def test_settings__wrong_nights_are_named(monkeypatch, tmp_path, case):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from settings import read_settings
+
+    right, wrong, expected = WRONG_NIGHT[case]
+    assert right in NIGHT
+    path = tmp_path / "settings.toml"
+    path.write_text(SETTINGS + NIGHT.replace(right, wrong, 1))
+    with pytest.raises(NRBFNError) as raised:
+        read_settings(path)
+    assert expected in raised.value.problem
+
+
+def test_settings__example_of_a_night_is_read(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from settings import read_settings
+
+    example = ROOT / "workflows/jobs/night.toml"
+    night = read_settings(example).night
+    assert night.directory == example.with_name("incoming")
+    assert (night.max_error_rate, night.tolerance, night.refresh) == (0.1, 0.005, True)
+
+
+def test_jobs__night_is_asked_for(tmp_path):
+    (tmp_path / "settings.toml").write_text(SETTINGS)
+    process = run_job("update", tmp_path / "settings.toml")
+    assert process.returncode == 2
+    assert process.stderr.splitlines()[0] == "the settings have no [night]."
+
+
 @pytest.mark.parametrize("case", WRONG)
 def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
     monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")

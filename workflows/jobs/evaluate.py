@@ -13,7 +13,7 @@ from settings import Settings
 from dask_nrbfn import Dataset, connect, evaluate_dataset
 
 
-def evaluate(settings: Settings, options: argparse.Namespace) -> None:
+def evaluate(settings: Settings) -> None:
     """Print rows, errors and error rate."""
     settings.source("test")
     test = Dataset.open(settings.location("test"))

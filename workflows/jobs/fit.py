@@ -4,19 +4,38 @@ python workflows/jobs/fit.py settings.toml
 """
 
 import argparse
+import logging
 import sys
 
 from job import run_job
 from settings import Settings
 
-from dask_nrbfn import Dataset, connect, fit_dataset
+from dask_nrbfn import Dataset, Run, connect, fit_dataset
+from dask_nrbfn.errors import RunMismatchError
+from dask_nrbfn.storage.group import exists
+
+logger = logging.getLogger("dask_nrbfn.jobs.fit")
 
 
-def fit(settings: Settings, options: argparse.Namespace) -> None:
-    """Run the stages that are not finished."""
+def fit(settings: Settings) -> None:
+    """Run the stages that are not finished; a run that was refreshed has no other."""
+    location = settings.location("run")
+    if exists(location) and "refresh" in (run := Run.open(location)).attributes:
+        check_refreshed(run, settings)
+        return
     train = Dataset.open(settings.location("train"))
     with connect(settings.engine) as engine:
-        fit_dataset(train, settings.location("run"), settings.fit, engine)
+        fit_dataset(train, location, settings.fit, engine)
+
+
+def check_refreshed(run: Run, settings: Settings) -> None:
+    """Raise RunMismatchError if a refreshed run has other parameters than the settings."""
+    if run.asked != settings.fit:
+        raise RunMismatchError(
+            f"the run {run.location} was refreshed with other parameters than [fit] has.",
+            "Give the same parameters, or another directory for a new run.",
+        )
+    logger.info("fit: %s was refreshed since", run.location)
 
 
 if __name__ == "__main__":

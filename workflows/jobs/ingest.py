@@ -1,6 +1,6 @@
-"""Write the training rows, and the test rows if the settings name some, as datasets.
+"""Write the training rows, the test rows and the files that wait for a night as datasets.
 
-A dataset that is complete stays as it is:
+Test rows and a night only if the settings name them. A dataset that is complete stays as it is:
 
     python workflows/jobs/ingest.py settings.toml [--overwrite]
 """
@@ -8,30 +8,49 @@ A dataset that is complete stays as it is:
 import argparse
 import logging
 import sys
+from collections.abc import Mapping
+from functools import partial
 
+from incoming import IncomingFile, for_each_file
 from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, ingest_file
-from dask_nrbfn.errors import MissingDataError
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.storage.location import Location
 
 logger = logging.getLogger("dask_nrbfn.jobs.ingest")
 
 
-def ingest(settings: Settings, options: argparse.Namespace) -> None:
+def ingest(settings: Settings, *, overwrite: bool = False) -> None:
     """Write every dataset that is not there yet."""
     for part, source in settings.sources.items():
-        location = settings.location(part)
-        if not options.overwrite and is_complete(location):
-            logger.info("ingest: %s is complete", location)
-        else:
-            ingest_file(
-                **source,
-                location=location,
-                chunk_rows=settings.chunk_rows,
-                overwrite=options.overwrite,
-            )
+        ingest_source(settings, source, part, overwrite=overwrite)
+    if settings.nightly is not None:
+        for_each_file(
+            settings,
+            partial(ingest_incoming, settings),
+            bad=(DataError, DamagedDataError, ParameterError),
+        )
+
+
+def ingest_incoming(settings: Settings, file: IncomingFile) -> None:
+    """Write the dataset of a file that waits."""
+    source = {**settings.night.incoming, "source": str(file.path)}
+    ingest_source(settings, source, file.dataset)
+
+
+def ingest_source(
+    settings: Settings, source: Mapping[str, str], name: str, *, overwrite: bool = False
+) -> None:
+    """Write one dataset, unless it is complete."""
+    location = settings.location(name)
+    if not overwrite and is_complete(location):
+        logger.info("ingest: %s is complete", location)
+    else:
+        ingest_file(
+            **source, location=location, chunk_rows=settings.chunk_rows, overwrite=overwrite
+        )
 
 
 def is_complete(location: Location) -> bool:

@@ -6,28 +6,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from settings import Settings, read_settings
+from settings import read_settings
 
 from dask_nrbfn import NRBFNError
 
 DONE, MENDABLE = 0, 2
 
 
-def run_job(
-    job: Callable[[Settings, argparse.Namespace], None],
-    parser: argparse.ArgumentParser,
-) -> int:
-    """Run a job with the settings that the command line names; return its exit code.
+def run_job(job: Callable[..., None], parser: argparse.ArgumentParser) -> int:
+    """Run a job with the settings and options of the command line; return its exit code.
 
     0 means done, 2 that the user can mend it: one line on standard error says what is wrong and
     one what to do. Any other error ends in a traceback, and Python's exit code 1.
     """
     parser.add_argument("settings", type=Path, help="TOML file, see example.toml")
-    options = parser.parse_args()
+    options = vars(parser.parse_args())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("dask_nrbfn").setLevel(logging.INFO)
     try:
-        job(read_settings(options.settings), options)
+        job(read_settings(options.pop("settings")), **options)
     except NRBFNError as error:
         print(error.problem, error.remedy, sep="\n", file=sys.stderr)
         return MENDABLE

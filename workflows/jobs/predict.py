@@ -15,7 +15,7 @@ from dask_nrbfn import Dataset, connect, predict_dataset
 logger = logging.getLogger("dask_nrbfn.jobs.predict")
 
 
-def predict(settings: Settings, options: argparse.Namespace) -> None:
+def predict(settings: Settings) -> None:
     """Write labels and scores of all test rows."""
     settings.source("test")
     test = Dataset.open(settings.location("test"))

@@ -10,7 +10,7 @@ from dask_nrbfn import EngineOptions, FitParams
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
-SECTIONS = ("data", "fit", "engine", "output", "storage")
+SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
 DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
 SOURCE_KEYS = {"source": str, "x": str, "y": str, "label": str}
 # FitParams checks its values itself.
@@ -23,8 +23,53 @@ ENGINE_KEYS = {
     "memory": str,
     "bar": bool,
 }
+NIGHT_KEYS = {"incoming": dict, "max_error_rate": float, "tolerance": float, "refresh": bool}
 OUTPUT_KEYS = {"directory": str, "predictions": str}
-TYPE_NAMES = {dict: "a table", int: "a whole number", str: "text", bool: "true or false"}
+TYPE_NAMES = {
+    dict: "a table",
+    int: "a whole number",
+    float: "a number with a point",
+    str: "text",
+    bool: "true or false",
+}
+
+
+@dataclass(frozen=True)
+class NightSettings:
+    """What is asked of a night.
+
+    Attributes
+    ----------
+    incoming : mapping
+        The directory in which files wait, and how to read them, as `dask_nrbfn.ingest_file` takes
+        them.
+    max_error_rate : float
+        Of a model on the test rows; a worse one is not published.
+    tolerance : float
+        By how much a model may be worse than the published one.
+    refresh : bool
+        Whether to fit anew when the basis no longer suits the rows.
+
+    Raises
+    ------
+    ParameterError
+        If a rate is not from 0 to 1.
+    """
+
+    incoming: Mapping[str, str]
+    max_error_rate: float
+    tolerance: float
+    refresh: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_error_rate", "tolerance"):
+            if not 0 <= (rate := getattr(self, name)) <= 1:
+                raise ParameterError(f"{name} is {rate}.", "Give a number from 0.0 to 1.0.")
+
+    @property
+    def directory(self) -> Path:
+        """The directory in which files wait."""
+        return Path(self.incoming["source"])
 
 
 @dataclass(frozen=True)
@@ -39,6 +84,7 @@ class Settings:
     chunk_rows : int or None
     fit : FitParams
     engine : EngineOptions
+    nightly : NightSettings or None
     directory : str or RemoteLocation
         Where train.zarr, test.zarr and run.zarr are: a directory or URL.
     predictions : str or RemoteLocation
@@ -49,6 +95,7 @@ class Settings:
     chunk_rows: int | None
     fit: FitParams
     engine: EngineOptions
+    nightly: NightSettings | None
     directory: str | RemoteLocation
     predictions: str | RemoteLocation
 
@@ -67,8 +114,21 @@ class Settings:
             )
         return self.sources[part]
 
+    @property
+    def night(self) -> NightSettings:
+        """What is asked of a night.
+
+        Raises
+        ------
+        ParameterError
+            If the settings do not say.
+        """
+        if self.nightly is None:
+            raise ParameterError("the settings have no [night].", "Add it; night.toml shows how.")
+        return self.nightly
+
     def location(self, name: str) -> str | RemoteLocation:
-        """Return where "train", "test" or "run" is."""
+        """Return where a dataset, the run or the model is, such as "train"."""
         return join(self.directory, f"{name}.zarr")
 
 
@@ -102,11 +162,14 @@ def read_settings(path: Path) -> Settings:
         )
     return Settings(
         sources={
-            part: _read_source(part, data[part], base) for part in ("train", "test") if part in data
+            part: _read_source(f"{part} in [data]", data[part], base)
+            for part in ("train", "test")
+            if part in data
         },
         chunk_rows=data.get("chunk_rows"),
         fit=FitParams(**fit),
         engine=EngineOptions(**engine),
+        nightly=_read_night(tables["night"], base) if "night" in tables else None,
         directory=locate(directory, storage),
         predictions=locate(predictions, storage),
     )
@@ -123,13 +186,19 @@ def _read_tables(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path} is no TOML: {error}.", "Correct it.") from error
 
 
-def _read_source(part: str, source: dict[str, str], base: Path) -> dict[str, str]:
-    _check(f"{part} in [data]", source, SOURCE_KEYS, required=("source",))
+def _read_source(place: str, source: dict[str, str], base: Path) -> dict[str, str]:
+    _check(place, source, SOURCE_KEYS, required=("source",))
     resolved = {**source, "source": _resolve(base, source["source"])}
     # The labels of an .npy file are in another file, those of an .npz file in a member.
     if source["source"].endswith(".npy") and "y" in source:
         resolved["y"] = _resolve(base, source["y"])
     return resolved
+
+
+def _read_night(night: dict[str, Any], base: Path) -> NightSettings:
+    _check("[night]", night, NIGHT_KEYS, required=("incoming", "max_error_rate", "tolerance"))
+    incoming = _read_source("incoming in [night]", night["incoming"], base)
+    return NightSettings(**{**night, "incoming": incoming})
 
 
 def _check(

@@ -1,0 +1,123 @@
+"""A place where nights can be run: rows to begin with, files that come in, and the settings."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import n_rows_held, versions_of
+from tests.engine.processes import PATIENCE_S
+from tests.tables import spirals
+from tests.workflows.script import ENVIRONMENT, ROOT, run_script
+
+SETTINGS = """
+[data]
+train = { source = "train.csv", label = "class" }
+test = { source = "test.csv", label = "class" }
+
+[fit]
+basis_size = 60
+alpha = 1e-9
+
+[engine]
+workers = 0
+threads = 1
+
+[night]
+incoming = { source = "incoming", label = "class" }
+max_error_rate = 0.15
+tolerance = 0.02
+refresh = false
+
+[output]
+directory = "output"
+"""
+NAMES = ("a", "b", "c", "d")
+NIGHT = "workflows/jobs/night.py"
+
+
+class Place:
+    """A directory of nights."""
+
+    def __init__(self, directory, settings=SETTINGS):
+        self.directory, self.incoming = directory, directory / "incoming"
+        self.settings = directory / "night.toml"
+        self.run_location = directory / "output/run.zarr"
+        self.model_location = directory / "output/model.zarr"
+        self.settings.write_text(settings)
+        self.incoming.mkdir(exist_ok=True)
+
+    def write_sources(self):
+        """Write the rows of the first fit and those that judge."""
+        for seed, (name, n_rows) in enumerate((("train.csv", 600), ("test.csv", 300))):
+            write_csv(self.directory / name, *spirals(n_rows, seed=seed))
+
+    def bring(self, name, X, y, names=NAMES):
+        """Let a CSV file come in."""
+        write_csv(self.incoming / name, X, y, names)
+
+    def night(self):
+        """Run a night; return the finished process."""
+        return run_script(NIGHT, self.settings, cwd="/")
+
+    @contextmanager
+    def killed_night(self):
+        """Give a night that logs to night.log and is killed at the end, if it still runs."""
+        with (self.directory / "night.log").open("wb") as log:
+            night = subprocess.Popen(
+                [sys.executable, str(ROOT / NIGHT), str(self.settings)],
+                cwd="/",
+                env=os.environ | ENVIRONMENT,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield night
+        finally:
+            night.kill()
+            night.wait(PATIENCE_S)
+
+    def waiting(self):
+        """Return the names that wait."""
+        return sorted({path.name for path in self.incoming.iterdir()} - {"done", "rejected"})
+
+    def moved_to(self, place):
+        """Return the names of the files that are done or rejected, without their digests."""
+        paths = sorted((self.incoming / place).glob("*"))
+        return [path.name.rsplit("-", 1)[0] for path in paths if path.suffix != ".reason"]
+
+    def reasons(self):
+        """Return why files were rejected, in the order of their names."""
+        return [path.read_text() for path in sorted(self.incoming.glob("rejected/*.reason"))]
+
+    def published(self):
+        """Return every byte of the published model."""
+        files = [path for path in self.model_location.rglob("*") if path.is_file()]
+        return {path.relative_to(self.model_location): path.read_bytes() for path in files}
+
+    def model(self):
+        """Load the published model."""
+        return Model.load(self.model_location)
+
+    def run(self):
+        """Open the run."""
+        return Run.open(self.run_location)
+
+    def versions(self):
+        """Return the records of the versions after the fit."""
+        return versions_of(self.run().attributes)
+
+    def n_rows(self):
+        """Return the number of rows behind the run's latest model."""
+        return n_rows_held(self.run().attributes)
+
+
+def write_csv(path, X, y, names=NAMES):
+    """Write rows and labels under a hidden name first, as whoever lets files come in must."""
+    unfinished = path.with_name(f".{path.name}")
+    rows = ([*row, label] for row, label in zip(X.tolist(), y.tolist(), strict=True))
+    lines = [[*names, "class"], *rows]
+    unfinished.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    unfinished.rename(path)

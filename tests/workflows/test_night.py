@@ -1,0 +1,254 @@
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.model import Model
+from tests.engine.processes import PATIENCE_S
+from tests.tables import spirals
+from tests.workflows.nights import NAMES, SETTINGS, Place
+from tests.workflows.script import ENVIRONMENT, ROOT
+
+
+@pytest.fixture(scope="module")
+def first_night(tmp_path_factory):
+    """A place after its first night, with one file, and the process of that night."""
+    place = Place(tmp_path_factory.mktemp("first"))
+    place.write_sources()
+    place.bring("today.csv", *spirals(200, seed=10))
+    return place, place.night()
+
+
+@pytest.fixture
+def place(first_night, tmp_path):
+    """A copy of a place after its first night."""
+    shutil.copytree(first_night[0].directory, tmp_path / "place")
+    return Place(tmp_path / "place")
+
+
+def test_night__first_one_fits_adds_and_publishes(first_night):
+    place, process = first_night
+    assert process.returncode == 0, process.stderr
+    (version,) = place.versions()
+    assert place.n_rows() == 800
+    assert place.waiting() == []
+    assert place.moved_to("done") == ["today"]
+    assert place.model().digest() == Model.load(place.run_location).digest()
+    X, y = spirals(300, seed=1)
+    labels = place.model().scores(X).argmax(axis=1)
+    assert version["error_rate"] == np.mean(labels != y) < 0.15
+
+
+def test_night__without_files_changes_nothing(place):
+    before, versions = place.published(), place.versions()
+    process = place.night()
+    assert process.returncode == 0, process.stderr
+    assert "is the latest model" in process.stderr
+    assert place.published() == before
+    assert place.versions() == versions
+
+
+def test_night__same_rows_are_added_once_and_a_name_may_come_again(place):
+    before = place.model().digest()
+    place.bring("again.csv", *spirals(200, seed=10))
+    place.bring("today.csv", *spirals(200, seed=11))
+    process = place.night()
+    assert process.returncode == 0, process.stderr
+    assert "holds the rows" in process.stderr
+    assert place.n_rows() == 1000
+    assert place.moved_to("done") == ["again", "today", "today"]
+    assert place.model().digest() != before
+
+
+def not_a_number(place):
+    X, y = spirals(50, seed=12)
+    X[30, 2] = np.nan
+    place.bring("nan.csv", X, y)
+
+
+def cut_short(place):
+    place.bring("short.csv", *spirals(50, seed=13))
+    path = place.incoming / "short.csv"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def other_format(place):
+    (place.incoming / "notes.txt").write_text("nothing new\n")
+
+
+def other_columns(place):
+    X, y = spirals(50, seed=14)
+    place.bring("columns.csv", X[:, :3], y, NAMES[:3])
+
+
+def other_order(place):
+    place.bring("order.csv", *spirals(50, seed=15), (*NAMES[:2], "d", "c"))
+
+
+def unknown_label(place):
+    X, y = spirals(50, seed=16)
+    place.bring("labels.csv", X, np.where(y == 2, 7, y))
+
+
+BAD = {
+    "when written": {
+        not_a_number: "X has nan in row 30, column 2.",
+        other_format: "suffix .txt, which is not a known format.",
+        cut_short: "has a line of another length than its header",
+    },
+    "when checked": {
+        other_columns: "has 3 columns",
+        unknown_label: "label 7 of",
+        other_order: "have other names, or another order",
+    },
+}
+
+
+@pytest.mark.parametrize("found", BAD)
+def test_night__bad_files_stop_it_before_anything_changes(place, found):
+    before, versions = place.published(), place.versions()
+    for bring in BAD[found]:
+        bring(place)
+    place.bring("good.csv", *spirals(200, seed=17))
+    process = place.night()
+    assert process.returncode == 2, process.stderr
+    assert "3 of 4 files cannot be used: " in process.stderr.splitlines()[-2]
+    assert place.published() == before
+    assert place.versions() == versions
+    assert place.waiting() == ["good.csv"]
+    assert len(list(place.directory.glob("output/datasets/*"))) == 2
+    reasons = sorted(BAD[found].items(), key=lambda case: case[0].__name__)
+    assert len(place.reasons()) == len(reasons)
+    for _, reason in reasons:
+        assert any(reason in text for text in place.reasons()), place.reasons()
+
+    assert place.night().returncode == 0
+    assert place.waiting() == []
+    assert place.n_rows() == 1000
+
+
+def shuffled(X, y):
+    return X, np.random.default_rng(0).permutation(y)
+
+
+def shifted(X, y):
+    return X, (y + 1) % 3
+
+
+@pytest.mark.parametrize(("labels", "n_rows"), [(shuffled, 20_000), (shifted, 2000)])
+def test_night__worse_model_is_refused(place, labels, n_rows):
+    before, digest, versions = place.published(), place.model().digest(), place.versions()
+    X, _ = spirals(100, seed=18)
+    scores = place.model().scores(X)
+    place.bring("wrong.csv", *labels(*spirals(n_rows, seed=19)))
+    process = place.night()
+    assert process.returncode == 2, process.stderr
+    assert place.published() == before
+    assert place.model().digest() == digest
+    np.testing.assert_array_equal(place.model().scores(X), scores)
+    assert Model.load(place.run_location).digest() == digest
+    assert place.versions() == versions
+    assert place.moved_to("rejected") == ["wrong"]
+    (reason,) = place.reasons()
+    assert re.search(r"makes [\d.]+ % errors on .*, allowed are [\d.]+ %", reason)
+
+    place.bring("good.csv", *spirals(200, seed=20))
+    assert place.night().returncode == 0
+    assert place.model().digest() == Model.load(place.run_location).digest() != digest
+
+
+def test_night__floor_and_tolerance_both_hold(monkeypatch, place):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from publish import judge_of
+    from settings import read_settings
+
+    from dask_nrbfn import connect
+
+    now = place.versions()[-1]["error_rate"]
+    settings = read_settings(place.settings)
+    with connect(settings.engine) as engine:
+        assert judge_of(settings, engine).max_error_rate == now + 0.02 < 0.15
+        place.settings.write_text(SETTINGS.replace("tolerance = 0.02", "tolerance = 0.5"))
+        assert judge_of(read_settings(place.settings), engine).max_error_rate == 0.15
+        shutil.rmtree(place.model_location)
+        assert judge_of(settings, engine).max_error_rate == 0.15
+
+
+def test_night__first_model_above_the_floor_is_not_published(tmp_path):
+    place = Place(tmp_path, SETTINGS.replace("max_error_rate = 0.15", "max_error_rate = 0.001"))
+    place.write_sources()
+    process = place.night()
+    assert process.returncode == 2
+    assert "allowed are 0.10 %" in process.stderr.splitlines()[-2]
+    assert not place.model_location.exists()
+
+
+def test_night__from_the_crontab(place, tmp_path):
+    (command,) = [
+        line.split(maxsplit=5)[5]
+        for line in (ROOT / "workflows/jobs/crontab").read_text().splitlines()
+        if not line.startswith("#")
+    ]
+    home = place.directory.rename(tmp_path / "nrbfn")
+    (home / ".venv").symlink_to(sys.prefix)
+    (home / "workflows").symlink_to(ROOT / "workflows")
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", **ENVIRONMENT}
+    for _ in range(2):
+        process = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=tmp_path, env=environment, timeout=PATIENCE_S
+        )
+        assert process.returncode == 0
+    assert (home / "night.log").read_text().count("is the latest model") == 4
+
+
+def test_night__second_at_once_is_refused(place):
+    before = place.published()
+    place.bring("good.csv", *spirals(200, seed=21))
+    with locked_run(place.directory / "output/night.zarr"):
+        process = place.night()
+    assert process.returncode == 2
+    assert "works on" in process.stderr
+    assert place.published() == before
+    assert place.waiting() == ["good.csv"]
+
+
+@pytest.mark.slow
+def test_night__refresh_when_an_update_says_so(tmp_path):
+    place = Place(tmp_path, SETTINGS.replace("refresh = false", "refresh = true"))
+    place.write_sources()
+    place.bring("many.csv", *spirals(1500, seed=22))
+    process = place.night()
+    assert process.returncode == 0, process.stderr
+    assert "the basis was chosen from 600 rows" in process.stderr
+    assert [member["n_rows"] for member in place.run().attributes["members"]] == [600, 1500]
+    assert place.run().attributes["n_rows"] == 2100
+    assert place.versions() == []
+    assert place.model().digest() == Model.load(place.run_location).digest()
+
+    again = place.night()
+    assert again.returncode == 0, again.stderr
+    assert "was refreshed" in again.stderr
+    assert "is the latest model" in again.stderr
+
+    place.settings.write_text(SETTINGS.replace("alpha = 1e-9", "alpha = 1e-8"))
+    other = place.night()
+    assert other.returncode == 2
+    assert "was refreshed with other parameters" in other.stderr
+
+
+def test_night__refused_refresh_leaves_what_the_update_made(tmp_path):
+    place = Place(tmp_path, SETTINGS.replace("refresh = false", "refresh = true"))
+    place.write_sources()
+    X, y = spirals(400, seed=23)
+    # Far from all rows before, these widen the kernel of a new basis too much for the test rows.
+    place.bring("far.csv", X + 20.0, y)
+    process = place.night()
+    assert process.returncode == 2
+    assert "the old one stays" in process.stderr.splitlines()[-2]
+    assert place.n_rows() == 1000
+    assert len(place.versions()) == 1
+    assert place.model().digest() == Model.load(place.run_location).digest()

@@ -1,0 +1,45 @@
+"""Check the datasets of the files that wait, before any of their rows is learnt.
+
+python workflows/jobs/check.py settings.toml
+"""
+
+import argparse
+import sys
+from functools import partial
+
+from incoming import IncomingFile, for_each_file
+from job import run_job
+from settings import Settings
+
+from dask_nrbfn import Dataset, check_dataset
+from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.stages.validation import codes_in_training
+
+
+def check(settings: Settings) -> None:
+    """Read every dataset, and compare its columns and labels with those of the training rows."""
+    train = Dataset.open(settings.location("train"))
+    for_each_file(settings, partial(check_incoming, settings, train))
+
+
+def check_incoming(settings: Settings, train: Dataset, file: IncomingFile) -> None:
+    """Raise what is wrong with the dataset of a file.
+
+    Raises
+    ------
+    DataError
+        If it has other columns, no labels, or labels that the training rows have not.
+    DamagedDataError
+        If it is not as it was written: then the disk is to blame and not the file.
+    """
+    dataset = Dataset.open(settings.location(file.dataset))
+    codes_in_training(train, dataset)
+    if problems := check_dataset(dataset).problems:
+        raise DamagedDataError(
+            f"{dataset.location} is damaged: {problems[0]}",
+            "Remove it; the next start writes it again.",
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(check, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

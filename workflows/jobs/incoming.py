@@ -1,0 +1,131 @@
+"""The files of a night: each waits until its rows are in the run, and then moves to ``done``.
+
+One that cannot be used moves to ``rejected``, with the reason beside it, so that it holds up one
+night and no other. Both are inside the directory in which files wait.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from settings import Settings
+
+from dask_nrbfn import NRBFNError
+from dask_nrbfn.errors import DataError, MissingDataError
+from dask_nrbfn.sources.open import SUFFIXES
+from dask_nrbfn.storage.group import remove_group
+from dask_nrbfn.storage.local import replace_path
+
+logger = logging.getLogger("dask_nrbfn.jobs.incoming")
+
+DONE, REJECTED = "done", "rejected"
+
+
+@dataclass(frozen=True)
+class IncomingFile:
+    """A file, or a directory of files, that waits.
+
+    Attributes
+    ----------
+    path : Path
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Its name with a digest of sizes and times, by which rsync too knows a file again.
+
+        So a file that is there again under an old name is a new one.
+        """
+        digest = hashlib.blake2b(digest_size=4)
+        for path in [self.path, *sorted(self.path.rglob("*"))]:
+            status = path.stat()
+            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns} ".encode())
+        return f"{self.path.name.removesuffix(self._suffix)}-{digest.hexdigest()}"
+
+    @property
+    def dataset(self) -> str:
+        """The name of its dataset among those of the settings."""
+        return f"datasets/{self.name}"
+
+    @property
+    def _suffix(self) -> str:
+        return next((suffix for suffix in SUFFIXES if self.path.name.endswith(suffix)), "")
+
+    def finish(self) -> None:
+        """Move it to those that are done."""
+        self._move(DONE)
+
+    def reject(self, error: NRBFNError, settings: Settings) -> None:
+        """Move it to those that cannot be used, say why, and drop its dataset."""
+        remove_group(settings.location(self.dataset))
+        target = self._move(REJECTED)
+        target.with_name(f"{target.name}.reason").write_text(f"{error.problem}\n{error.remedy}\n")
+        logger.error("%s cannot be used: %s", self.path, error.problem)
+
+    def _move(self, place: str) -> Path:
+        target = self.path.parent / place / f"{self.name}{self._suffix}"
+        target.parent.mkdir(exist_ok=True)
+        replace_path(self.path, target)
+        return target
+
+
+def waiting_files(settings: Settings) -> list[IncomingFile]:
+    """Return what waits, in the order of its names.
+
+    Names that begin with a point or an underscore are left alone: files are written under such a
+    name and renamed when they are complete.
+
+    Raises
+    ------
+    MissingDataError
+        If there is no such directory.
+    """
+    directory = settings.night.directory
+    if not directory.is_dir():
+        raise MissingDataError(f"{directory} is no directory.", "Make it; files wait there.")
+    return [
+        IncomingFile(directory / name)
+        for name in sorted(os.listdir(directory))
+        if not name.startswith((".", "_")) and name not in (DONE, REJECTED)
+    ]
+
+
+def for_each_file(
+    settings: Settings,
+    step: Callable[[IncomingFile], None],
+    *,
+    bad: tuple[type[NRBFNError], ...] = (DataError,),
+) -> None:
+    """Take a step with every file that waits, and reject those that it finds bad.
+
+    Raises
+    ------
+    DataError
+        If there was one, when all have had their turn.
+    """
+    files = waiting_files(settings)
+    rejected = list(_rejected(settings, files, step, bad))
+    if rejected:
+        raise DataError(
+            f"{len(rejected)} of {len(files)} files cannot be used: {', '.join(rejected)}.",
+            f"The reasons are in {settings.night.directory / REJECTED}. Write these files again.",
+        )
+
+
+def _rejected(
+    settings: Settings,
+    files: Iterable[IncomingFile],
+    step: Callable[[IncomingFile], None],
+    bad: tuple[type[NRBFNError], ...],
+) -> Iterator[str]:
+    for file in files:
+        try:
+            step(file)
+        except bad as error:
+            file.reject(error, settings)
+            yield file.path.name

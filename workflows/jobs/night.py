@@ -1,0 +1,55 @@
+"""Learn the files that wait and publish the model, or keep the old one if that is better.
+
+The stages are jobs of this directory, each of which finds what it has done before: a night that was
+killed goes on where it stopped when it is started again.
+
+    python workflows/jobs/night.py night.toml
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from check import check
+from fit import fit
+from ingest import ingest
+from job import run_job
+from publish import publish
+from refresh import refresh
+from settings import Settings
+from update import update
+
+from dask_nrbfn.storage.lock import locked_run
+
+Stage = Callable[[Settings], None]
+
+# What an update made is published before a refresh, which takes longer and may be refused.
+STAGES: tuple[Stage, ...] = (ingest, check, fit, update, publish, refresh, publish)
+
+
+def run_here(stage: Stage, settings: Settings) -> None:
+    """Run a stage."""
+    stage(settings)
+
+
+def night(settings: Settings, *, run_stage: Callable[[Stage, Settings], None] = run_here) -> None:
+    """Run all stages, one night at a time.
+
+    Parameters
+    ----------
+    settings : Settings
+    run_stage : callable
+        Runs one stage; a scheduler may do so as a task of its own.
+
+    Raises
+    ------
+    RunBusyError
+        If another night is not over.
+    """
+    with locked_run(settings.location("night")):
+        for stage in STAGES:
+            run_stage(stage, settings)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(night, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

@@ -1,0 +1,50 @@
+"""Publish the run's latest model as model.zarr, if it is good enough on the test rows.
+
+It may make no more errors than [night] allows, and hardly more than the model that is published;
+otherwise that one stays:
+
+    python workflows/jobs/publish.py settings.toml
+"""
+
+import argparse
+import logging
+import sys
+
+from job import run_job
+from settings import Settings
+
+from dask_nrbfn import Dataset, Model, connect, evaluate_dataset
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.stages.update import Judge
+from dask_nrbfn.storage.group import exists
+
+logger = logging.getLogger("dask_nrbfn.jobs.publish")
+
+
+def publish(settings: Settings) -> None:
+    """Save the latest model, unless it is published."""
+    run, published = settings.location("run"), settings.location("model")
+    model = Model.load(run)
+    if exists(published) and Model.load(published).digest() == model.digest():
+        logger.info("publish: %s is the latest model", published)
+        return
+    with connect(settings.engine) as engine:
+        error_rate = judge_of(settings, engine).error_rate(run, engine)
+    model.save(published)
+    logger.info("publish: %s, error rate %.4f", published, error_rate)
+
+
+def judge_of(settings: Settings, engine: Engine) -> Judge:
+    """Return what tries a model on the test rows, beside the model that is published."""
+    settings.source("test")
+    night, published = settings.night, settings.location("model")
+    test = Dataset.open(settings.location("test"))
+    allowed = night.max_error_rate
+    if exists(published):
+        now = evaluate_dataset(published, test, engine).error_rate
+        allowed = min(allowed, now + night.tolerance)
+    return Judge(test, allowed)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(publish, argparse.ArgumentParser(description=__doc__.splitlines()[0])))

@@ -1,0 +1,52 @@
+"""Add the rows of the files that wait to the run, at its basis and width.
+
+A file with which the model would become worse than publish.py allows is rejected, and the run is as
+if it had never come:
+
+    python workflows/jobs/update.py settings.toml
+"""
+
+import argparse
+import logging
+import sys
+from functools import partial
+
+from incoming import IncomingFile, for_each_file, waiting_files
+from job import run_job
+from publish import judge_of
+from settings import Settings
+
+from dask_nrbfn import Dataset, connect
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import (
+    AlreadyAddedError,
+    DataError,
+    IllConditionedError,
+    WorseModelError,
+)
+from dask_nrbfn.stages.update import Judge, update_run
+
+logger = logging.getLogger("dask_nrbfn.jobs.update")
+
+
+def update(settings: Settings) -> None:
+    """Add file after file; one that a killed update had added is only moved away."""
+    if not waiting_files(settings):
+        return
+    with connect(settings.engine) as engine:
+        add = partial(add_incoming, settings, engine, judge_of(settings, engine))
+        for_each_file(settings, add, bad=(DataError, IllConditionedError, WorseModelError))
+
+
+def add_incoming(settings: Settings, engine: Engine, judge: Judge, file: IncomingFile) -> None:
+    """Add the rows of one file."""
+    dataset = Dataset.open(settings.location(file.dataset))
+    try:
+        update_run(settings.location("run"), dataset, engine, judge=judge)
+    except AlreadyAddedError as error:
+        logger.warning("update: %s", error.problem)
+    file.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(run_job(update, argparse.ArgumentParser(description=__doc__.splitlines()[0])))
