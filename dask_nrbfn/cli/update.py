@@ -10,6 +10,7 @@ from dask_nrbfn.cli.options import (
     engine_options,
     json_option,
     locations,
+    recall_option,
     together,
     watch_options,
 )
@@ -119,6 +120,7 @@ def branch(run: str, new: str, as_json: bool) -> None:
 @click.argument("run")
 @click.argument("datasets", nargs=-1)
 @_judge_options
+@recall_option
 @engine_options
 @watch_options
 @json_option
@@ -130,6 +132,7 @@ def refresh(
     datasets: tuple[str, ...],
     judged: str | None,
     max_error_rate: float | None,
+    min_recall: float,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -141,7 +144,7 @@ def refresh(
     job.begin("refresh", run)
     opened, judge = [Dataset.open(dataset) for dataset in datasets], _judge(judged, max_error_rate)
     with job.engine(options) as engine:
-        refreshed = refresh_run(run, opened, engine, judge=judge)
+        refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)
 

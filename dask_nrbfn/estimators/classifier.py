@@ -27,18 +27,19 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.connect import blas_threads
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
-from dask_nrbfn.stages.update import update_run
+from dask_nrbfn.stages.update import branch_run, merge_version, read_model, update_run
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import exists, remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import version_name, versions_of
 
 
 class Settings(NamedTuple):
@@ -55,6 +56,17 @@ class _Table(NamedTuple):
     labels: NDArray[Any]
     weights: NDArray[np.float64] | None
     numbers: NDArray[np.int64] | None
+
+
+class _OwnRun(NamedTuple):
+    """A run that one network adds rows to, and the version that it has seen last."""
+
+    location: Location
+    version: int
+
+
+# What is as long as the rows, and was copied where it is an attribute.
+_NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 
 class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -143,7 +155,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     True
     """
 
-    _run_location: Location | None
+    _own_run: "_OwnRun | None"
+    _fitted_run: Location | None
     basis_indices_: NDArray[np.int64]
     confidence_: NDArray[np.float64]
 
@@ -208,7 +221,14 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         MemoryBudgetError
             If the basis does not fit the memory.
         """
-        return self._fit(X, y, sample_weight, keep=False)
+        if isinstance(X, Dataset):
+            _check_nothing_beside(y, sample_weight)
+            self._fit_dataset(X)
+        elif _is_lazy(X):
+            self._fit_lazy(X, y, sample_weight)
+        else:
+            self._fit_arrays(X, y, sample_weight)
+        return self
 
     def partial_fit(
         self,
@@ -217,42 +237,49 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes: ArrayLike | None = None,
         sample_weight: Any = None,
     ) -> Self:
-        """Train on a first batch of rows, or let further rows join those of the batches before.
+        """Train on a first batch of rows, or let further rows join those that were fitted before.
 
-        The first batch decides on basis and width, and is best a draw of all rows. The network is
-        then the same as if the rows of all batches had been fitted at once with this basis and
-        width.
+        The first batch decides on parameters, basis and width, and is best a draw of all rows. The
+        network is then the same as if the rows of all batches had been fitted at once with this
+        basis and width; ``class_weight="balanced"`` keeps the weights that the first batch gave.
 
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. The first batch has rows of all classes.
+            As for `fit`. The first batch has rows of all classes. What follows arrays in memory is
+            in memory too.
         classes : array-like (K,), optional
             All classes there are. Only looked at with the first batch, which must have them.
 
         Raises
         ------
         ParameterError
-            If the network was fitted by `fit` without a `store`, which keeps no sums.
+            If the first rows were a dataset or dask array and there is no `store`, without which
+            their sums are not kept; if other rows follow arrays in memory.
         AlreadyAddedError
-            If a batch with exactly these rows was added before.
+            In a store, if a batch of exactly these rows was added before. In memory they count
+            once more, as scikit-learn has it.
+        RunMismatchError
+            If a copy of this network added rows to the same run in `store`.
         DataError
             If a label is none of `classes_`.
 
         Notes
         -----
-        Networks that began with arrays in memory keep the sums over rows, ``4 r (r + 1)`` bytes;
-        others are kept in `store`.
+        Networks that began with arrays in memory keep the sums over rows, ``4 r (r + 1)`` bytes,
+        and a second copy of the model; those of others are kept in `store`. `save` leaves the sums
+        out.
         """
         if hasattr(self, "classes_"):
             self._update(X, y, sample_weight, forget=False)
             return self
         if self.store is None and (isinstance(X, Dataset) or _is_lazy(X)):
             raise ParameterError("the sums of the rows have no place.", "Give store.")
-        self._fit(X, y, sample_weight, keep=True)
+        self.fit(X, y, sample_weight)
         missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
         if missing:
-            del self.classes_
+            for name in [name for name in vars(self) if name.endswith("_")]:
+                delattr(self, name)
             raise DataError(
                 f"the first batch has no row of the class {missing[0]!r}.",
                 "Begin with a batch that has rows of every class.",
@@ -278,17 +305,6 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         self._update(X, y, sample_weight, forget=True)
-        return self
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any, *, keep: bool) -> Self:
-        self._run_location = None
-        if isinstance(X, Dataset):
-            _check_nothing_beside(y, sample_weight)
-            self._fit_dataset(X)
-        elif _is_lazy(X):
-            self._fit_lazy(X, y, sample_weight)
-        else:
-            self._fit_arrays(X, y, sample_weight, keep=keep)
         return self
 
     def predict(self, X: Any) -> Any:
@@ -355,9 +371,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return what is fitted, taken once: a generator or a random state gives other values."""
         return Settings(self._params())
 
-    def _fit_arrays(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, keep: bool
-    ) -> None:
+    def _fit_arrays(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
         table = self._weighted(rows, labels, sample_weight)
@@ -368,11 +382,9 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._take_run(run, classes, None if names is None else tuple(names))
         if table.numbers is not None:
             self._number_rows(table.numbers, len(rows))
-        if keep:
-            # Nothing that is as long as the rows.
-            for stage in ("neighbors", "confidence"):
-                run.drop(stage)
-            self._run_location = run.location
+        for stage in _NOT_FOR_UPDATES:
+            run.drop(stage)
+        self._own_run, self._fitted_run = _OwnRun(run.location, 0), None
 
     def _weighted(
         self, rows: NDArray[Any], labels: NDArray[Any], sample_weight: ArrayLike | None
@@ -385,30 +397,53 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _Table(rows[kept], labels[kept], weights[kept], kept)
 
     def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
-        location = getattr(self, "_run_location", None)
-        if location is None:
-            raise ParameterError(
-                "the sums over the rows were not kept.",
-                "Begin with partial_fit instead of fit, or give store.",
+        location, version = own = self._updatable_run()
+        if len(versions_of(Run.open(location).attributes)) != version:
+            raise RunMismatchError(
+                f"a copy of this network has changed {location} since.", "Fit it again."
             )
         with self._batch(X, y, sample_weight, location) as dataset:
             if isinstance(location, MemoryStore):
-                update_run(location, dataset, InlineEngine(), forget=forget)
+                update_run(location, dataset, InlineEngine(), forget=forget, again=True)
+                # Nobody else reads it.
+                for place in ("moments", version_name(version)):
+                    Run.open(location).drop(place)
             else:
                 with _active_engine(dataset) as engine:
                     update_run(location, dataset, engine, forget=forget)
+        self._own_run = own._replace(version=version + 1)
         names = getattr(self, "feature_names_in_", None)
         model = Model.load(location)
         names = None if names is None else tuple(names)
         self._take_model(replace(model, classes=self.classes_, feature_names=names))
 
+    def _updatable_run(self) -> "_OwnRun":
+        """Return a run that belongs to this network alone; made at the first update in a store."""
+        if (own := getattr(self, "_own_run", None)) is not None:
+            return own
+        if (fitted := getattr(self, "_fitted_run", None)) is None or self.store is None:
+            raise ParameterError("the sums over the rows were not kept.", "Fit with a store.")
+        location = join(self.store, f"updated-{uuid.uuid4().hex}")
+        branch_run(fitted, location)
+        merge_version(location, fitted, InlineEngine(), of_fit=True)
+        self._own_run = _OwnRun(location, 1)
+        return self._own_run
+
     @contextmanager
     def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
         """Give rows as a dataset for the run at `location`."""
+        lazy = isinstance(X, Dataset) or _is_lazy(X)
+        if lazy and isinstance(location, MemoryStore):
+            raise ParameterError(
+                f"the first rows were in memory, these are a {type(X).__name__}.",
+                "Give arrays in memory, or begin with a Dataset or dask array and a store.",
+            )
+        if lazy:
+            self._check_class_weight()
         if isinstance(X, Dataset):
             _check_nothing_beside(y, sample_weight)
             yield X
-        elif _is_lazy(X):
+        elif lazy:
             weights = None if sample_weight is None else _to_dask(sample_weight)
             with self._workplace() as directory:
                 place = join(directory, f"batch-{uuid.uuid4().hex}")
@@ -507,8 +542,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with _active_engine(dataset) as engine:
             run = self._train(dataset, location, engine, settings)
         self._take_run(run, classes, dataset.feature_names)
-        if self.store is not None:
-            self._run_location = location
+        self._own_run = _OwnRun(location, 0) if place is None else None
+        self._fitted_run = None if self.store is None else location
 
     @contextmanager
     def _workplace(self) -> Iterator[Location]:
@@ -519,7 +554,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             yield directory
 
     def _take_run(self, run: Run, classes: NDArray[Any], names: tuple[str, ...] | None) -> None:
-        model = Model.load(run.location)
+        model = read_model(run, "")
         self._take_model(replace(model, classes=classes, feature_names=names))
         if "confidence" in run.stages:
             self.confidence_ = run.read("confidence/values")

@@ -17,8 +17,8 @@ def content_of_rows(
 ) -> int:
     """Return the sum of the hashes of rows with their labels and weights, modulo 2**64.
 
-    Of equal rows in another order, or of another type that holds the same values, it is the same;
-    sums of blocks add up to that of all rows.
+    Of equal rows in another order, or of another type that holds the same values, it is the same,
+    and weights of 1 are as none; sums of blocks add up to that of all rows.
 
     Parameters
     ----------
@@ -37,9 +37,11 @@ def content_of_rows(
     True
     """
     hashes = hash_values(X)
-    for column in (None if y is None else _label_words(y), weights):
-        if column is not None:
-            hashes = splitmix(hashes ^ splitmix(column.view(np.uint64)))
+    if y is not None:
+        hashes = splitmix(hashes ^ splitmix(_label_words(y).view(np.uint64)))
+    if weights is not None:
+        weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
+        hashes = np.where(weights == 1.0, hashes, weighted)
     return int(hashes.sum(dtype=np.uint64))
 
 

@@ -42,6 +42,13 @@ class NewRowSums:
     squared_residuals: float = 0.0
     squared_scores: float = 0.0
 
+    @property
+    def fitting_error(self) -> float | None:
+        """Eps of the rows, None if all their scores are 0."""
+        if not self.squared_scores:
+            return None
+        return 1.0 + self.squared_residuals / self.squared_scores
+
     @classmethod
     def from_block(
         cls,
@@ -87,7 +94,8 @@ class Drift:
     confidence, confidence_before : float
         Mean score of a row's own label: of the new rows, and of those before.
     fitting_error, fitting_error_before : float
-        eps of the same (hu-nrbfn, Definition 7).
+        eps of the same (hu-nrbfn, Definition 7). None where all scores of the new rows are 0, as
+        far rows have them without normalized features.
     far_share : float or None
         New rows that are farther from the basis than 99 % of the rows it was chosen from. None
         where that distance is not known.
@@ -96,7 +104,7 @@ class Drift:
     error_rate: float
     confidence: float
     confidence_before: float
-    fitting_error: float
+    fitting_error: float | None
     fitting_error_before: float
     far_share: float | None
 
@@ -114,7 +122,7 @@ class Drift:
             error_rate=sums.wrong_weight / sums.weight,
             confidence=sums.own_score / sums.weight,
             confidence_before=confidence_before,
-            fitting_error=1.0 + sums.squared_residuals / sums.squared_scores,
+            fitting_error=sums.fitting_error,
             fitting_error_before=fitting_error_before,
             far_share=sums.n_far / sums.n_rows if far_is_known else None,
         )

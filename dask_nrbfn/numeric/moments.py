@@ -164,8 +164,12 @@ class MomentSums:
         return Moments(packed, self._cross.copy(), self._class_weights.copy())
 
 
-def check_moments(moments: Moments, total_weight: float, *, normalized: bool = True) -> None:
+def check_moments(
+    moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
+) -> None:
     """Raise DamagedDataError unless the class weights, gram and cross sum to `total_weight`.
+
+    Rounding is that of `total_weight`, or of a larger weight that some of it was taken away from.
 
     The activations of every row sum to 1, so sums that miss or repeat rows show here. Those of
     activations that are not normalized sum to nothing known; then only the weights are checked.
@@ -176,7 +180,7 @@ def check_moments(moments: Moments, total_weight: float, *, normalized: bool = T
             2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum()),
             float(moments.cross.sum()),
         ]
-    if not np.allclose(sums, total_weight, rtol=1e-9, atol=0.0):
+    if not np.allclose(sums, total_weight, rtol=1e-9, atol=1e-9 * largest):
         found = " and ".join(f"{value:.10g}" for value in sums)
         raise DamagedDataError(
             f"moments of {total_weight:.10g} rows sum to {found}.",

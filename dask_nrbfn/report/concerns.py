@@ -36,6 +36,7 @@ class Concern:
 def find_concerns(finished: FinishedRun, evaluation: Evaluation | None = None) -> list[Concern]:
     """Return what is worth a look, the gravest first."""
     checks: tuple[Callable[[FinishedRun], Iterator[Concern]], ...] = (
+        _versions,
         _guessing,
         _recall,
         _fitting_error,
@@ -47,6 +48,16 @@ def find_concerns(finished: FinishedRun, evaluation: Evaluation | None = None) -
     )
     found = [concern for check in checks for concern in check(finished)]
     return found + ([] if evaluation is None else list(_unknown_labels(evaluation)))
+
+
+def _versions(finished: FinishedRun) -> Iterator[Concern]:
+    if not finished.versions:
+        return
+    remedy = "The figures of the run are those of the fit, an evaluation is of the latest version."
+    yield Concern(f"{plural(len(finished.versions), 'update')} came after the fit.", remedy)
+    if finished.versions[-1]["refresh_due"]:
+        reasons = {reason: None for each in finished.versions for reason in each["reasons"]}
+        yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 
 
 def _guessing(finished: FinishedRun) -> Iterator[Concern]:

@@ -8,6 +8,7 @@ from dask.utils import format_bytes
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.stages.predict import Evaluation
+from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
 
@@ -25,6 +26,7 @@ def run_facts(finished: FinishedRun, evaluation: Evaluation | None = None) -> li
         *_data_facts(finished),
         *_neighbor_facts(finished),
         *_network_facts(finished),
+        *_version_facts(finished),
         *_accuracy_facts(finished),
         *([] if evaluation is None else _evaluation_facts(evaluation)),
         *_cost_facts(finished),
@@ -35,7 +37,7 @@ def _data_facts(finished: FinishedRun) -> list[Fact]:
     attributes = finished.attributes
     return [
         Fact("run", str(finished.run.location)),
-        Fact("dataset", str(attributes["dataset"])),
+        Fact("dataset", ", ".join(member["dataset"] for member in attributes["members"])),
         Fact(
             "rows",
             f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
@@ -103,6 +105,20 @@ def _network_facts(finished: FinishedRun) -> list[Fact]:
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
         *_spectrum_facts(finished),
+    ]
+
+
+def _version_facts(finished: FinishedRun) -> list[Fact]:
+    """Return what became of the fit, which all other figures are of."""
+    if not finished.versions:
+        return []
+    latest = finished.versions[-1]
+    return [
+        Fact(
+            "latest version",
+            f"{latest['version']}, {plural(n_rows_held(finished.attributes), 'row')}: "
+            f"eps {number(latest['fitting_error'])}, gamma {number(latest['spectral_risk'])}",
+        )
     ]
 
 

@@ -13,6 +13,7 @@ from dask_nrbfn.stages.sequence import stage_names
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import versions_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,11 @@ class FinishedRun:
             If it is not finished.
         """
         attributes = run.attributes
+        if attributes.get("branch_of"):
+            raise MissingDataError(
+                f"the run {run.location} is a branch, which was not fitted.",
+                "Report on the run that it is merged into.",
+            )
         stages = attributes["stages"]
         names = stage_names(run.asked, run.tuning)
         missing = [name for name in names if name not in stages]
@@ -59,6 +65,11 @@ class FinishedRun:
         ordered = {name: stages[name] for name in names}
         labels = [str(label) or "(empty)" for label in run.read("model/classes").tolist()]
         return cls(run, attributes, ordered, run.params, labels)
+
+    @property
+    def versions(self) -> list[dict[str, Any]]:
+        """Records of the versions after the fit."""
+        return versions_of(self.attributes)
 
     @property
     def tuning(self) -> TuneParams | None:

@@ -33,7 +33,7 @@ from dask_nrbfn.storage.group import (
     read_rows,
     replacing_group,
 )
-from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.model import Model, PinnedModel
 
 # Tasks per worker: enough that a slow worker does not hold up the rest.
 _TASKS_PER_WORKER = 4
@@ -105,7 +105,8 @@ def predict_dataset(
     ExistsError
         If something is at `out`.
     """
-    opened = Model.load(model)
+    pinned = PinnedModel.at(model)
+    opened = pinned.load()
     _check_prediction(opened, dataset, engine)
     suffix = Path(str(out)).suffix.lower()
     if suffix in _OTHER_TABLES:
@@ -113,7 +114,7 @@ def predict_dataset(
             f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
         )
     if suffix not in (".csv", ".parquet"):
-        _predict_to_zarr(model, opened.classes, dataset, out, engine, overwrite=overwrite)
+        _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
         return
     if "://" in str(out):
         raise ParameterError(f"{out} is not a local file.", f"Write {suffix} to a local path.")
@@ -123,7 +124,7 @@ def predict_dataset(
             f"{out} exists.", "Give another path; a file, not a directory, can be overwritten."
         )
     scratch = target.with_name(f".{target.name}.{os.getpid()}.zarr")
-    _predict_to_zarr(model, opened.classes, dataset, scratch, engine, overwrite=True)
+    _predict_to_zarr(pinned, opened.classes, dataset, scratch, engine, overwrite=True)
     try:
         _export(scratch, target, suffix)
     finally:
@@ -140,7 +141,8 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
     DataError
         If the dataset has no labels, or other columns than the training rows.
     """
-    opened = Model.load(model)
+    pinned = PinnedModel.at(model)
+    opened = pinned.load()
     _check_prediction(opened, dataset, engine)
     if dataset.y is None:
         raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
@@ -151,8 +153,7 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
     arguments = [
-        (normalize(model), dataset.location, start, stop)
-        for start, stop in _task_spans(dataset, engine)
+        (*pinned, dataset.location, start, stop) for start, stop in _task_spans(dataset, engine)
     ]
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusion = np.sum([confusion for confusion, _ in counts], axis=0)
@@ -185,7 +186,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
 
 
 def _predict_to_zarr(
-    model: Location,
+    pinned: PinnedModel,
     classes: NDArray[Any],
     dataset: Dataset,
     out: Location,
@@ -208,7 +209,7 @@ def _predict_to_zarr(
                 compress=True,
             )
         arguments = [
-            (normalize(model), dataset.location, group, start, stop)
+            (*pinned, dataset.location, group, start, stop)
             for start, stop in _task_spans(dataset, engine)
         ]
         run_tasks(engine, _write_scores, arguments, label="predict")
@@ -235,9 +236,15 @@ def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Ite
 
 
 def _write_scores(
-    model_location: Location, dataset_location: Location, group: zarr.Group, start: int, stop: int
+    model_location: Location,
+    checksum: str,
+    dataset_location: Location,
+    group: zarr.Group,
+    start: int,
+    stop: int,
 ) -> None:
-    model, dataset = Model.load(model_location), Dataset.open(dataset_location)
+    model = PinnedModel(model_location, checksum).load()
+    dataset = Dataset.open(dataset_location)
     scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
     written_labels, written_scores = get_array(group, "labels"), get_array(group, "scores")
     for scores in regroup(scores_of_blocks, dataset.chunk_rows):
@@ -249,10 +256,11 @@ def _write_scores(
 
 
 def _count(
-    model_location: Location, dataset_location: Location, start: int, stop: int
+    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
 ) -> tuple[NDArray[np.int64], float]:
     """Return the confusion (K, K) and the sum of log losses of the rows whose class is known."""
-    model, dataset = Model.load(model_location), Dataset.open(dataset_location)
+    model = PinnedModel(model_location, checksum).load()
+    dataset = Dataset.open(dataset_location)
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     code_in_model = np.array([own.get(label, -1) for label in dataset.classes.tolist()])
     n_classes = len(own)

@@ -11,11 +11,12 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     ParameterError,
+    RunMismatchError,
     WorseModelError,
 )
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_source
 from dask_nrbfn.stages.update import Judge
 from dask_nrbfn.storage.dataset import Dataset
@@ -28,6 +29,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run, member_of
 from dask_nrbfn.storage.versions import members_by_content, members_held
 
@@ -40,6 +42,7 @@ def refresh_run(
     engine: Engine,
     *,
     judge: Judge | None = None,
+    min_recall: float = MIN_RECALL,
 ) -> Run:
     """Fit a run anew with its own parameters, and put the new run in its place.
 
@@ -52,6 +55,8 @@ def refresh_run(
     engine : Engine
     judge : Judge, optional
         Must accept the new model.
+    min_recall : float
+        As for `fit_dataset`.
 
     Returns
     -------
@@ -61,7 +66,8 @@ def refresh_run(
     Raises
     ------
     MissingDataError, DataError
-        If no datasets are given and those of the run are not there, or have changed.
+        If no datasets are given and those of the run are not there, or have changed; if two of
+        them have the same rows.
     ParameterError
         If the basis of the run was given, or it is in the memory of this process.
     WorseModelError
@@ -73,6 +79,10 @@ def refresh_run(
     with what was chosen. Several datasets are first written as one, beside the run, where the new
     run is made too; interrupted and started again it goes on there.
     """
+    building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
+    if not exists(location):
+        _put_in_place(building, location)
+    Model.load(location)
     with locked_run(location) as check_still_locked:
         old = Run.open(location)
         if old.params.basis_is_given:
@@ -80,9 +90,13 @@ def refresh_run(
                 f"the basis of {location} was given.", "Fit a new run with another basis."
             )
         rows = list(datasets) or _rows_held(old)
-        building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
-        _fit(old, dataset, building, engine)
+        try:
+            _fit(old, dataset, building, engine, min_recall)
+        except RunMismatchError as error:
+            logger.warning("%s What was begun is of other rows: it begins anew.", error.problem)
+            remove_group(building)
+            _fit(old, dataset, building, engine, min_recall)
         new = Run.open(building)
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
@@ -102,11 +116,21 @@ def refresh_run(
     return Run.open(location)
 
 
-def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine) -> None:
+def _put_in_place(building: Location, location: Location) -> None:
+    """Finish a refresh that was killed between moving the old run away and the new one there."""
+    try:
+        finished = "refresh" in Run.open(building).attributes
+    except NRBFNError:
+        finished = False
+    if finished:
+        replace_group(building, location)
+
+
+def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:
     if old.tuning is not None and old.tuning.validation is None:
-        tune_dataset(dataset, building, old.asked, old.tuning, engine)
+        tune_dataset(dataset, building, old.asked, old.tuning, engine, min_recall=min_recall)
     else:
-        fit_dataset(dataset, building, old.params, engine)
+        fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
 
 
 def _rows_held(run: Run) -> list[Dataset]:
@@ -159,6 +183,8 @@ class _Joined:
 
     def __init__(self, datasets: list[Dataset]) -> None:
         first = datasets[0]
+        if len({dataset.content for dataset in datasets}) < len(datasets):
+            raise DataError("two of the datasets have the same rows.", "Give each once.")
         for other in datasets[1:]:
             same = first.n_features == other.n_features and (
                 first.feature_names == other.feature_names

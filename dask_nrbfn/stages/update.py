@@ -6,6 +6,7 @@ anew. No row that the run holds is read again.
 
 import logging
 import math
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -15,15 +16,18 @@ from operator import add
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import (
     AlreadyAddedError,
+    DamagedDataError,
     DamagedResultError,
     DataError,
     MissingDataError,
+    ParameterError,
     RunMismatchError,
     WorseModelError,
 )
@@ -50,21 +54,25 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     mark_complete,
+    normalize,
     open_group,
     replacing_group,
     write_array,
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.model import Model, read_template
+from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import PartLayout, Run, member_of
 from dask_nrbfn.storage.versions import (
     ADD,
     FORGET,
     MERGE,
+    latest_place,
     members_by_content,
     members_held,
+    model_name,
     n_rows_held,
+    sums_name,
     version_name,
     versions_of,
 )
@@ -76,6 +84,9 @@ _PARTS = "update-"
 
 # Rounding leaves this much of what was taken away.
 _LEFT_OVER = 1e-9
+
+# With less than this share left, the sums of what is left are not known to three digits.
+_LEAST_LEFT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,7 @@ def update_run(
     engine: Engine,
     *,
     forget: bool = False,
+    again: bool = False,
     judge: Judge | None = None,
 ) -> dict[str, Any]:
     """Add the rows of a dataset to a run, or take them away, and make the new version its latest.
@@ -130,6 +142,8 @@ def update_run(
     engine : Engine
     forget : bool
         Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
+    again : bool
+        Add rows that the run holds once more, instead of refusing them.
     judge : Judge, optional
 
     Returns
@@ -159,16 +173,18 @@ def update_run(
     -----
     Interrupted and started again on the same rows it finds its finished parts.
     """
-    with _locked_version(location, FORGET if forget else ADD) as draft:
-        model = read_latest_model(draft.run)
-        codes = _check_rows(draft, dataset, model)
+    action = FORGET if forget else ADD
+    with _locked_version(location, action, judge) as draft:
+        if (record := _finished_before(draft.run, action, dataset)) is not None:
+            return record
+        model = read_model(draft.run, draft.base)
+        codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
-        stage = f"{_PARTS}{draft.version}-{draft.action}-{dataset.fingerprint}"
+        stage = _stage_of(draft.version, action, dataset)
         spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
-        with watched_stage(engine, draft.action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
-            figures = _sum_and_solve(
-                draft, dataset, engine, stage, [(codes, start, stop) for start, stop in spans]
-            )
+        units = [(draft.base, codes, start, stop) for start, stop in spans]
+        with watched_stage(engine, action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
+            figures = _sum_and_solve(draft, dataset, engine, stage, units)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
@@ -197,21 +213,40 @@ def merge_runs(
     AlreadyAddedError
         If both hold the same rows.
     """
-    with _locked_version(location, MERGE) as draft:
+    return merge_version(location, other, engine, judge=judge)
+
+
+def merge_version(
+    location: Location,
+    other: Location,
+    engine: Engine,
+    *,
+    judge: Judge | None = None,
+    of_fit: bool = False,
+) -> dict[str, Any]:
+    """Add the rows of the latest version of another run, or those that it was fitted on."""
+    with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
-        _check_mergeable(run, added)
-        held, further = members_held(run.attributes), members_held(added.attributes)
+        # Read once: rows may join the other run meanwhile.
+        attributes = added.attributes
+        if of_fit:
+            attributes["versions"] = []
+        place = latest_place(attributes)
+        if place is None:
+            raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
+        _check_mergeable(draft, added, place)
+        held, further = members_held(run.attributes), members_held(attributes)
         both = [content for content in further if held[content] > 0 and further[content] > 0]
-        known = members_by_content(added.attributes)
+        known = members_by_content(attributes)
         if both:
             raise AlreadyAddedError(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
                 "Merge runs of distinct rows, or forget them in one.",
             )
-        held_bytes = _checked_bytes(draft, read_latest_model(run), None, engine)
-        n_rows = n_rows_held(added.attributes)
+        held_bytes = _checked_bytes(draft, read_model(run, draft.base), None, engine)
+        n_rows = n_rows_held(attributes)
         with watched_stage(engine, MERGE, n_rows=n_rows, expected_bytes=held_bytes):
-            figures = _solve(draft, engine, _combine_runs, (added.location,))
+            figures = _solve(draft, engine, _combine_runs, (added.location, place, n_rows))
         members = [
             {**known[content], "times": times} for content, times in further.items() if times
         ]
@@ -243,42 +278,33 @@ def branch_run(location: Location, target: Location) -> Run:
     return Run.open(target)
 
 
-def read_latest_model(run: Run) -> Model:
-    """Return the latest model of a run; of a branch without rows one whose weights are all 0."""
-    if _is_bare_branch(run):
-        return read_template(open_group(run.location, kind="run"))
-    return Model.load(run.location)
+def read_model(run: Run, place: str | None) -> Model:
+    """Return the model of a version; of a branch without rows one whose weights are all 0."""
+    return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
 def read_latest_moments(run: Run) -> Moments:
     """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
-    n_versions = len(versions_of(run.attributes))
-    if n_versions:
-        return read_sums(run, version_name(n_versions))
-    if _is_bare_branch(run):
-        model = read_latest_model(run)
+    return _read_moments(run, latest_place(run.attributes))
+
+
+def _read_moments(run: Run, place: str | None) -> Moments:
+    if place is None:
+        model = read_model(run, None)
         return Moments.zeros(len(model.basis), len(model.classes))
-    return read_sums(run, "moments")
-
-
-def _is_bare_branch(run: Run) -> bool:
-    attributes = run.attributes
-    return bool(attributes.get("branch_of")) and not versions_of(attributes)
+    return read_sums(run, sums_name(place))
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """The next version of a run, which nobody sees until it is finished."""
+    """The next version of a run, made of the one at `base`; nobody sees it until it is finished."""
 
     run: Run
     action: str
     version: int
+    base: str | None
     started: datetime
     check_still_locked: Callable[[], None]
-
-    @property
-    def name(self) -> str:
-        return version_name(self.version)
 
     def finish(
         self,
@@ -291,16 +317,17 @@ class _Draft:
         taken = {"peak_bytes": engine.peak_bytes, "predicted_bytes": engine.expected_bytes}
         error_rate = None
         if judge is not None:
-            model = join(self.run.location, f"{self.name}/model")
+            model = join(self.run.location, model_name(figures["place"]))
             error_rate = judge.error_rate(model, engine)
         reasons = [*figures["reasons"], *_grown(self.run, figures["n_rows"], self.action)]
+        due_before = any(record["refresh_due"] for record in versions_of(self.run.attributes)[-1:])
         record = {
             "version": self.version,
             "action": self.action,
             "members": members,
             **figures,
             "reasons": reasons,
-            "refresh_due": bool(reasons),
+            "refresh_due": due_before or bool(reasons),
             "error_rate": error_rate,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": round((datetime.now(UTC) - self.started).total_seconds(), 3),
@@ -308,8 +335,9 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record)
-        # Who opened the version before may still read it.
-        self.run.drop(version_name(self.version - 2))
+        # Who opened the version before may still read it. One more may be left of a killed job.
+        for version in (self.version - 2, self.version - 3):
+            self.run.drop(version_name(version))
         logger.info(
             "%s: %d rows, version %d, fitting error %.4f",
             self.action,
@@ -323,34 +351,63 @@ class _Draft:
 
 
 @contextmanager
-def _locked_version(location: Location, action: str) -> Iterator[_Draft]:
+def _locked_version(location: Location, action: str, judge: Judge | None) -> Iterator[_Draft]:
+    if judge is not None and isinstance(normalize(location), zarr.abc.store.Store):
+        raise ParameterError(
+            f"{location} is a store object, whose models cannot be judged before they are taken.",
+            "Give a run at a path or URL, or no judge.",
+        )
+    Run.open(location)
     with locked_run(location) as check_still_locked:
         run = Run.open(location)
-        version = len(versions_of(run.attributes)) + 1
-        draft = _Draft(run, action, version, datetime.now(UTC), check_still_locked)
-        read_latest_model(run)
-        run.drop(draft.name)
+        attributes = run.attributes
+        version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
+        draft = _Draft(run, action, version, base, datetime.now(UTC), check_still_locked)
+        read_model(run, base)
+        run.drop(version_name(version))
         try:
             yield draft
         except WorseModelError:
-            run.drop(draft.name)
-            run.drop_groups(_PARTS)
+            run.drop(version_name(version))
+            _clean_up(run)
             raise
+        _clean_up(run)
+
+
+def _clean_up(run: Run) -> None:
+    """Drop the moments of new rows that are in a version by now, or in none."""
+    try:
         run.drop_groups(_PARTS)
+    except DamagedDataError as error:
+        logger.warning("%s Parts of updates are left in the run.", error.problem)
 
 
-def _check_rows(draft: _Draft, dataset: Dataset, model: Model) -> list[int]:
+def _stage_of(version: int, action: str, dataset: Dataset) -> str:
+    return f"{_PARTS}{version}-{action}-{dataset.fingerprint}"
+
+
+def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
+    """Return the latest version if a job that made it of these rows was killed right after."""
+    records = versions_of(run.attributes)
+    if records and run.has(_stage_of(len(records), action, dataset)):
+        return records[-1]
+    return None
+
+
+def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int]:
     """Return the code in the model of each class of a dataset whose rows may be taken."""
     check_same_columns(model, dataset)
     if dataset.y is None:
         raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
-    held = members_held(draft.run.attributes)[dataset.content]
-    if draft.action == ADD and held > 0:
+    attributes = draft.run.attributes
+    held = members_held(attributes)[dataset.content]
+    known = dataset.content in members_by_content(attributes)
+    if draft.action == ADD and held > 0 and not again:
         raise AlreadyAddedError(
             f"the run {draft.run.location} holds the rows of {dataset.location} already.",
             "Add each row once; forget takes rows away.",
         )
-    if draft.action == FORGET and held < 0:
+    if draft.action == FORGET and (held < 0 or (known and held == 0)):
         raise DataError(
             f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
@@ -375,9 +432,9 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
 
 
 def _update_part(
-    run: Run, dataset: Dataset, codes_in_model: list[int], start: int, stop: int
+    run: Run, dataset: Dataset, base: str | None, codes_in_model: list[int], start: int, stop: int
 ) -> PartResult:
-    model, threads = read_latest_model(run), blas_threads()
+    model, threads = read_model(run, base), blas_threads()
     n_basis, n_classes = len(model.basis), len(model.classes)
     size = block_rows(n_basis)
     width = run.stages["width"]
@@ -430,25 +487,34 @@ def _sum_and_solve(
             draft.run.forget(stage, error.parts)
 
 
-_Combine = Callable[..., tuple[Moments, dict[str, Any]]]
+_Combine = Callable[..., dict[str, Any]]
 
 
 def _solve(
     draft: _Draft, engine: Engine, combine: _Combine, arguments: tuple[Any, ...]
 ) -> dict[str, Any]:
-    task = [(draft.run.location, draft.name, combine, arguments)]
+    name = version_name(draft.version)
+    task = [(draft.run.location, draft.base, name, combine, arguments)]
     (figures,) = run_tasks(engine, _solve_version, task, label=draft.action)
     return dict(figures)
 
 
 def _solve_version(
-    run_location: Location, name: str, combine: _Combine, arguments: tuple[Any, ...]
+    run_location: Location,
+    base: str | None,
+    name: str,
+    combine: _Combine,
+    arguments: tuple[Any, ...],
 ) -> dict[str, Any]:
-    """Store the moments and the model of a version; return its figures."""
-    run = Run.open(run_location)
-    model = read_latest_model(run)
-    moments, figures = combine(run, model, *arguments)
-    write_sums(run, name, moments)
+    """Store the moments and the model of a version made of that at `base`; return its figures.
+
+    dask may run a task twice at the same time, so every attempt has a place of its own.
+    """
+    run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
+    model = read_model(run, base)
+    moments = _read_moments(run, base)
+    figures = combine(run, model, moments, *arguments)
+    write_sums(run, place, moments)
     alpha = model.params.alpha
     gram, weight = moments.gram(), moments.total_weight
     weights = solve_weights(gram, moments.cross, alpha=alpha)
@@ -459,14 +525,19 @@ def _solve_version(
         fitting_error=risk.fitting_error,
         spectral_risk=risk.spectral_risk,
     )
-    solved.write(run.group(f"{name}/model"))
-    return {**figures, "weight": weight, "alpha": alpha, **asdict(risk)}
+    solved.write(run.group(model_name(place)))
+    return {**figures, "place": place, "weight": weight, "alpha": alpha, **asdict(risk)}
 
 
 def _combine_parts(
-    run: Run, model: Model, stage: str, records: list[dict[str, Any]], forget: bool
-) -> tuple[Moments, dict[str, Any]]:
-    moments = read_latest_moments(run)
+    run: Run,
+    model: Model,
+    moments: Moments,
+    stage: str,
+    records: list[dict[str, Any]],
+    forget: bool,
+) -> dict[str, Any]:
+    """Add the parts to the moments, or take them away, in place."""
     before = moments.total_weight
     drift = _drift(run, model, moments, records) if before and not forget else None
     combine = moments.subtract_in_place if forget else moments.add_in_place
@@ -476,11 +547,12 @@ def _combine_parts(
     if forget:
         _check_left(moments, before)
     expected = before - seen.weight if forget else before + seen.weight
-    check_moments(moments, expected, normalized=model.params.features == "normalized")
+    normalized = model.params.features == "normalized"
+    check_moments(moments, expected, normalized=normalized, largest=before)
     reasons = [] if drift is None else drift.reasons()
     if forget and seen.n_basis_rows:
         reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]
-    return moments, {
+    return {
         "n_rows": seen.n_rows,
         "n_basis_rows": seen.n_basis_rows,
         "drift": None if drift is None else asdict(drift),
@@ -488,13 +560,15 @@ def _combine_parts(
     }
 
 
-def _combine_runs(run: Run, model: Model, other: Location) -> tuple[Moments, dict[str, Any]]:
-    added = Run.open(other)
-    moments, further = read_latest_moments(run), read_latest_moments(added)
+def _combine_runs(
+    run: Run, model: Model, moments: Moments, other: Location, place: str, n_rows: int
+) -> dict[str, Any]:
+    """Add the moments of a version of another run, in place."""
+    further = _read_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments.add_in_place(further)
     check_moments(moments, expected, normalized=model.params.features == "normalized")
-    return moments, {"n_rows": n_rows_held(added.attributes), "drift": None, "reasons": []}
+    return {"n_rows": n_rows, "drift": None, "reasons": []}
 
 
 def _seen(records: list[dict[str, Any]]) -> NewRowSums:
@@ -514,9 +588,12 @@ def _drift(run: Run, model: Model, before: Moments, records: list[dict[str, Any]
 
 
 def _check_left(moments: Moments, weight_before: float) -> None:
-    """Raise DataError if more was taken away than there was."""
-    if moments.total_weight <= _LEFT_OVER * weight_before:
-        raise DataError("no row would be left.", "Forget some of the rows only.")
+    """Raise DataError if more was taken away than there was, or all but rounding."""
+    if moments.total_weight <= _LEAST_LEFT * weight_before:
+        raise DataError(
+            "next to nothing would be left, and that drowned in rounding.",
+            "Fit the rows that are left, or refresh with them.",
+        )
     diagonal, weights = moments.diagonal(), moments.class_weights
     negative = min(diagonal.min() / diagonal.max(), weights.min() / weights.max())
     if negative < -_LEFT_OVER:
@@ -536,12 +613,9 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
     return [f"the basis was chosen from {fitted} rows, and {later} were added since"]
 
 
-def _check_mergeable(run: Run, other: Run) -> None:
-    one, two = read_latest_model(run), read_latest_model(other)
-    if _is_bare_branch(other):
-        raise MissingDataError(
-            f"the run {other.location} has no rows yet.", "Add some with update."
-        )
+def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
+    run = draft.run
+    one, two = read_model(run, draft.base), read_model(other, place)
     same = {
         "basis": np.array_equal(one.basis, two.basis),
         "width": one.width == two.width,

@@ -12,8 +12,8 @@ from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import read_path_weights
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
-from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.group import Location, open_group, write_array
+from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -49,10 +49,13 @@ def _read_results(run_location: Location) -> None:
             run.read("confidence/values", start, stop)
     if run.tuning is not None:
         run.read("validation/confusion")
+    read_moments(run)
     try:
-        Model.load(run_location)
+        Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
+    # Those of later versions are not computed again.
+    Model.load(run_location)
 
 
 def _solve(run_location: Location) -> dict[str, float]:

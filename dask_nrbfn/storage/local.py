@@ -53,7 +53,7 @@ def replace_path(new: Path, target: Path) -> None:
     if not target.is_dir():
         os.replace(new, target)
         return
-    old = new.with_suffix(".replaced")
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
     os.rename(target, old)
     try:
         os.rename(new, target)

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
@@ -22,13 +22,15 @@ from dask_nrbfn.storage.group import (
     get_array,
     kind_of,
     mark_complete,
+    normalize,
     open_group,
     open_member,
     read_rows,
     replacing_group,
     write_array,
 )
-from dask_nrbfn.storage.versions import model_name
+from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]
 
@@ -227,17 +229,57 @@ def open_model_group(location: Location) -> zarr.Group:
     if kind_of(location, ("run", "model")) == "model":
         return open_group(location, kind="model")
     run = open_group(location, kind="run")
-    name = model_name(attributes_of(run))
-    if name is None:
+    place = latest_place(attributes_of(run))
+    if place is None:
         raise MissingDataError(f"the run {location} has no rows yet.", "Add some with update.")
-    model = open_member(run, name, kind="model")
+    return open_version(run, place)
+
+
+def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
+    """Open the group of the model of one version of a run; of a bare branch all weights are 0."""
+    model = open_member(run, model_name(place), kind="model")
     if model is None:
-        raise DamagedDataError(f"the run {location} has no model yet.", "Finish it with fit.")
+        what, remedy = ("no model yet", "Finish it with fit.")
+        if place:
+            what, remedy = (f"no model in {place}", "Refresh it, or restore it from a copy.")
+        raise DamagedDataError(f"the run {run.store_path} has {what}.", remedy)
     return model
 
 
-def read_template(run: zarr.Group) -> Model:
-    """Read the model that a branch begins with, whose weights are all 0."""
-    model = open_member(run, "model", kind="model")
-    assert model is not None
-    return Model.read(model)
+class PinnedModel(NamedTuple):
+    """Where a model is that tasks will read, and which one it is.
+
+    A run may get another one while they do.
+
+    Attributes
+    ----------
+    location : Location
+    checksum : str
+        Of the attributes of its group.
+    """
+
+    location: Location
+    checksum: str
+
+    @classmethod
+    def at(cls, location: Location) -> Self:
+        """Pin the model, or the latest one of a run, at `location`."""
+        group = open_model_group(location)
+        if not isinstance(normalize(location), zarr.abc.store.Store) and group.path:
+            location = join(location, group.path)
+        return cls(normalize(location), attributes_of(group)["checksum"])
+
+    def load(self) -> Model:
+        """Read it.
+
+        Raises
+        ------
+        DamagedDataError
+            If there is another model by now.
+        """
+        group = open_model_group(self.location)
+        if attributes_of(group)["checksum"] != self.checksum:
+            raise DamagedDataError(
+                f"the model {self.location} was replaced meanwhile.", "Start again."
+            )
+        return Model.read(group)

@@ -521,8 +521,16 @@ class Run:
             update_record(group, {"stages": stages})
 
     def drop_groups(self, prefix: str) -> None:
-        """Delete every group at the top of the run whose name begins with `prefix`."""
-        for name in [name for name in self._writable.group_keys() if name.startswith(prefix)]:
+        """Delete every group at the top of the run whose name begins with `prefix`.
+
+        Raises
+        ------
+        DamagedDataError
+            If the metadata of some group cannot be read.
+        """
+        with metadata_named(self.location):
+            names = [name for name in self._writable.group_keys() if name.startswith(prefix)]
+        for name in names:
             self._delete(name)
 
     def _delete(self, name: str) -> None:

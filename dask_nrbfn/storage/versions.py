@@ -12,7 +12,7 @@ ADD, FORGET, MERGE = "add", "forget", "merge"
 
 
 def version_name(version: int) -> str:
-    """Return the name of the group of a version after the fit."""
+    """Return the name of the group with all attempts at a version after the fit."""
     return f"versions/{version}"
 
 
@@ -22,12 +22,22 @@ def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return records
 
 
-def model_name(attributes: Mapping[str, Any]) -> str | None:
-    """Return the name of the latest model's group; None for a branch that has no rows yet."""
-    n_versions = len(versions_of(attributes))
-    if n_versions:
-        return f"{version_name(n_versions)}/model"
-    return None if attributes.get("branch_of") else "model"
+def latest_place(attributes: Mapping[str, Any]) -> str | None:
+    """Return the group of the latest version; "" for the fit, None for a branch without rows."""
+    records = versions_of(attributes)
+    if records:
+        return str(records[-1]["place"])
+    return None if attributes.get("branch_of") else ""
+
+
+def model_name(place: str | None) -> str:
+    """Return the name of the model's group of a version; of a bare branch what it begins with."""
+    return f"{place}/model" if place else "model"
+
+
+def sums_name(place: str) -> str:
+    """Return the name of the group of a version's sums over rows."""
+    return place or "moments"
 
 
 def members_held(attributes: Mapping[str, Any]) -> Counter[str]:

@@ -6,9 +6,15 @@ import dask.array as da
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV
-from dask_nrbfn.errors import AlreadyAddedError, DataError, ParameterError
+from dask_nrbfn.errors import (
+    AlreadyAddedError,
+    DataError,
+    ParameterError,
+    RunMismatchError,
+)
 from tests.tables import spirals, write_table
 
 X, Y = spirals(400)
@@ -79,9 +85,22 @@ def test_partial_fit__survives_pickling():
     )
 
 
-def test_partial_fit__a_batch_is_added_once():
+def test_partial_fit__in_memory_the_same_batch_counts_again():
     first, second, *_ = batches()
-    fitted = network().partial_fit(*first)
+    fitted = network().fit(*first).partial_fit(*second).partial_fit(*second)
+    rows, labels = (np.concatenate(parts) for parts in zip(first, second, strict=True))
+    weights = np.repeat([1.0, 2.0], len(first[0]))
+    np.testing.assert_allclose(
+        fitted.weights_, reference_weights(fitted, rows, labels, weights), rtol=1e-6, atol=1e-8
+    )
+    fitted.forget(*second).forget(*second)
+    with pytest.raises(DataError, match="has forgotten"):
+        fitted.forget(*second)
+
+
+def test_partial_fit__in_a_store_a_batch_is_added_once(tmp_path):
+    first, second, *_ = batches()
+    fitted = network(store=tmp_path).fit(*map(da.from_array, first))
     with pytest.raises(AlreadyAddedError):
         fitted.partial_fit(*first)
     fitted.partial_fit(*second)
@@ -89,12 +108,48 @@ def test_partial_fit__a_batch_is_added_once():
         fitted.partial_fit(second[0][::-1], second[1][::-1])
 
 
+def test_partial_fit__networks_in_a_store_do_not_share_their_rows(tmp_path):
+    first, second, third, _ = batches()
+    fitted = network(store=tmp_path).fit(*map(da.from_array, first))
+    early = pickle.loads(pickle.dumps(fitted))
+    weights = fitted.weights_
+    fitted.partial_fit(*second)
+    again = network(store=tmp_path).fit(*map(da.from_array, first))
+    np.testing.assert_array_equal(again.weights_, weights)
+    for other in (again, early):
+        other.partial_fit(*second)
+        np.testing.assert_allclose(other.weights_, fitted.weights_, rtol=1e-8, atol=1e-10)
+    copied = pickle.loads(pickle.dumps(fitted))
+    fitted.partial_fit(*third)
+    with pytest.raises(RunMismatchError, match="a copy of this network"):
+        copied.partial_fit(*third)
+
+
+def test_partial_fit__other_kinds_of_rows_do_not_follow_arrays(tmp_path):
+    first, second, *_ = batches(Y + 1)
+    fitted = network().partial_fit(*first)
+    for batch in (tuple(map(da.from_array, second)), (write_table(tmp_path / "rows", *second),)):
+        with pytest.raises(ParameterError, match="the first rows were in memory"):
+            fitted.partial_fit(*batch)
+
+
+def test_partial_fit__a_refused_fit_loses_nothing():
+    first, second, *_ = batches()
+    fitted = network().partial_fit(*first)
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.fit(np.full((5, 4), np.nan), np.arange(5))
+    fitted.partial_fit(*second)
+    with pytest.raises(DataError, match="no row of the class 9"):
+        network().partial_fit(*first, classes=[0, 1, 2, 9])
+    refused = network()
+    with pytest.raises(DataError):
+        refused.partial_fit(*first, classes=[9])
+    with pytest.raises(NotFittedError):
+        refused.predict(X)
+
+
 def test_partial_fit__what_it_refuses():
     first, second, *_ = batches()
-    with pytest.raises(DataError, match="no row of the class 7"):
-        network().partial_fit(*first, classes=[0, 1, 2, 7])
-    with pytest.raises(ParameterError, match="sums over the rows were not kept"):
-        network().fit(*first).partial_fit(*second)
     fitted = network().partial_fit(*first)
     with pytest.raises(DataError, match="label 3 is none of the classes"):
         fitted.partial_fit(second[0], second[1] + 1)
@@ -102,11 +157,12 @@ def test_partial_fit__what_it_refuses():
         fitted.partial_fit(second[0][:, :2], second[1])
     with pytest.raises(ParameterError, match="Give store"):
         network().partial_fit(da.from_array(X), da.from_array(Y))
-    weights = fitted.weights_
-    fitted.fit(*first)
-    with pytest.raises(ParameterError, match="sums over the rows were not kept"):
-        fitted.forget(*second)
-    np.testing.assert_array_equal(fitted.weights_, weights)
+    lazy = network().fit(*map(da.from_array, first))
+    weights = lazy.weights_
+    for update in (lazy.partial_fit, lazy.forget):
+        with pytest.raises(ParameterError, match="sums over the rows were not kept"):
+            update(*second)
+    np.testing.assert_array_equal(lazy.weights_, weights)
 
 
 def test_partial_fit__of_a_tuned_network():
@@ -144,7 +200,8 @@ def test_partial_fit__in_a_store(tmp_path):
     with pytest.raises(AlreadyAddedError):
         fitted.partial_fit(Dataset.open(tmp_path / "fourth"))
     fitted.forget(*fourth)
-    assert set((tmp_path / "store").iterdir()) == files
+    (own,) = set((tmp_path / "store").iterdir()) - files
+    assert own.name.startswith("updated-")
 
 
 def test_partial_fit__digits_in_batches_do_about_as_well_as_one_fit():

@@ -1,5 +1,8 @@
 """Refresh: a run fitted anew in the place of the old one, or the old one as it was."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -7,16 +10,19 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
+    DamagedDataError,
     DataError,
     MissingDataError,
     ParameterError,
+    RecallError,
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import run_table
 from dask_nrbfn.stages.describe import describe_run
 from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.refresh import refresh_run
-from dask_nrbfn.stages.update import Judge, update_run
+from dask_nrbfn.stages.update import Judge, branch_run, update_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model
@@ -186,3 +192,81 @@ def test_refresh_run__joined_rows_that_are_damaged_are_written_again(tmp_path, r
     (tmp_path / ".run.rows" / "zarr.json").write_text("{")
     refresh_run(run.location, [], InlineEngine())
     assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
+
+
+def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
+    with pytest.raises(StoppedError):
+        refresh_run(run.location, [], CountingEngine(4))
+    update_run(run.location, rows[2], InlineEngine())
+    refresh_run(run.location, [], InlineEngine())
+    assert Model.load(run.location).digest() == joined(tmp_path, rows).digest()
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("moment", ["between the renames", "while the old run is deleted"])
+def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, monkeypatch, moment):
+    def die(*_, **__):
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        if moment == "between the renames":
+            rename = os.rename
+
+            def rename_once(old, new):
+                patched.setattr(os, "rename", die)
+                rename(old, new)
+
+            patched.setattr(os, "rename", rename_once)
+        else:
+            rmtree = shutil.rmtree
+
+            def remove_or_die(path, **options):
+                (die if str(path).endswith(".replaced") else rmtree)(path, **options)
+
+            patched.setattr(shutil, "rmtree", remove_or_die)
+        with pytest.raises(StoppedError):
+            refresh_run(run.location, [], InlineEngine())
+    refreshed = refresh_run(run.location, [], InlineEngine())
+    assert refreshed.n_rows == 240
+    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
+
+
+def test_refresh_run__needs_a_model(tmp_path, run, rows):
+    with pytest.raises(StoppedError):
+        fit_dataset(rows[0], tmp_path / "half", PARAMS, CountingEngine(2))
+    with pytest.raises(DamagedDataError, match="has no model yet"):
+        refresh_run(tmp_path / "half", [], InlineEngine())
+    branch_run(run.location, tmp_path / "branch")
+    with pytest.raises(MissingDataError, match="has no rows yet"):
+        refresh_run(tmp_path / "branch", [], InlineEngine())
+    with pytest.raises(MissingDataError):
+        refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_refresh_run__counts_no_rows_twice(run, rows):
+    with pytest.raises(DataError, match="two of the datasets have the same rows"):
+        refresh_run(run.location, [rows[0], rows[0]], InlineEngine())
+
+
+def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path, rows):
+    params = FitParams(basis_size=20, n_partitions=8, overlap=1, alpha=1e-6)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine(), min_recall=0.0)
+    with pytest.raises(RecallError):
+        refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=1.0)
+    assert refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=0.0).n_rows == 120
+
+
+def test_report__says_that_updates_came_after_the_fit(tmp_path, run, rows):
+    text = run_table(run)
+    assert "latest version" in text
+    assert "240 rows: eps" in text
+    assert "1 update came after the fit" in text
+    refresh_run(run.location, [], InlineEngine())
+    text = run_table(Run.open(run.location))
+    assert "latest version" not in text
+    assert "rows-0" in text
+    assert "rows-1" in text
+    branch = branch_run(run.location, tmp_path / "branch")
+    with pytest.raises(MissingDataError, match="is a branch"):
+        run_table(branch)

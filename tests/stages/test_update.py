@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import zarr
 from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
@@ -15,14 +16,16 @@ from dask_nrbfn.errors import (
     ExistsError,
     MemoryBudgetError,
     MissingDataError,
+    ParameterError,
     RunBusyError,
     RunMismatchError,
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages import update as update_module
 from dask_nrbfn.stages.describe import describe_run
 from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.predict import evaluate_dataset
+from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.stages.update import (
     Judge,
     branch_run,
@@ -224,7 +227,7 @@ def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
     assert evaluate_dataset(run.location, rows[2], InlineEngine()).n_errors == scored.sum()
 
 
-@pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "other type"])
+@pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "weights of 1"])
 def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again):
     update(run, rows[1])
     for dataset in rows[:2]:
@@ -232,8 +235,14 @@ def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again)
         if again == "reordered":
             X, y = X[::-1], y[::-1]
         chunk_rows = 11 if again == "other chunks" else None
-        X = X.astype(np.float64 if again != "other type" else "f8")
-        repeated = write_table(tmp_path / "repeated", X, y, chunk_rows=chunk_rows, overwrite=True)
+        repeated = write_table(
+            tmp_path / "repeated",
+            X,
+            y,
+            weights=np.ones(len(X)) if again == "weights of 1" else None,
+            chunk_rows=chunk_rows,
+            overwrite=True,
+        )
         latest = Model.load(run.location).digest()
         with pytest.raises(AlreadyAddedError, match="holds the rows of"):
             update(run, repeated)
@@ -265,16 +274,175 @@ def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
 
 
 def test_update_run__cannot_forget_everything(run, rows):
-    with pytest.raises(DataError, match="no row would be left"):
+    with pytest.raises(DataError, match="next to nothing would be left"):
         update(run, rows[0], forget=True)
+    assert describe_run(run)["version"] == 0
+
+
+def test_update_run__forgets_rows_once(run, rows):
+    for forget in (False, True):
+        update(run, rows[1], forget=forget)
+    with pytest.raises(DataError, match="has forgotten the rows of"):
+        update(run, rows[1], forget=True)
+    assert describe_run(run)["version"] == 2
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
+    if forget:
+        update(run, rows[1])
+    expected = describe_run(run)["version"] + 1
+
+    def die(run):
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(update_module, "_clean_up", die)
+        with pytest.raises(StoppedError):
+            update(run, rows[1], forget=forget)
+    record = update(run, rows[1], forget=forget)
+    assert record["version"] == describe_run(run)["version"] == expected
+    assert_moments(run, *table_of(rows[: 2 - forget]))
+    with pytest.raises((AlreadyAddedError, DataError)):
+        update(run, rows[1], forget=forget)
+
+
+def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
+    class TwiceEngine(InlineEngine):
+        """Runs every task once more when it is done, as if its worker had been thought lost."""
+
+        def run(self, task, arguments, *, label):
+            results = super().run(task, arguments, label=label)
+            super().run(task, arguments, label=label)
+            return results
+
+    for dataset in rows[1:]:
+        update(run, dataset, TwiceEngine())
+    assert_moments(run, *table_of(rows))
+
+
+def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, run, rows):
+    class BusyEngine(CountingEngine):
+        def run(self, task, arguments, *, label):
+            first = super().run(task, arguments[:1], label=label)
+            update(run, rows[1])
+            return first + super().run(task, arguments[1:], label=label)
+
+    X, y = table_of(rows[2:3])
+    small = write_table(tmp_path / "small", X, y, chunk_rows=20)
+    predict_dataset(run.location, small, tmp_path / "before", InlineEngine())
+    predict_dataset(run.location, small, tmp_path / "meanwhile", BusyEngine())
+    predict_dataset(run.location, small, tmp_path / "after", InlineEngine())
+    before, meanwhile, after = (
+        zarr.open_group(tmp_path / name)["scores"][:] for name in ("before", "meanwhile", "after")
+    )
+    np.testing.assert_array_equal(meanwhile, before)
+    assert not np.array_equal(meanwhile, after)
+
+
+def test_update_run__a_model_replaced_meanwhile_is_not_mixed(tmp_path, run, rows):
+    class BusyEngine(CountingEngine):
+        def run(self, task, arguments, *, label):
+            first = super().run(task, arguments[:1], label=label)
+            Model.load(other.location).save(tmp_path / "model")
+            return first + super().run(task, arguments[1:], label=label)
+
+    other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
+    Model.load(run.location).save(tmp_path / "model")
+    X, y = table_of(rows[2:3])
+    small = write_table(tmp_path / "small", X, y, chunk_rows=20)
+    with pytest.raises(DamagedDataError, match="was replaced meanwhile"):
+        evaluate_dataset(tmp_path / "model", small, BusyEngine())
+
+
+def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
+    X, y = spirals(200)
+    weights = np.where(np.arange(200) == 7, 1e6, 1.0)
+    whole = write_table(tmp_path / "whole", X, y, weights=weights)
+    run = fit_dataset(whole, tmp_path / "run", PARAMS, InlineEngine())
+    heavy = write_table(tmp_path / "heavy", X[7:8], y[7:8], weights=weights[7:8])
+    update(run, heavy, forget=True)
+    others = np.arange(200) != 7
+    gram, _ = reference_moments(run, X[others], y[others])
+    close(read_latest_moments(run).gram(), gram, rtol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
+def test_update_run__far_rows_have_no_scores_without_normalization(tmp_path, rows, kernel):
+    params = replace(PARAMS, features="plain", kernel=kernel)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    X, y = table_of(rows[1:2])
+    record = update(run, write_table(tmp_path / "far", X + 1e6, y))
+    assert record["drift"]["fitting_error"] is None
+    assert record["drift"]["far_share"] == 1.0
+    assert record["refresh_due"]
+
+
+def test_update_run__a_refresh_stays_due(tmp_path, run, rows):
+    X, y = spirals(100, seed=4)
+    assert update(run, write_table(tmp_path / "shifted", X + 5.0, y))["refresh_due"]
+    record = update(run, write_table(tmp_path / "few", X[:5] * 0.9, y[:5]))
+    assert record["refresh_due"]
+
+
+def test_update_run__damaged_metadata_elsewhere_does_not_fail_what_is_done(tmp_path, run, rows):
+    (tmp_path / "run" / "confidence.old").mkdir()
+    (tmp_path / "run" / "confidence.old" / "zarr.json").write_text("[")
+    assert update(run, rows[1])["version"] == 1
+    assert_moments(run, *table_of(rows[:2]))
+
+
+def test_update_run__a_run_in_memory_has_no_judge(rows):
+    run = fit_dataset(rows[0], MemoryStore(), PARAMS, InlineEngine())
+    with pytest.raises(ParameterError, match="store object"):
+        update(run, rows[1], CountingEngine(0), judge=Judge(rows[2], 0.5))
+
+
+def test_fit_dataset__mends_the_sums_of_a_run_that_was_updated(tmp_path, run, rows):
+    chunk = tmp_path / "run" / "moments" / "packed_gram" / "c" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[100] ^= 4
+    chunk.write_bytes(content)
+    with pytest.raises(DamagedDataError):
+        update(run, rows[1])
+    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
+    latest = tmp_path / "run" / run.attributes["versions"][-1]["place"] / "model" / "weights"
+    (latest / "c" / "0" / "0").write_bytes(b"nonsense")
+    with pytest.raises(DamagedDataError, match="versions/1"):
+        fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
+
+
+@pytest.mark.parametrize("action", ["add", "merge"])
+def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, monkeypatch, action):
+    branch = branch_run(run.location, tmp_path / "branch")
+    update(branch, rows[1])
+
+    def halved(*arguments, **options):
+        moments = read_sums(*arguments, **options)
+        moments.cross[:] /= 2
+        return moments
+
+    name = "read_part_sums" if action == "add" else "read_sums"
+    read_sums = getattr(update_module, name)
+    monkeypatch.setattr(update_module, name, halved)
+    join_rows = {
+        "add": lambda: update(run, rows[1]),
+        "merge": lambda: merge_runs(run.location, branch.location, InlineEngine()),
+    }
+    with pytest.raises(DamagedDataError, match="rows sum to"):
+        join_rows[action]()
     assert describe_run(run)["version"] == 0
 
 
 def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
     X, y = spirals(400, seed=9)
-    never = write_table(tmp_path / "never", X[y == 1], y[y == 1])
-    with pytest.raises(DataError, match="cannot all have been in the run"):
-        update(run, never, forget=True)
+    of_a_class = write_table(tmp_path / "class", X[y == 1], y[y == 1])
+    rows_of_one_place = write_table(tmp_path / "place", X[:1] + np.zeros((60, 1)), y[:1].repeat(60))
+    for never in (of_a_class, rows_of_one_place):
+        with pytest.raises(DataError, match="cannot all have been in the run"):
+            update(run, never, forget=True)
     assert describe_run(run)["version"] == 0
 
 
@@ -359,7 +527,7 @@ def test_update_run__keeps_the_version_before_for_its_readers(tmp_path, run, row
 
 def test_update_run__damaged_moments_are_no_update(tmp_path, run, rows):
     update(run, rows[1])
-    chunk = tmp_path / "run" / "versions" / "1" / "packed_gram" / "c" / "0"
+    (chunk,) = (tmp_path / "run" / "versions" / "1").glob("*/packed_gram/c/0")
     content = bytearray(chunk.read_bytes())
     content[100] ^= 4
     chunk.write_bytes(content)
