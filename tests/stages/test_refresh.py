@@ -249,12 +249,13 @@ def test_refresh_run__counts_no_rows_twice(run, rows):
         refresh_run(run.location, [rows[0], rows[0]], InlineEngine())
 
 
-def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path, rows):
-    params = FitParams(basis_size=20, n_partitions=8, overlap=1, alpha=1e-6)
+def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
+    rows = tables(tmp_path, 2, n_rows=2000)
+    params = FitParams(basis_size=20, n_partitions=4, overlap=1, alpha=1e-6)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine(), min_recall=0.0)
     with pytest.raises(RecallError):
         refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=1.0)
-    assert refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=0.0).n_rows == 120
+    assert refresh_run(run.location, [rows[1]], InlineEngine(), min_recall=0.0).n_rows == 2000
 
 
 def test_report__says_that_updates_came_after_the_fit(tmp_path, run, rows):
