@@ -131,7 +131,7 @@ def test_locked_run__of_a_process_that_is_killed(tmp_path):
         error = refuse(tmp_path / "run")
         assert f"process {holder.pid} on " in error.problem
         assert ", since 20" in error.problem
-        assert f"the run {tmp_path}/run" in error.problem
+        assert f"works on {tmp_path}/run" in error.problem
     finally:
         kill(holder)
     with locked_run(tmp_path / "run"):
