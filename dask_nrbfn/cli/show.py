@@ -28,7 +28,8 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
                 click.echo(f"{name[:-1]:<18} {item}")
         elif isinstance(value, dict):
             for key, item in value.items():
-                click.echo(f"{key:<18} {_readable(key, item)}")
+                label = f"drift {key}" if name == "drift" else key
+                click.echo(f"{label:<18} {_readable(key, item)}")
         elif name == "confusion":
             for row in value:
                 click.echo(f"{'confusion':<18} " + " ".join(f"{count:>7}" for count in row))

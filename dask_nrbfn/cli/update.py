@@ -150,4 +150,4 @@ def refresh(
 
 
 def _figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "members"}
+    return {name: value for name, value in record.items() if name not in ("members", "place")}
