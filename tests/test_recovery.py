@@ -184,8 +184,9 @@ def files_of_finished_parts(run, stage):
 
 def flip_byte(rng, path):
     content = bytearray(path.read_bytes())
-    # Without the key "configuration" zarr takes its defaults, which are what was written.
-    defaulted = [match.span() for match in re.finditer(rb"configuration", content)]
+    # Without the key "configuration" zarr takes its defaults, which are what was written, and a
+    # part without "attributes" is one that was not finished.
+    defaulted = [match.span() for match in re.finditer(rb"configuration|attributes", content)]
     position = rng.choice(
         [i for i in range(len(content)) if not any(a <= i < b for a, b in defaulted)]
     )
@@ -203,7 +204,8 @@ def test_fit__scheduler_dies_and_does_not_come_back(cluster, table, tmp_path):
     wait_until(lambda: not job.is_alive())
     log = job.log.read_text()
     assert "Traceback" not in log
-    problem, remedy = log.splitlines()[-2:]
+    problem, remedy, summary = log.splitlines()[-3:]
+    assert summary.endswith("exit status 2")
     assert problem == f"error: the connection to the scheduler {cluster.address} is lost."
     assert remedy == "  fix: Start the scheduler and the job again: finished parts are kept."
     job.start()

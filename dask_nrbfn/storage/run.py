@@ -448,10 +448,10 @@ class Run:
         except DamagedDataError as error:
             logger.warning("%s The part is done again.", error.problem)
             return None
-        if not isinstance(part, zarr.Group) or "record" not in part.attrs:
+        written = attributes_of(part) if isinstance(part, zarr.Group) else {}
+        if not written:
             return None
-        written = attributes_of(part)
-        if written.pop("checksum", None) != checksum(written):
+        if written.pop("checksum", None) != checksum(written) or "record" not in written:
             logger.warning("The record of %s is damaged. The part is done again.", name)
             return None
         return written
