@@ -184,12 +184,11 @@ def files_of_finished_parts(run, stage):
 
 def flip_byte(rng, path):
     content = bytearray(path.read_bytes())
-    # Without the key "configuration" zarr takes its defaults, which are what was written, and a
-    # part without "attributes" is one that was not finished.
-    defaulted = [match.span() for match in re.finditer(rb"configuration|attributes", content)]
-    position = rng.choice(
-        [i for i in range(len(content)) if not any(a <= i < b for a, b in defaulted)]
-    )
+    # Without the key "configuration" zarr takes its defaults, which are what was written, and the
+    # format of a group it does not look at: what is read is as it was.
+    ignored = re.finditer(rb'configuration|"zarr_format": 3', content)
+    spans = [match.span() for match in ignored]
+    position = rng.choice([i for i in range(len(content)) if not any(a <= i < b for a, b in spans)])
     content[position] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
     return f"bit of byte {position} of {path}"
