@@ -454,9 +454,8 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         else:
             rows, labels = validate_data(self, X, y, reset=False)
             table = self._weighted(rows, labels, sample_weight)
-            labels = table.labels
-            if isinstance(location, MemoryStore):
-                labels = self._codes(labels)
+            # A run may have stored the classes as something else, such as their codes.
+            labels = Model.load(location).classes[self._codes(table.labels)]
             yield ingest_arrays(table.rows, labels, MemoryStore(), weights=table.weights)
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:

@@ -64,7 +64,8 @@ def solve_all(
 ) -> NDArray[np.float64]:
     """Return the weights of all penalties, float64 (A, K, r), NaN where there are none.
 
-    Those of basis rows that are not `kept` are 0, as if the basis had not had them.
+    Those of basis rows that are not `kept` are 0, as if the basis had not had them; but normalized
+    activations stay divided by their sum over all of it.
     """
     gram, cross = moments.gram(), moments.cross
     if not kept.all():

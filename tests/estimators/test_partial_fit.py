@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
+from zarr.storage import MemoryStore
 
 from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.errors import (
@@ -131,6 +132,15 @@ def test_partial_fit__other_kinds_of_rows_do_not_follow_arrays(tmp_path):
     for batch in (tuple(map(da.from_array, second)), (write_table(tmp_path / "rows", *second),)):
         with pytest.raises(ParameterError, match="the first rows were in memory"):
             fitted.partial_fit(*batch)
+
+
+def test_partial_fit__arrays_after_a_dataset_in_memory():
+    first, second, *_ = batches(Y + 1)
+    fitted = network().fit(write_table(MemoryStore(), *first)).partial_fit(*second)
+    rows, labels = (np.concatenate(parts) for parts in zip(first, second, strict=True))
+    np.testing.assert_allclose(
+        fitted.weights_, reference_weights(fitted, rows, labels), rtol=1e-6, atol=1e-8
+    )
 
 
 def test_partial_fit__a_refused_fit_loses_nothing():
