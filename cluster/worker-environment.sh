@@ -17,3 +17,6 @@ export OPENBLAS_THREAD_TIMEOUT=14
 export MALLOC_TRIM_THRESHOLD_=65536
 # What holds the interpreter lock silences a worker, maybe for longer than the default of 5 minutes.
 export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="30 minutes"
+# dask's profiler and event loops wake 5 times a second, not 100 and 50, while BLAS has the cores.
+export DASK_DISTRIBUTED__WORKER__PROFILE__INTERVAL="200ms"
+export DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL="200ms"

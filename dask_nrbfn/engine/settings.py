@@ -28,8 +28,13 @@ def cluster_settings(threads: int) -> dict[str, Any]:
 
     The time to live is how long a worker may be silent before the scheduler gives its task to
     another. What holds the interpreter lock silences it, so the default of 5 minutes is short.
+    dask's profiler looks at a worker 100 times a second and its event loops tick 50 times, which
+    takes a fiftieth of two cores whose threads wait for each other; 5 a second are enough for tasks
+    of seconds.
     """
     return {
         "distributed.nanny.pre-spawn-environ": worker_environment(threads),
         "distributed.scheduler.worker-ttl": "30 minutes",
+        "distributed.worker.profile.interval": "200ms",
+        "distributed.admin.tick.interval": "200ms",
     }

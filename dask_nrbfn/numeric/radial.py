@@ -118,7 +118,13 @@ class RadialFeatures:
         return Phi
 
     def weighted_sums(
-        self, X: NDArray[Any], weights: Floats, *, buffer: Floats | None = None, threads: int = 1
+        self,
+        X: NDArray[Any],
+        weights: Floats,
+        *,
+        buffer: Floats | None = None,
+        scratch: Floats | None = None,
+        threads: int = 1,
     ) -> Floats:
         """Return ``activations(X) @ weights.T``, float64 (b, K).
 
@@ -128,13 +134,15 @@ class RadialFeatures:
         weights : float64 (K, r)
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
+        scratch : float64 (b, p + 2), optional
+            For the centred rows, likewise.
         threads : int
 
         Notes
         -----
         The K sums of normalized activations are divided instead of the r activations.
         """
-        rows, exponents = self._exponents(X, buffer, None, threads)
+        rows, exponents = self._exponents(X, buffer, scratch, threads)
         totals = over_strips(
             lambda strip: self._exponentials_in_place(rows[strip], exponents[strip]),
             exponents.shape,
@@ -259,6 +267,8 @@ class BasisDistances:
             What the distances of each row are multiplied by.
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
+        scratch : float64 (b, p + 2), optional
+            For the centred rows, likewise.
         threads : int
 
         Notes

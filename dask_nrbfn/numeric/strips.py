@@ -1,7 +1,9 @@
 """Elementwise work on a block of rows: in strips that fit a core's cache, on several cores."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -22,5 +24,15 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
     strips = [slice(a, min(a + size, n_rows)) for a in range(0, max(n_rows, 1), size)]
     if threads == 1 or len(strips) == 1:
         return [step(strip) for strip in strips]
-    with ThreadPoolExecutor(min(threads, len(strips)), thread_name_prefix="strips") as pool:
-        return list(pool.map(step, strips))
+    return list(_pool(threads).map(step, strips))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Return the threads that all blocks share: starting them takes as long as some strips."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="strips")
+
+
+# A forked process has the pools but none of their threads.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)

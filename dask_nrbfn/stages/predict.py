@@ -21,7 +21,7 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -35,8 +35,17 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.model import Model, PinnedModel
 
-# Tasks per worker: enough that a slow worker does not hold up the rest.
-_TASKS_PER_WORKER = 4
+# Tasks of a worker: enough that a slow worker does not hold up the rest, and not so many that
+# reading the model, which each of them does, takes more than a tenth of the time.
+_MAX_TASKS_PER_WORKER, _TASK_ROWS = 4, 16_384
+
+# Tasks write whole chunks. Small tables, which may be a single chunk of the dataset, have enough of
+# them for every worker.
+_MIN_CHUNKS, _MIN_CHUNK_ROWS = 64, 2048
+
+# Nothing is summed over rows here, so blocks are no larger than the product with the basis needs:
+# the passes over the activations find more of them in the cache.
+_MAX_BLOCK_ROWS = 1024
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -152,8 +161,10 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
             f"of the model's, such as {opened.classes.tolist()[0]!r}.",
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
+    chunk_rows = output_chunk_rows(dataset.n_rows, len(opened.classes))
     arguments = [
-        (*pinned, dataset.location, start, stop) for start, stop in _task_spans(dataset, engine)
+        (*pinned, dataset.location, start, stop)
+        for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
     ]
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusion = np.sum([confusion for confusion, _ in counts], axis=0)
@@ -175,11 +186,12 @@ def check_same_columns(model: Model, dataset: Dataset) -> None:
 
 def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
-    rows, (r, p) = block_rows(len(model.basis)), model.basis.shape
+    rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
+    n_classes = len(model.classes)
     # A block of activations, the basis as read and as slopes, rows as stored, one ahead and
     # centred, and the scores of a chunk and a block.
-    chunk = min(dataset.chunk_rows, dataset.n_rows) + rows
-    held = 8 * (rows * r + 3 * r * p + 4 * rows * p + 3 * chunk * len(model.classes))
+    scored = min(output_chunk_rows(dataset.n_rows, n_classes), dataset.n_rows) + rows
+    held = 8 * (rows * r + 3 * r * p + 4 * rows * p + 3 * scored * n_classes)
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller --chunk-rows"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
@@ -194,6 +206,7 @@ def _predict_to_zarr(
     *,
     overwrite: bool,
 ) -> None:
+    chunk_rows = output_chunk_rows(dataset.n_rows, len(classes))
     with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
         for name, dtype, columns in (
             ("labels", classes.dtype, ()),
@@ -204,13 +217,13 @@ def _predict_to_zarr(
                 name,
                 shape=(dataset.n_rows, *columns),
                 dtype=dtype,
-                chunks=(dataset.chunk_rows, *columns),
+                chunks=(chunk_rows, *columns),
                 dimensions=("row", "class")[: 1 + len(columns)],
                 compress=True,
             )
         arguments = [
             (*pinned, dataset.location, group, start, stop)
-            for start, stop in _task_spans(dataset, engine)
+            for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
         run_tasks(engine, _write_scores, arguments, label="predict")
         mark_complete(
@@ -220,19 +233,33 @@ def _predict_to_zarr(
         )
 
 
-def _task_spans(dataset: Dataset, engine: Engine) -> list[tuple[int, int]]:
-    """Return row spans of whole chunks, as equal as can be, a few for every worker."""
-    n_chunks = -(-dataset.n_rows // dataset.chunk_rows)
-    n_tasks = min(n_chunks, _TASKS_PER_WORKER * engine.n_workers)
-    edges = [n_chunks * task // n_tasks * dataset.chunk_rows for task in range(n_tasks + 1)]
-    return [(start, min(stop, dataset.n_rows)) for start, stop in pairwise(edges)]
+def output_chunk_rows(n_rows: int, n_classes: int) -> int:
+    """Return the rows of a chunk of the predictions, whatever the chunks of the dataset."""
+    few = max(-(-n_rows // _MIN_CHUNKS), _MIN_CHUNK_ROWS)
+    return min(few, default_chunk_rows(n_classes, np.float64))
+
+
+def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:
+    """Return row spans of whole chunks, as equal as can be, as many for every worker."""
+    n_chunks = -(-n_rows // chunk_rows)
+    per_worker = round(n_rows / (engine.n_workers * _TASK_ROWS))
+    n_tasks = min(n_chunks, engine.n_workers * min(max(per_worker, 1), _MAX_TASKS_PER_WORKER))
+    edges = [n_chunks * task // n_tasks * chunk_rows for task in range(n_tasks + 1)]
+    return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
+
+
+def _block_rows(n_basis: int) -> int:
+    return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    size, threads = block_rows(len(model.basis)), blas_threads()
+    size, threads = _block_rows(len(model.basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(model.basis)))
+    scratch = np.empty((len(buffer), dataset.n_features + 2))
     for X, codes, _ in dataset.blocks(start, stop, size):
-        yield ScoredBlock(model.scores(X, buffer=buffer[: len(X)], threads=threads), codes)
+        n = len(X)
+        scores = model.scores(X, buffer=buffer[:n], scratch=scratch[:n], threads=threads)
+        yield ScoredBlock(scores, codes)
 
 
 def _write_scores(
@@ -247,7 +274,7 @@ def _write_scores(
     dataset = Dataset.open(dataset_location)
     scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
     written_labels, written_scores = get_array(group, "labels"), get_array(group, "scores")
-    for scores in regroup(scores_of_blocks, dataset.chunk_rows):
+    for scores in regroup(scores_of_blocks, written_scores.chunks[0]):
         chunk = slice(start, start + len(scores))
         written_scores[chunk] = scores
         labels = model.classes[scores.argmax(axis=1)]

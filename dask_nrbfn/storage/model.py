@@ -73,7 +73,14 @@ class Model:
         """Number of columns p that rows must have."""
         return int(self.basis.shape[1])
 
-    def scores(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> Floats:
+    def scores(
+        self,
+        X: NDArray[Any],
+        *,
+        buffer: Floats | None = None,
+        scratch: Floats | None = None,
+        threads: int = 1,
+    ) -> Floats:
         """Return the class scores of rows, float64 (b, K).
 
         Those of normalized activations sum to about 1.
@@ -83,6 +90,8 @@ class Model:
         X : array (b, p)
         buffer : float64 (b, r), optional
             Scratch space, overwritten; saves allocating it anew for every block.
+        scratch : float64 (b, p + 2), optional
+            For the centred rows, likewise.
         threads : int
             Those of the elementwise steps.
 
@@ -92,7 +101,9 @@ class Model:
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
-        return self.features.weighted_sums(X, self.weights, buffer=buffer, threads=threads)
+        return self.features.weighted_sums(
+            X, self.weights, buffer=buffer, scratch=scratch, threads=threads
+        )
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).

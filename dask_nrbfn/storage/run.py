@@ -44,9 +44,9 @@ from dask_nrbfn.storage.versions import versions_of
 
 logger = logging.getLogger(__name__)
 
-# A part is the work that a crash can cost, and its r x r sums are written once: with 16,384 rows
-# that is a twentieth of the time in which they are summed. Beyond 64 parts the parts grow.
-_DEFAULT_PART_ROWS = 16_384
+# A part is the work that a crash can cost, and its r x r sums are written and read once: with
+# 24,576 rows that is a thirtieth of the time in which they are summed. Beyond 64 parts they grow.
+_DEFAULT_PART_ROWS = 24_576
 _DEFAULT_MAX_PARTS = 64
 
 # Rows of a chunk of the arrays that have one row per row of X. A part is a whole number of them, so

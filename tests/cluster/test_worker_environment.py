@@ -28,11 +28,13 @@ def test_worker_environment__is_that_of_the_engine():
     assert code == 0, errors
     shell = {"THREADS", "PWD", "SHLVL", "OLDPWD", "_", "LC_CTYPE"}
     exported = {name: value for name, value in json.loads(out).items() if name not in shell}
-    ttl = cluster_settings(3)["distributed.scheduler.worker-ttl"]
-    assert exported == {
-        **worker_environment(3),
-        "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": ttl,
+    settings = cluster_settings(3)
+    settings.pop("distributed.nanny.pre-spawn-environ")
+    variables = {
+        "DASK_" + name.upper().replace(".", "__").replace("-", "_"): value
+        for name, value in settings.items()
     }
+    assert exported == {**worker_environment(3), **variables}
 
 
 def test_worker_environment__asks_for_threads():

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -254,7 +256,7 @@ def test_radial__one_thread_makes_no_pool(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a pool was made")
 
-    monkeypatch.setattr(strips, "ThreadPoolExecutor", refuse)
+    monkeypatch.setattr(strips, "_pool", refuse)
     X, basis = draw(400, 5), draw(7, 5, seed=1)
     features, distances = RadialFeatures.from_basis(basis, 1.0), BasisDistances.from_basis(basis)
     features.activations(X)
@@ -262,6 +264,30 @@ def test_radial__one_thread_makes_no_pool(monkeypatch):
     features.activations(X[:20], threads=2)
     with pytest.raises(AssertionError, match="a pool was made"):
         features.activations(X, threads=2)
+
+
+FORKED = """
+import multiprocessing
+import numpy as np
+from dask_nrbfn.numeric.strips import over_strips
+
+def rows():
+    return over_strips(lambda strip: strip.stop - strip.start, (10, 2**17), 2)
+
+if __name__ == "__main__":
+    assert rows() == [1] * 10
+    child = multiprocessing.get_context("fork").Process(target=rows)
+    child.start()
+    child.join(30)
+    child.kill()
+    child.join()
+    raise SystemExit(child.exitcode)
+"""
+
+
+def test_radial__pools_are_made_anew_in_a_forked_process():
+    command = [sys.executable, "-c", FORKED]
+    assert subprocess.run(command, timeout=120, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("kind", range(3))

@@ -11,7 +11,12 @@ from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, Paramete
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_file
-from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.stages.predict import (
+    evaluate_dataset,
+    output_chunk_rows,
+    predict_dataset,
+    task_spans,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.tables import spirals, write_table
@@ -33,26 +38,59 @@ def new_rows():
     return spirals(250, seed=1)
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 37, 250, 1000])
-def test_predict__any_chunks(tmp_path, place, new_rows, chunk_rows):
-    X, _ = new_rows
+@pytest.mark.parametrize(
+    ("n_rows", "chunk_rows"), [(60, 1), (60, 37), (4100, 300), (4100, 2048), (4100, 10**4)]
+)
+def test_predict__any_chunks(tmp_path, place, n_rows, chunk_rows):
+    X, _ = spirals(n_rows, seed=1)
     expected = Model.load(place / "run").scores(X)
-    dataset = write_table(tmp_path / "new", X[:60], chunk_rows=chunk_rows)
+    dataset = write_table(tmp_path / "new", X, chunk_rows=chunk_rows)
     predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
     out = zarr.open_group(tmp_path / "out")
-    np.testing.assert_allclose(out["scores"][:], expected[:60], rtol=1e-9)
-    assert out["labels"][:].tolist() == NAMES[expected[:60].argmax(axis=1)].tolist()
+    np.testing.assert_allclose(out["scores"][:], expected, rtol=1e-9)
+    assert out["labels"][:].tolist() == NAMES[expected.argmax(axis=1)].tolist()
 
 
-def test_predict__on_a_cluster(tmp_path, place, new_rows, two_workers):
-    X, y = new_rows
-    dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=20)
+@pytest.mark.parametrize(
+    ("n_rows", "n_classes", "chunk_rows"),
+    [
+        (1, 2, 2048),
+        (60_000, 2, 2048),
+        (140_000, 2, 2188),
+        (10**8, 10, 65_536),
+        (10**8, 1000, 2**24 // 8000),
+    ],
+)
+def test_output_chunk_rows__between_many_small_and_few_large(n_rows, n_classes, chunk_rows):
+    assert output_chunk_rows(n_rows, n_classes) == chunk_rows
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_workers", "n_tasks"),
+    [(1, 2, 1), (9000, 2, 2), (60_000, 1, 4), (60_000, 2, 4), (60_000, 64, 30), (10**8, 64, 256)],
+)
+def test_task_spans__as_many_rows_for_every_worker(n_rows, n_workers, n_tasks):
+    chunk_rows = output_chunk_rows(n_rows, 10)
+    spans = task_spans(n_rows, chunk_rows, InlineEngine(n_workers=n_workers))
+    assert [start for start, _ in spans[1:]] == [stop for _, stop in spans[:-1]]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == n_rows
+    lengths = [stop - start for start, stop in spans]
+    assert len(lengths) == n_tasks
+    assert max(lengths) - min(lengths) <= chunk_rows
+
+
+def test_predict__on_a_cluster(tmp_path, place, two_workers):
+    X, y = spirals(9000, seed=1)
+    dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=900)
     predict_dataset(place / "run", dataset, tmp_path / "here", InlineEngine())
     predict_dataset(place / "run", dataset, tmp_path / "there", two_workers)
     here, there = (zarr.open_group(tmp_path / name) for name in ("here", "there"))
     np.testing.assert_allclose(here["scores"][:], there["scores"][:], rtol=1e-12)
     inline = evaluate_dataset(place / "run", dataset, InlineEngine())
-    assert inline == evaluate_dataset(place / "run", dataset, two_workers)
+    clustered = evaluate_dataset(place / "run", dataset, two_workers)
+    assert inline.confusion == clustered.confusion
+    assert inline.log_loss == pytest.approx(clustered.log_loss, rel=1e-12)
     wrong = np.array(here["labels"][:].tolist()) != NAMES[y]
     assert inline.n_errors == wrong.sum()
     assert inline.error_rate == wrong.mean()

@@ -154,7 +154,7 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_parts"), [(1, 1), (16_383, 1), (32_768, 2), (40_000, 2), (1_200_000, 64)]
+    ("n_rows", "n_parts"), [(1, 1), (49_151, 1), (49_152, 2), (60_000, 2), (1_600_000, 64)]
 )
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)

@@ -14,8 +14,8 @@ from tests.workflows.nights import SETTINGS, Place
 
 pytestmark = pytest.mark.slow
 
-# A part is 16,384 rows, and takes long enough that a kill falls between two.
-N_PARTS, PART_ROWS, BASIS_SIZE = 6, 16_384, 800
+# A part is 24,576 rows, and takes long enough that a kill falls between two.
+N_PARTS, PART_ROWS, BASIS_SIZE = 6, 24_576, 600
 ARRAYS = (
     SETTINGS.replace(', label = "class"', "")
     .replace(".csv", ".npz")

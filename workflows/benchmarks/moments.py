@@ -2,18 +2,22 @@
 
 The stage is the real one: it reads the rows, computes their activations, writes its parts and adds
 them up. Starting the workers and the stages before it are not timed. The machine's rate is that of
-numpy's float64 product with as many threads, before and after:
+numpy's float64 product with as many threads, for a second before and after each repeat:
 
     python workflows/benchmarks/moments.py mnist.zarr --basis-size 8787
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
+from statistics import fmean, median
 
 from prepare import add_options, begin, open_dataset, run_until, symmetric_rate
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
+from dask_nrbfn.engine import Engine
 from dask_nrbfn.stages.fit import run_stage
 
 
@@ -24,6 +28,7 @@ def main() -> int:
     parser.add_argument("--basis", default="sknn", help="random needs no search of neighbours")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int, help="of each worker; default: its share of cores")
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     params = FitParams(basis=options.basis, basis_size=options.basis_size, neighbors="exact")
     with tempfile.TemporaryDirectory(prefix="moments-", dir=options.scratch) as scratch:
@@ -33,36 +38,56 @@ def main() -> int:
             with connect(engine_options) as engine:
                 run = begin(dataset, params, engine, f"{scratch}/run.zarr")
                 run_until("moments", run, dataset, engine)
-                threads = engine.n_workers * engine.threads
-                rates = [symmetric_rate(run.basis_size(), threads)]
-                run_stage("moments", run, dataset, engine)
-                rates.append(symmetric_rate(run.basis_size(), threads))
+                rates, seconds = [floor(run, engine)], []
+                for repeated in copies(run, options.repeats, scratch):
+                    run_stage("moments", repeated, dataset, engine)
+                    seconds.append(repeated.stages["moments"]["seconds"])
+                    rates.append(floor(run, engine))
         except NRBFNError as error:
             print(error.problem, error.remedy, sep="\n", file=sys.stderr)
             return 2
         print(f"{engine.n_workers} worker(s), {engine.threads} thread(s) each")
-        print(table(dataset, run, rates))
+        print(table(dataset, run, seconds, rates))
     return 0
 
 
-def table(dataset: Dataset, run: Run, rates: list[float]) -> str:
-    """Return what was measured, a line for each figure."""
+def copies(run: Run, repeats: int, scratch: str) -> Iterator[Run]:
+    """Yield copies of a run, each of which is gone before the next."""
+    for repeat in range(repeats):
+        location = f"{scratch}/repeat-{repeat}.zarr"
+        shutil.copytree(str(run.location), location)
+        yield Run.open(location)
+        shutil.rmtree(location)
+
+
+def floor(run: Run, engine: Engine) -> float:
+    """Return the machine's rate with all threads of the engine."""
+    return symmetric_rate(run.basis_size(), engine.n_workers * engine.threads)
+
+
+def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) -> str:
+    """Return what was measured, a line for each figure: median, least and largest."""
     n, p, r = dataset.n_rows, dataset.n_features, run.basis_size()
     flops = n * r**2 + 2 * n * r * p + 4 * n * r
-    seconds = run.stages["moments"]["seconds"]
-    floor = sum(rates) / len(rates)
-    before, after = (f"{rate / 1e9:.1f}" for rate in rates)
+    stage = [flops / taken for taken in seconds]
+    ratios = [rate / fmean(rates[repeat : repeat + 2]) for repeat, rate in enumerate(stage)]
     lines = {
         "rows x features": f"{n} x {p}",
         "basis rows": f"{r}",
         "parts": f"{len(run.spans)}",
-        "seconds": f"{seconds:.2f}",
+        "repeats": f"{len(seconds)}",
+        "seconds": f"{spread(seconds, '.2f')}",
         "GFLOP": f"{flops / 1e9:.1f}  (n r^2 + 2 n r p + 4 n r)",
-        "GFLOP/s": f"{flops / seconds / 1e9:.1f}",
-        "floor GFLOP/s": f"{floor / 1e9:.1f}  (W.T @ W: {before} before, {after} after)",
-        "ratio": f"{flops / seconds / floor:.3f}  (stage to floor; 1 is the machine's own rate)",
+        "GFLOP/s": f"{spread([rate / 1e9 for rate in stage], '.1f')}",
+        "floor GFLOP/s": f"{spread([rate / 1e9 for rate in rates], '.1f')}  (W.T @ W)",
+        "ratio": f"{spread(ratios, '.3f')}  (stage to floor; 1 is the machine's own rate)",
     }
     return "\n".join(f"{name:<17}{value}" for name, value in lines.items())
+
+
+def spread(values: list[float], form: str) -> str:
+    """Return the median of values with the least and the largest."""
+    return f"{median(values):{form}}  ({min(values):{form}} ... {max(values):{form}})"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.stages.fit import check_fit, run_stage, run_stages, start_run
 
 PRODUCT_ROWS = 4096
-REPEATS = 3
+RATE_SECONDS = 1.0
 
 
 def add_options(parser: argparse.ArgumentParser, *, rows: int, features: int, basis: int) -> None:
@@ -53,7 +53,7 @@ def symmetric_rate(n_basis: int, threads: int) -> float:
     numpy computes one triangle (syrk), so ``n r^2`` flops are counted for W (n, r).
     """
     W = np.random.default_rng(0).random((PRODUCT_ROWS, n_basis))
-    return PRODUCT_ROWS * n_basis**2 / _best_seconds(lambda: W.T @ W, threads)
+    return PRODUCT_ROWS * n_basis**2 / _mean_seconds(lambda: W.T @ W, threads)
 
 
 def product_rate(n_basis: int, n_features: int, threads: int) -> float:
@@ -61,15 +61,16 @@ def product_rate(n_basis: int, n_features: int, threads: int) -> float:
     rng = np.random.default_rng(0)
     X, G = rng.random((PRODUCT_ROWS, n_features)), rng.random((n_basis, n_features))
     out = np.empty((PRODUCT_ROWS, n_basis))
-    seconds = _best_seconds(lambda: np.matmul(X, G.T, out=out), threads)
+    seconds = _mean_seconds(lambda: np.matmul(X, G.T, out=out), threads)
     return 2 * PRODUCT_ROWS * n_basis * n_features / seconds
 
 
-def _best_seconds(product: Callable[[], object], threads: int) -> float:
-    seconds = []
+def _mean_seconds(product: Callable[[], object], threads: int) -> float:
+    """Return the seconds of a product that is repeated for a while, as a stage repeats its own."""
     with threadpool_limits(threads):
-        for _ in range(REPEATS):
-            start = time.perf_counter()
+        product()
+        repeats, start, seconds = 0, time.perf_counter(), 0.0
+        while seconds < RATE_SECONDS:
             product()
-            seconds.append(time.perf_counter() - start)
-    return min(seconds)
+            repeats, seconds = repeats + 1, time.perf_counter() - start
+    return seconds / repeats
