@@ -49,9 +49,10 @@ logger = logging.getLogger(__name__)
 _DEFAULT_PART_ROWS = 24_576
 _DEFAULT_MAX_PARTS = 64
 
-# Rows of a chunk of the arrays that have one row per row of X. A part is a whole number of them, so
-# what a task holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB.
-_CHUNK_ROWS = 4096
+# Rows of a chunk of the arrays that have one row per row of X: at most so many, so that what a task
+# holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB. A part is a
+# whole number of chunks, and of enough that parts differ little from the same share of the rows.
+_MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,19 @@ class PartLayout:
     @property
     def part_rows(self) -> int:
         """Rows of every part but the last: a whole number of chunks."""
-        rows = max(1, -(-self.n_rows // self.n_parts))
-        return -(-rows // _CHUNK_ROWS) * _CHUNK_ROWS if rows > _CHUNK_ROWS else rows
+        return -(-self._share // self.chunk_rows) * self.chunk_rows
 
     @property
     def chunk_rows(self) -> int:
         """Rows of a chunk of the arrays that have a row for every row of X."""
-        return min(self.part_rows, _CHUNK_ROWS)
+        if self._share <= _MAX_CHUNK_ROWS:
+            return self._share
+        rows = -(-self._share // _CHUNKS_OF_PART)
+        return min(max(rows, _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
+
+    @property
+    def _share(self) -> int:
+        return max(1, -(-self.n_rows // self.n_parts))
 
     @property
     def spans(self) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import PartLayout, Run
 from tests.storage.written import table, write_dataset
 
 CHANGES = {
@@ -159,6 +159,21 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
     assert Run.start(MemoryStore(), dataset, FitParams(), {}).n_parts == n_parts
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_parts", "spans", "chunk_rows"),
+    [
+        (8192, 2, [(0, 4096), (4096, 8192)], 4096),
+        (60_000, 2, [(0, 30_000), (30_000, 60_000)], 1875),
+        (15_000, 2, [(0, 7680), (7680, 15_000)], 512),
+        (150_000, 2, [(0, 77_824), (77_824, 150_000)], 4096),
+    ],
+)
+def test_layout__parts_are_whole_chunks_and_nearly_equal(n_rows, n_parts, spans, chunk_rows):
+    layout = PartLayout(n_rows, n_parts)
+    assert layout.spans == spans
+    assert layout.chunk_rows == chunk_rows
 
 
 def test_start__number_of_parts_as_given(dataset):
