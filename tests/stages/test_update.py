@@ -321,18 +321,31 @@ def test_update_run__a_task_that_runs_twice_does_no_harm(run, rows):
     assert_moments(run, *table_of(rows))
 
 
-def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, run, rows):
-    class BusyEngine(CountingEngine):
-        def run(self, task, arguments, *, label):
-            first = super().run(task, arguments[:1], label=label)
-            update(run, rows[1])
-            return first + super().run(task, arguments[1:], label=label)
+class BusyEngine(InlineEngine):
+    """Lets something happen after the first of several tasks."""
 
-    X, y = table_of(rows[2:3])
-    small = write_table(tmp_path / "small", X, y, chunk_rows=20)
-    predict_dataset(run.location, small, tmp_path / "before", InlineEngine())
-    predict_dataset(run.location, small, tmp_path / "meanwhile", BusyEngine())
-    predict_dataset(run.location, small, tmp_path / "after", InlineEngine())
+    def __init__(self, happens):
+        super().__init__(n_workers=2)
+        self.happens = happens
+
+    def run(self, task, arguments, *, label):
+        assert len(arguments) > 1
+        first = super().run(task, arguments[:1], label=label)
+        self.happens()
+        return first + super().run(task, arguments[1:], label=label)
+
+
+def write_two_tasks(location):
+    """Write rows that two workers predict in a task each."""
+    return write_table(location, *spirals(5000, seed=9))
+
+
+def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, run, rows):
+    new = write_two_tasks(tmp_path / "new")
+    predict_dataset(run.location, new, tmp_path / "before", InlineEngine())
+    engine = BusyEngine(lambda: update(run, rows[1]))
+    predict_dataset(run.location, new, tmp_path / "meanwhile", engine)
+    predict_dataset(run.location, new, tmp_path / "after", InlineEngine())
     before, meanwhile, after = (
         zarr.open_group(tmp_path / name)["scores"][:] for name in ("before", "meanwhile", "after")
     )
@@ -341,18 +354,12 @@ def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path,
 
 
 def test_update_run__a_model_replaced_meanwhile_is_not_mixed(tmp_path, run, rows):
-    class BusyEngine(CountingEngine):
-        def run(self, task, arguments, *, label):
-            first = super().run(task, arguments[:1], label=label)
-            Model.load(other.location).save(tmp_path / "model")
-            return first + super().run(task, arguments[1:], label=label)
-
     other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
     Model.load(run.location).save(tmp_path / "model")
-    X, y = table_of(rows[2:3])
-    small = write_table(tmp_path / "small", X, y, chunk_rows=20)
+    new = write_two_tasks(tmp_path / "new")
+    engine = BusyEngine(lambda: Model.load(other.location).save(tmp_path / "model"))
     with pytest.raises(DamagedDataError, match="was replaced meanwhile"):
-        evaluate_dataset(tmp_path / "model", small, BusyEngine())
+        evaluate_dataset(tmp_path / "model", new, engine)
 
 
 def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
