@@ -28,6 +28,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
@@ -375,7 +376,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows, labels = validate_data(self, X, y)
         check_classification_targets(labels)
         table = self._weighted(rows, labels, sample_weight)
-        classes, codes = np.unique(table.labels, return_inverse=True)
+        classes, codes, _ = distinct_labels(table.labels)
         dataset = ingest_arrays(table.rows, codes, MemoryStore(), weights=table.weights)
         run = self._train(dataset, MemoryStore(), InlineEngine(), self._settings())
         names = getattr(self, "feature_names_in_", None)
@@ -460,7 +461,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _codes(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """Return the place of each label in `classes_`."""
-        unknown = np.setdiff1d(labels, self.classes_).tolist()
+        unknown = sorted(set(labels.tolist()) - set(self.classes_.tolist()))
         if unknown:
             raise DataError(
                 f"label {unknown[0]!r} is none of the classes of the first rows.",

@@ -10,6 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.ridge import solve_weights
@@ -82,7 +83,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         else:
             rows, labels = validate_data(self, X, y)
             check_classification_targets(labels)
-            self.classes_, codes = np.unique(labels, return_inverse=True)
+            self.classes_, codes, _ = distinct_labels(labels)
             self._fit_rows(rows, codes)
         return self
 

@@ -1,7 +1,7 @@
 """A digest of a set of rows, whatever their order and wherever they are cut."""
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,24 @@ def content_of_rows(
     return int(hashes.sum(dtype=np.uint64))
 
 
+class DistinctLabels(NamedTuple):
+    """The distinct ``labels`` (K,), sorted, their ``counts`` (K,) and the ``codes`` (b,) of all."""
+
+    labels: NDArray[Any]
+    codes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
+    """Return what is distinct in integer or text labels (b,)."""
+    # Asked for the first rows, numpy sorts stably; its other sort of StringDType crashes on some
+    # orders of a few hundred distinct texts.
+    labels, _, codes, counts = np.unique(
+        y, return_index=True, return_inverse=True, return_counts=True
+    )
+    return DistinctLabels(labels, codes, counts)
+
+
 def hash_values(X: NDArray[Any]) -> NDArray[np.uint64]:
     """Return a hash of the values of each row, uint64 (b,)."""
     n_words = 2 * X.shape[1]
@@ -63,6 +81,6 @@ def hash_values(X: NDArray[Any]) -> NDArray[np.uint64]:
 def _label_words(y: NDArray[Any]) -> NDArray[Any]:
     if y.dtype.kind not in "TU":
         return y.astype(np.int64)
-    labels, places = np.unique(y, return_inverse=True)
+    labels, places, _ = distinct_labels(y)
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in labels.tolist()]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)[places]

@@ -267,8 +267,6 @@ class BasisDistances:
             What the distances of each row are multiplied by.
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
-        scratch : float64 (b, p + 2), optional
-            For the centred rows, likewise.
         threads : int
 
         Notes

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -17,14 +17,21 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
     """Return `step` of every strip of rows of an array of `shape`, in order.
 
     The strips depend on nothing but the number of columns, so results have the same bits with any
-    number of threads. numpy's elementwise functions release the interpreter lock.
+    number of threads. numpy's elementwise functions release the interpreter lock. When this raises
+    what a step raised, no step is at work any more. A step must not call this itself.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)
     strips = [slice(a, min(a + size, n_rows)) for a in range(0, max(n_rows, 1), size)]
     if threads == 1 or len(strips) == 1:
         return [step(strip) for strip in strips]
-    return list(_pool(threads).map(step, strips))
+    futures = [_pool(threads).submit(step, strip) for strip in strips]
+    try:
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 @cache

@@ -169,7 +169,7 @@ class FitSizes:
             else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
             n_search_folds=0 if tuning is None else tuning.folds,
             n_judged=judged.n_rows,
-            n_judged_parts=PartLayout.of(judged.n_rows, params.n_parts).n_parts,
+            n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
             judged_reading_bytes=judged.reading_bytes,
         )
 

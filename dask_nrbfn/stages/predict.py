@@ -161,10 +161,9 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
             f"of the model's, such as {opened.classes.tolist()[0]!r}.",
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
-    chunk_rows = output_chunk_rows(dataset.n_rows, len(opened.classes))
     arguments = [
         (*pinned, dataset.location, start, stop)
-        for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
+        for start, stop in task_spans(dataset.n_rows, 1, engine)
     ]
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusion = np.sum([confusion for confusion, _ in counts], axis=0)
@@ -188,10 +187,11 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_classes = len(model.classes)
-    # A block of activations, the basis as read and as slopes, rows as stored, one ahead and
-    # centred, and the scores of a chunk and a block.
-    scored = min(output_chunk_rows(dataset.n_rows, n_classes), dataset.n_rows) + rows
-    held = 8 * (rows * r + 3 * r * p + 4 * rows * p + 3 * scored * n_classes)
+    # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
+    # one ahead and centred, and the scores and labels of a chunk and a block.
+    scored = output_chunk_rows(dataset.n_rows, n_classes) + rows
+    held = 8 * (rows * r + 3 * r * p + 2 * r * n_classes + 4 * rows * p + 3 * scored * n_classes)
+    held += 3 * scored * model.classes.itemsize
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller --chunk-rows"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
@@ -236,7 +236,7 @@ def _predict_to_zarr(
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
     """Return the rows of a chunk of the predictions, whatever the chunks of the dataset."""
     few = max(-(-n_rows // _MIN_CHUNKS), _MIN_CHUNK_ROWS)
-    return min(few, default_chunk_rows(n_classes, np.float64))
+    return min(few, default_chunk_rows(n_classes, np.float64), n_rows)
 
 
 def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.content import content_of_rows
+from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
 from dask_nrbfn.storage.group import (
     Array,
     Location,
@@ -408,7 +408,7 @@ def summarize_chunk(
     digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
     label_counts = {}
     if y is not None:
-        labels, counts = np.unique(y, return_counts=True)
+        labels, _, counts = distinct_labels(y)
         text = y.dtype.kind in "TU"
         digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
         label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))

@@ -60,7 +60,7 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
         return value
 
 
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 
 # Whatever else is asked for is a chunk.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")

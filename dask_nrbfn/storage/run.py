@@ -45,8 +45,9 @@ from dask_nrbfn.storage.versions import versions_of
 logger = logging.getLogger(__name__)
 
 # A part is the work that a crash can cost, and its r x r sums are written and read once: with
-# 24,576 rows that is a thirtieth of the time in which they are summed. Beyond 64 parts they grow.
-_DEFAULT_PART_ROWS = 24_576
+# 24,576 rows that is a thirtieth of the time in which they are summed. From 16,384 rows on there
+# are two, for two workers. Beyond 64 parts they grow.
+_DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
 _DEFAULT_MAX_PARTS = 64
 
 # Rows of a chunk of the arrays that have one row per row of X: at most so many, so that what a task
@@ -57,44 +58,44 @@ _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
 
 @dataclass(frozen=True)
 class PartLayout:
-    """How n rows are cut into parts, which depends on nothing else.
+    """How n rows are cut into parts.
+
+    A run records its own, so that it goes on with it whatever the defaults are by then.
 
     Attributes
     ----------
-    n_rows, n_parts : int
+    n_rows : int
+    part_rows : int
+        Rows of every part but the last: a whole number of chunks.
+    chunk_rows : int
+        Rows of a chunk of the arrays that have a row for every row of X.
     """
 
     n_rows: int
-    n_parts: int
+    part_rows: int
+    chunk_rows: int
 
     @classmethod
-    def of(cls, n_rows: int, n_parts: int | None) -> Self:
+    def of(cls, n_rows: int, n_parts: int | None = None) -> Self:
         """Return the layout of so many parts, or of a default number of them."""
-        default = min(max(n_rows // _DEFAULT_PART_ROWS, 1), _DEFAULT_MAX_PARTS)
-        return cls(n_rows, n_parts or default)
-
-    @property
-    def part_rows(self) -> int:
-        """Rows of every part but the last: a whole number of chunks."""
-        return -(-self._share // self.chunk_rows) * self.chunk_rows
-
-    @property
-    def chunk_rows(self) -> int:
-        """Rows of a chunk of the arrays that have a row for every row of X."""
-        if self._share <= _MAX_CHUNK_ROWS:
-            return self._share
-        rows = -(-self._share // _CHUNKS_OF_PART)
-        return min(max(rows, _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS)
-
-    @property
-    def _share(self) -> int:
-        return max(1, -(-self.n_rows // self.n_parts))
+        share = max(1, -(-n_rows // (n_parts or default_parts(n_rows))))
+        chunk_rows = share
+        if share > _MAX_CHUNK_ROWS:
+            chunk_rows = max(-(-share // _CHUNKS_OF_PART), _MIN_CHUNK_ROWS)
+            chunk_rows = min(chunk_rows, _MAX_CHUNK_ROWS)
+        return cls(n_rows, -(-share // chunk_rows) * chunk_rows, chunk_rows)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
         """First and last-plus-one row of every part."""
         size = self.part_rows
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
+
+
+def default_parts(n_rows: int) -> int:
+    """Return the number of parts that rows are cut into; it depends on nothing else."""
+    parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
+    return min(parts, _DEFAULT_MAX_PARTS)
 
 
 def member_of(dataset: Dataset) -> dict[str, Any]:
@@ -126,7 +127,9 @@ class Run:
     fingerprint : str or None
         Of the dataset it was started from; None for a branch, which has none.
     n_rows, n_parts : int
-        Rows of that dataset, and parts of each pass over them.
+        Rows of that dataset, and how many parts were asked for.
+    layout : PartLayout
+        How the rows are cut.
     """
 
     location: Location
@@ -136,6 +139,7 @@ class Run:
     fingerprint: str | None
     n_rows: int
     n_parts: int
+    layout: PartLayout
 
     @classmethod
     def start(
@@ -169,6 +173,7 @@ class Run:
             run = cls.open(location)
             run._check_same(dataset, params, tuning)
             return run
+        layout = PartLayout.of(dataset.n_rows, params.n_parts)
         create_group(
             location,
             kind="run",
@@ -183,7 +188,9 @@ class Run:
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
-                "n_parts": PartLayout.of(dataset.n_rows, params.n_parts).n_parts,
+                "n_parts": params.n_parts or default_parts(dataset.n_rows),
+                "part_rows": layout.part_rows,
+                "chunk_rows": layout.chunk_rows,
                 "environment": dict(environment),
                 "decisions": {},
                 "stages": {},
@@ -210,6 +217,7 @@ class Run:
             attributes["fingerprint"],
             attributes["n_rows"],
             attributes["n_parts"],
+            PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
         )
 
     def _check_same(self, dataset: Dataset, params: FitParams, tuning: TuneParams | None) -> None:
@@ -256,11 +264,6 @@ class Run:
     def n_folds(self) -> int:
         """Folds of the rows whose moments are summed apart."""
         return 1 if self.tuning is None else self.tuning.n_folds
-
-    @property
-    def layout(self) -> "PartLayout":
-        """How the rows are cut."""
-        return PartLayout(self.n_rows, self.n_parts)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -397,6 +400,8 @@ class Run:
             "members": [],
             "n_rows": 0,
             "n_parts": 1,
+            "part_rows": 1,
+            "chunk_rows": 1,
             "decisions": {},
             "stages": {name: self.stages[name] for name in ("basis", "width")},
             "versions": [],

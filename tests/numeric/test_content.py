@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.numeric.content import content_of_rows, hash_values
+from dask_nrbfn.numeric.content import content_of_rows, distinct_labels, hash_values
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)
@@ -66,3 +66,13 @@ def test_hash_values__few_distinct_values_do_not_collide():
 
 def test_hash_values__negative_zero_is_zero():
     np.testing.assert_array_equal(hash_values(np.array([[-0.0]])), hash_values(np.array([[0.0]])))
+
+
+@pytest.mark.parametrize("n_chars", [8, 300])
+def test_distinct_labels__texts_in_an_order_that_crashes_numpy(n_chars):
+    texts = np.array([f"{code:0>{n_chars}}" for code in range(800)])
+    y = texts.astype(np.dtypes.StringDType())[np.arange(1600) % 800]
+    labels, codes, counts = distinct_labels(y)
+    assert labels.tolist() == texts.tolist()
+    np.testing.assert_array_equal(codes, np.arange(1600) % 800)
+    np.testing.assert_array_equal(counts, 2)

@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import time
 from itertools import product
+from threading import Event
 
 import numpy as np
 import pytest
@@ -264,6 +266,25 @@ def test_radial__one_thread_makes_no_pool(monkeypatch):
     features.activations(X[:20], threads=2)
     with pytest.raises(AssertionError, match="a pool was made"):
         features.activations(X, threads=2)
+
+
+def test_strips__nothing_is_at_work_when_a_step_has_raised():
+    running, done = Event(), []
+
+    def step(strip):
+        if strip.start == 0:
+            running.wait(10)
+            raise ZeroDivisionError
+        running.set()
+        time.sleep(0.05)
+        done.append(strip)
+
+    with pytest.raises(ZeroDivisionError):
+        strips.over_strips(step, (50, 2**17), 2)
+    n_done = len(done)
+    assert 1 <= n_done < 49
+    time.sleep(0.2)
+    assert len(done) == n_done
 
 
 FORKED = """

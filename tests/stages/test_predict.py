@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,10 @@ import zarr
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, ParameterError
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages import predict as predict_module
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.stages.predict import (
@@ -38,6 +41,52 @@ def new_rows():
     return spirals(250, seed=1)
 
 
+@pytest.mark.parametrize("n_workers", [1, 7])
+@pytest.mark.parametrize("chunk_rows", [1, 37, 1000])
+def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, n_workers):
+    for name, value in {"_MIN_CHUNK_ROWS": 3, "_TASK_ROWS": 9, "_MAX_BLOCK_ROWS": 4}.items():
+        monkeypatch.setattr(predict_module, name, value)
+    X, y = new_rows
+    strange = np.where(np.arange(250) % 25 == 3, "zebra", NAMES[y])
+    dataset = write_table(tmp_path / "new", X, strange, chunk_rows=chunk_rows)
+    engine = InlineEngine(n_workers=n_workers)
+    predict_dataset(place / "run", dataset, tmp_path / "out", engine)
+    evaluation = evaluate_dataset(place / "run", dataset, engine)
+    scores = Model.load(place / "run").scores(X)
+    out = zarr.open_group(tmp_path / "out")
+    np.testing.assert_allclose(out["scores"][:], scores, rtol=1e-9)
+    labels = NAMES[scores.argmax(axis=1)]
+    assert out["labels"][:].tolist() == labels.tolist()
+    assert evaluation.n_errors == np.sum(labels != strange)
+    assert np.sum(evaluation.confusion) == 240
+
+
+@pytest.mark.parametrize("n_rows", [1, 3000])
+def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
+    class TracedEngine(InlineEngine):
+        def run(self, task, arguments, *, label):
+            tracemalloc.start()
+            results = super().run(task, arguments, label=label)
+            peaks[label] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            return results
+
+    rng, peaks = np.random.default_rng(0), {}
+    X, y = rng.normal(size=(1600, 3)), np.arange(1600) % 800
+    names = np.array([f"{code:0>300}" for code in range(800)])
+    train = write_table(tmp_path / "train", X, names[y])
+    params = FitParams(basis="random", basis_size=1500)
+    fit_dataset(train, tmp_path / "run", params, InlineEngine())
+    new = write_table(
+        tmp_path / "new", rng.normal(size=(n_rows, 3)), names[np.arange(n_rows) % 800]
+    )
+    engine = TracedEngine()
+    predict_dataset(tmp_path / "run", new, tmp_path / "out", engine)
+    evaluate_dataset(tmp_path / "run", new, engine)
+    assert peaks.keys() == {"predict", "evaluate"}
+    assert max(peaks.values()) < engine.expected_bytes - PROCESS_BYTES
+
+
 @pytest.mark.parametrize(
     ("n_rows", "chunk_rows"), [(60, 1), (60, 37), (4100, 300), (4100, 2048), (4100, 10**4)]
 )
@@ -54,7 +103,8 @@ def test_predict__any_chunks(tmp_path, place, n_rows, chunk_rows):
 @pytest.mark.parametrize(
     ("n_rows", "n_classes", "chunk_rows"),
     [
-        (1, 2, 2048),
+        (1, 2, 1),
+        (2049, 2, 2048),
         (60_000, 2, 2048),
         (140_000, 2, 2188),
         (10**8, 10, 65_536),

@@ -340,20 +340,20 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 
 def test_model_metadata__newer_format(tmp_path):
     make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=3)
-    with pytest.raises(DamagedDataError, match="format version 3, this package reads 2"):
+    edit_attributes(tmp_path / "model", format_version=4)
+    with pytest.raises(DamagedDataError, match="format version 4, this package reads 3"):
         Model.load(tmp_path / "model")
 
 
 def test_run_metadata__newer_format(run):
-    edit_attributes(run.location, format_version=3)
-    with pytest.raises(DamagedDataError, match="format version 3, this package reads 2"):
+    edit_attributes(run.location, format_version=4)
+    with pytest.raises(DamagedDataError, match="format version 4, this package reads 3"):
         Run.open(run.location)
 
 
 def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
-    edit_attributes(f"{run.location}/model", format_version=3)
-    with pytest.raises(DamagedDataError, match="format version 3"):
+    edit_attributes(f"{run.location}/model", format_version=4)
+    with pytest.raises(DamagedDataError, match="format version 4"):
         Model.load(run.location)

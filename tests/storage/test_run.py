@@ -15,6 +15,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage import run as run_module
 from dask_nrbfn.storage.run import PartLayout, Run
 from tests.storage.written import table, write_dataset
 
@@ -137,7 +138,9 @@ def test_open__nothing_there(tmp_path):
 
 
 def bare_run(n_rows, n_parts):
-    return Run("nowhere", "0", FitParams(), None, "", n_rows, n_parts)
+    return Run(
+        "nowhere", "0", FitParams(), None, "", n_rows, n_parts, PartLayout.of(n_rows, n_parts)
+    )
 
 
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
@@ -154,7 +157,8 @@ def test_spans__cover_all_rows_once(n_rows, n_parts):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "n_parts"), [(1, 1), (49_151, 1), (49_152, 2), (60_000, 2), (1_600_000, 64)]
+    ("n_rows", "n_parts"),
+    [(1, 1), (16_383, 1), (16_384, 2), (60_000, 2), (73_728, 3), (1_600_000, 64)],
 )
 def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     dataset = write_dataset(MemoryStore(), np.ones((n_rows, 1), "u1"), chunk_rows=10**6)
@@ -171,9 +175,20 @@ def test_start__number_of_parts_from_the_rows(n_rows, n_parts):
     ],
 )
 def test_layout__parts_are_whole_chunks_and_nearly_equal(n_rows, n_parts, spans, chunk_rows):
-    layout = PartLayout(n_rows, n_parts)
+    layout = PartLayout.of(n_rows, n_parts)
     assert layout.spans == spans
     assert layout.chunk_rows == chunk_rows
+
+
+def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
+    dataset = write_dataset(MemoryStore(), np.ones((60_000, 1), "u1"), chunk_rows=10**6)
+    begun = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    monkeypatch.setattr(run_module, "_DEFAULT_PART_ROWS", 5000)
+    monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 100)
+    found = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    assert found.spans == begun.spans
+    assert found.chunk_rows == begun.chunk_rows
+    assert Run.start(tmp_path / "other", dataset, FitParams(), {}).spans != begun.spans
 
 
 def test_start__number_of_parts_as_given(dataset):

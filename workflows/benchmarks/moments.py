@@ -30,6 +30,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="of each worker; default: its share of cores")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
     params = FitParams(basis=options.basis, basis_size=options.basis_size, neighbors="exact")
     with tempfile.TemporaryDirectory(prefix="moments-", dir=options.scratch) as scratch:
         try:
@@ -70,6 +72,7 @@ def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) 
     n, p, r = dataset.n_rows, dataset.n_features, run.basis_size()
     flops = n * r**2 + 2 * n * r * p + 4 * n * r
     stage = [flops / taken for taken in seconds]
+    giga = [rate / 1e9 for rate in rates]
     ratios = [rate / fmean(rates[repeat : repeat + 2]) for repeat, rate in enumerate(stage)]
     lines = {
         "rows x features": f"{n} x {p}",
@@ -79,8 +82,8 @@ def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) 
         "seconds": f"{spread(seconds, '.2f')}",
         "GFLOP": f"{flops / 1e9:.1f}  (n r^2 + 2 n r p + 4 n r)",
         "GFLOP/s": f"{spread([rate / 1e9 for rate in stage], '.1f')}",
-        "floor GFLOP/s": f"{spread([rate / 1e9 for rate in rates], '.1f')}  (W.T @ W)",
-        "ratio": f"{spread(ratios, '.3f')}  (stage to floor; 1 is the machine's own rate)",
+        "floor GFLOP/s": f"{spread(giga, '.1f')}  (W.T @ W, repeated for a second)",
+        "ratio": f"{spread(ratios, '.3f')}  (stage to floor)",
     }
     return "\n".join(f"{name:<17}{value}" for name, value in lines.items())
 

@@ -48,7 +48,7 @@ def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
 
 
 def symmetric_rate(n_basis: int, threads: int) -> float:
-    """Return flops a second of ``W.T @ W``.
+    """Return flops a second of ``W.T @ W``, repeated for a second.
 
     numpy computes one triangle (syrk), so ``n r^2`` flops are counted for W (n, r).
     """
@@ -57,7 +57,7 @@ def symmetric_rate(n_basis: int, threads: int) -> float:
 
 
 def product_rate(n_basis: int, n_features: int, threads: int) -> float:
-    """Return flops a second of ``X @ G.T``, ``2 n r p`` for X (n, p) and G (r, p)."""
+    """Return flops a second of ``X @ G.T``, repeated for a second: ``2 n r p`` for X (n, p)."""
     rng = np.random.default_rng(0)
     X, G = rng.random((PRODUCT_ROWS, n_features)), rng.random((n_basis, n_features))
     out = np.empty((PRODUCT_ROWS, n_basis))
