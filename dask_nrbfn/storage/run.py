@@ -44,9 +44,9 @@ from dask_nrbfn.storage.versions import versions_of
 
 logger = logging.getLogger(__name__)
 
-# A part is the work that a crash can cost, and its r x r sums are written and read once: with
-# 24,576 rows that is a thirtieth of the time in which they are summed. From 16,384 rows on there
-# are two, for two workers. Beyond 64 parts they grow.
+# A part is the work that a crash can cost, and its r x r sums are written once: with 24,576 rows
+# that is a thirtieth of the time in which they are summed. From 16,384 rows on there are two, for
+# two workers. Beyond 64 parts they grow.
 _DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
 _DEFAULT_MAX_PARTS = 64
 

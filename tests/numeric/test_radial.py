@@ -289,7 +289,6 @@ def test_strips__nothing_is_at_work_when_a_step_has_raised():
 
 FORKED = """
 import multiprocessing
-import numpy as np
 from dask_nrbfn.numeric.strips import over_strips
 
 def rows():
