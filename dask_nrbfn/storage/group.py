@@ -30,7 +30,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
-from dask_nrbfn.storage.local import DurableStore, is_group, replace_path
+from dask_nrbfn.storage.local import DurableStore, flush_tree, is_group, replace_path
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
@@ -282,6 +282,13 @@ def replace_group(new: Location, target: Location) -> None:
         old = remote(target)
         assert old is not None
         move_group(url, old)
+
+
+def flush_member(location: Location, name: str) -> None:
+    """Wait until a group inside another is stored for good; an object store has done so."""
+    path = local_path(location)
+    if path is not None:
+        flush_tree(Path(path, name))
 
 
 def remove_group(location: Location) -> None:

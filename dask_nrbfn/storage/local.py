@@ -12,15 +12,16 @@ from zarr.storage import LocalStore
 
 
 class DurableStore(LocalStore):
-    """A directory whose metadata is on the disk, old or new as a whole, once it is written.
+    """A directory whose own record is on the disk, old or new as a whole, once it is written.
 
     zarr writes a file beside and renames it, but leaves it to the system when either reaches the
-    disk. Chunks are left at that: they have a checksum, and one that a power cut took is found.
+    disk. All below is left at that: it has checksums, so what a power cut took is found, and
+    computed again. What could not be is flushed before it takes the place of anything.
     """
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Store a value; metadata so that it is on the disk when this returns."""
-        if not key.endswith("zarr.json"):
+        """Store a value; the metadata at the top so that it is on the disk when this returns."""
+        if key != "zarr.json":
             await super().set(key, value)
             return
         unfinished = f"{key}.{uuid.uuid4().hex}.partial"
@@ -35,9 +36,21 @@ def _publish(unfinished: Path, target: Path) -> None:
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
-    # Some network file systems cannot flush a directory.
+    _flush_directory(target.parent)
+
+
+def flush_tree(directory: Path) -> None:
+    """Wait until a directory and everything below it is on the disk."""
+    for inner, _, names in os.walk(directory):
+        for name in names:
+            _flush(Path(inner, name))
+        _flush_directory(Path(inner))
+
+
+def _flush_directory(path: Path) -> None:
+    # Some network file systems cannot do that.
     with suppress(OSError):
-        _flush(target.parent)
+        _flush(path)
 
 
 def _flush(path: Path) -> None:
@@ -49,10 +62,14 @@ def _flush(path: Path) -> None:
 
 
 def replace_path(new: Path, target: Path) -> None:
-    """Put the file or directory `new` in the place of `target`, which may exist."""
+    """Put the file or directory `new` in the place of `target`, which may exist.
+
+    An old directory is gone only when the new one is on the disk.
+    """
     if not target.is_dir():
         os.replace(new, target)
         return
+    flush_tree(new)
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
     os.rename(target, old)
     try:
@@ -60,6 +77,7 @@ def replace_path(new: Path, target: Path) -> None:
     except OSError:
         os.rename(old, target)
         raise
+    _flush_directory(target.parent)
     shutil.rmtree(old)
 
 

@@ -32,6 +32,7 @@ from dask_nrbfn.storage.group import (
     create_array,
     create_group,
     exists,
+    flush_member,
     get_array,
     metadata_named,
     normalize,
@@ -408,7 +409,11 @@ class Run:
         }
 
     def finish_version(self, record: Mapping[str, Any]) -> None:
-        """Record a version after the fit, which makes it the latest one."""
+        """Record a version after the fit, which makes it the latest one.
+
+        It cannot be computed again, so it is flushed first.
+        """
+        flush_member(self.location, record["place"])
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, {"versions": [*versions_of(attributes_of(group)), dict(record)]})
 

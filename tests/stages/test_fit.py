@@ -1,7 +1,8 @@
 import dataclasses
 import json
+import random
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -353,6 +354,32 @@ def test_fit__damaged_metadata_is_written_again(
     assert run.read("weights/values").tobytes() == weights[params]
     if kind == "garbage":
         assert "computed again" in caplog.text or "done again" in caplog.text
+
+
+def cut_power(place, seed):
+    """Empty or remove files of a run as a power cut may do, but the one that is flushed."""
+    rng = random.Random(seed)
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and path != place / "zarr.json":
+            fate = rng.choice(("empty", "missing", "whole", "whole"))
+            if fate == "empty":
+                path.write_bytes(b"")
+            elif fate == "missing":
+                path.unlink()
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("stop", [None, "columns", "confidence", "width", "combine", "model"])
+@pytest.mark.parametrize("params", [CUT, PARTED], ids=["at once", "partitioned"])
+def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, seed):
+    dataset, weights = undisturbed
+    place, engine = tmp_path / "run", CountingEngine(None if stop is None else 0, label=stop)
+    with nullcontext() if stop is None else pytest.raises(StoppedError):
+        fit_dataset(dataset, place, params, engine, min_recall=0.0)
+    cut_power(place, seed)
+    run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
+    assert run.read("weights/values").tobytes() == weights[params]
+    assert Model.load(place).weights.tobytes() == weights[params]
 
 
 def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):

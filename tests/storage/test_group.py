@@ -245,6 +245,29 @@ def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypa
     ]
 
 
+def test_replacing_group__the_old_one_goes_when_the_new_one_is_flushed(tmp_path, monkeypatch):
+    write_dataset(tmp_path / "data", table(9))
+    flushed, not_flushed = set(), []
+    flush, rename = os.fsync, os.rename
+
+    def record_flush(descriptor):
+        flushed.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flush(descriptor)
+
+    def record_rename(old, new):
+        if old == tmp_path / "data":
+            (unfinished,) = tmp_path.glob(".data.*.unfinished")
+            needed = {str(unfinished), *map(str, unfinished.rglob("*"))}
+            assert len(needed) > 5
+            not_flushed.append(needed - flushed)
+        rename(old, new)
+
+    monkeypatch.setattr(local.os, "fsync", record_flush)
+    monkeypatch.setattr(local.os, "rename", record_rename)
+    write_dataset(tmp_path / "data", table(8))
+    assert not_flushed == [set()]
+
+
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_update_record__an_error_leaves_the_old(group, tmp_path, monkeypatch, name):
     def fail(*arguments):

@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import shutil
 
 import numpy as np
@@ -15,7 +16,9 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage import local
 from dask_nrbfn.storage import run as run_module
+from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import PartLayout, Run
 from tests.storage.written import table, write_dataset
 
@@ -364,6 +367,29 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
     np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(4, seed=1))
     with pytest.raises(DamagedResultError):
         run.read_part("moments", 0, "cross")
+
+
+def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, monkeypatch):
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    write_array(run.group("versions/1/first"), "values", np.arange(3), "x")
+    flushed, flush, replace = set(), os.fsync, os.replace
+    recorded = []
+
+    def record_flush(descriptor):
+        flushed.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        flush(descriptor)
+
+    def record_replace(old, new):
+        if new == tmp_path / "run" / "zarr.json":
+            needed = set(map(str, (tmp_path / "run/versions/1/first").rglob("*")))
+            assert len(needed) == 5
+            recorded.append(needed - flushed)
+        replace(old, new)
+
+    monkeypatch.setattr(local.os, "fsync", record_flush)
+    monkeypatch.setattr(local.os, "replace", record_replace)
+    run.finish_version({"place": "versions/1/first"})
+    assert recorded == [set()]
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 5, 6, 13])
