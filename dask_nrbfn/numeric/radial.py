@@ -305,8 +305,12 @@ def _extended_rows(
     """Put rows x, scaled and about `centre`, into `out` (b, p + 2), behind them 1 and ``|x|^2``."""
 
     def extend(strip: slice) -> None:
-        scaled = X[strip] if scaling is None else scaling.apply(X[strip])
-        centred = np.subtract(scaled, centre, out=out[strip, :-2])
+        centred = out[strip, :-2]
+        if scaling is None:
+            centred[...] = X[strip]
+        else:
+            scaling.apply(X[strip], out=centred)
+        centred -= centre
         out[strip, -2] = 1.0
         out[strip, -1] = _row_dots(centred, centred)
 

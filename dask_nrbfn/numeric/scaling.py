@@ -104,15 +104,19 @@ class Scaling:
         noise = 10 * np.finfo(np.float64).eps * np.abs(statistics.mean)
         return cls(kind, statistics.mean, np.where(deviation > noise, deviation, 1.0))
 
-    def apply(self, X: ArrayLike) -> Floats:
-        """Return the scaled rows, float64 (b, p)."""
-        rows: Floats = np.asarray(X, dtype=np.float64)
+    def apply(self, X: ArrayLike, *, out: Floats | None = None) -> Floats:
+        """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64."""
+        if out is None:
+            out = np.array(X, dtype=np.float64, copy=None if self.kind == "none" else True)
+        else:
+            out[...] = X
         if self.kind == "standard":
-            rows = (rows - self.shift) / self.scale
+            out -= self.shift
+            out /= self.scale
         elif self.kind == "unit":
-            length = np.linalg.norm(rows, axis=1, keepdims=True)
-            rows = rows / np.where(length > 0, length, 1.0)
-        return rows
+            length = np.linalg.norm(out, axis=1, keepdims=True)
+            out /= np.where(length > 0, length, 1.0)
+        return out
 
     def restore(self, rows: ArrayLike) -> Floats:
         """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
