@@ -41,7 +41,7 @@ _MAX_TASKS_PER_WORKER, _TASK_ROWS = 4, 16_384
 
 # Tasks write whole chunks. Small tables, which may be a single chunk of the dataset, have enough of
 # them for every worker.
-_MIN_CHUNKS, _MIN_CHUNK_ROWS = 64, 2048
+_MIN_CHUNKS, _MIN_CHUNK_ROWS = 64, 512
 
 # Nothing is summed over rows here, so blocks are no larger than the product with the basis needs:
 # the passes over the activations find more of them in the cache.
