@@ -52,7 +52,7 @@ class StageCost:
     held_bytes : int
         At the peak of one worker, with its process.
     n_tasks : int
-        Tasks that can run at the same time.
+        Tasks that share `work` and can run at the same time.
     work : mapping of str to float
         Amounts for all tasks by the name of the rate at which they are done, see `Rates`.
     alone : mapping of str to float

@@ -111,8 +111,8 @@ def _planned_basis(
 
 
 def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    # The last round of tasks may leave workers idle.
-    rounds = math.ceil(cost.n_tasks / n_workers)
+    # The last round of tasks may leave workers idle. What one task does alone has no rounds.
+    rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
     share = rounds / cost.n_tasks
     shared = _work_s(cost.work, rates) * share + rounds * _TASK_S
     return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
