@@ -12,9 +12,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from statistics import fmean, median
+from statistics import fmean
 
-from prepare import add_options, begin, open_dataset, run_until, symmetric_rate
+from prepare import add_options, begin, open_dataset, run_until, spread, symmetric_rate
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
 from dask_nrbfn.engine import Engine
@@ -86,11 +86,6 @@ def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) 
         "ratio": f"{spread(ratios, '.3f')}  (stage to floor)",
     }
     return "\n".join(f"{name:<17}{value}" for name, value in lines.items())
-
-
-def spread(values: list[float], form: str) -> str:
-    """Return the median of values with the least and the largest."""
-    return f"{median(values):{form}}  ({min(values):{form}} ... {max(values):{form}})"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable
+from statistics import median
 
 import numpy as np
 from sheets import SheetSource
@@ -45,6 +46,11 @@ def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
     for earlier in stages[: stages.index(stage)]:
         if earlier not in run.stages:
             run_stage(earlier, run, dataset, engine)
+
+
+def spread(values: list[float], form: str) -> str:
+    """Return the median of values with the least and the largest."""
+    return f"{median(values):{form}}  ({min(values):{form}} ... {max(values):{form}})"
 
 
 def symmetric_rate(n_basis: int, threads: int) -> float:
