@@ -170,3 +170,22 @@ def test_scaling__any_blocks(kind):
     scaling = Scaling.from_statistics(kind, statistics_of(X))
     parts = [scaling.apply(block) for block in split(X, [1, 2, 30, 7])]
     np.testing.assert_array_equal(np.concatenate(parts), scaling.apply(X))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["none", "standard", "unit"])
+def test_scaling__into_other_rows(kind, dtype):
+    X = (50 + 10 * draw(20)).astype(dtype)
+    before = X.copy()
+    scaling = Scaling.from_statistics(kind, statistics_of(X))
+    wider = np.full((20, 5), np.nan)
+    scaled = scaling.apply(X, out=wider[:, 1:4])
+    assert np.shares_memory(scaled, wider)
+    assert wider[:, 1:4].tobytes() == scaling.apply(X).tobytes()
+    assert np.isnan(wider[:, [0, 4]]).all()
+    assert X.tobytes() == before.tobytes()
+
+
+def test_none__copies_no_float64():
+    X = draw(3)
+    assert Scaling("none", np.zeros(3), np.ones(3)).apply(X) is X

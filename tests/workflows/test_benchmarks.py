@@ -92,10 +92,14 @@ def test_predict__prints_the_ratio(tmp_path, dataset):
 
 @pytest.mark.slow
 def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
-    arguments = (dataset, "--basis-size", 50, "--partitions", 3, "--parts", 2)
+    arguments = (dataset, "--basis-size", 50, "--partitions", 3, "--parts", 2, "--repeats", 2)
     out = run_benchmark("workers", *arguments, cwd=tmp_path)
-    for stage in ("neighbors", "width", "moments", "predict"):
-        assert re.search(rf"^{stage} +[\d.]+ +[\d.]+ +[\d.]+$", out, flags=re.MULTILINE)
+    for stage in ("product", "neighbors", "width", "moments", "predict"):
+        line = rf"^{stage} +[\d.]+ +[\d.]+ +([\d.]+)  \(([\d.]+) \.\.\. ([\d.]+)\)$"
+        (ratios,) = re.findall(line, out, flags=re.MULTILINE)
+        middle, least, largest = map(float, ratios)
+        assert 0 < least <= middle <= largest
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_update__prints_the_ratio_and_the_difference(tmp_path, dataset):
