@@ -245,10 +245,11 @@ def _finish(job: _Job) -> Run:
             _drop_scratch(run)
             if "recall" in run.stages:
                 check_recall(run, job.min_recall)
-            if job.basis is not None and not run.has("given/values"):
-                write_array(run.group("given"), "values", np.asarray(job.basis), "basis", "feature")
             missing = [stage for stage in run_stages(run) if stage not in run.stages]
             try:
+                if job.basis is not None and not run.has("given/values"):
+                    basis = np.asarray(job.basis)
+                    write_array(run.group("given"), "values", basis, "basis", "feature")
                 if not missing:
                     check_model(run, job.engine)
                     return run

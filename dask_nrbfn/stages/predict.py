@@ -207,7 +207,7 @@ def _predict_to_zarr(
     overwrite: bool,
 ) -> None:
     chunk_rows = output_chunk_rows(dataset.n_rows, len(classes))
-    with replacing_group(out, kind="predictions", overwrite=overwrite) as group:
+    with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
         for name, dtype, columns in (
             ("labels", classes.dtype, ()),
             ("scores", "f8", (len(classes),)),

@@ -23,7 +23,6 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.connect import blas_threads
 from dask_nrbfn.errors import (
     AlreadyAddedError,
-    DamagedDataError,
     DamagedResultError,
     DataError,
     MissingDataError,
@@ -376,10 +375,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
 
 def _clean_up(run: Run) -> None:
     """Drop the moments of new rows that are in a version by now, or in none."""
-    try:
-        run.drop_groups(_PARTS)
-    except DamagedDataError as error:
-        logger.warning("%s Parts of updates are left in the run.", error.problem)
+    run.drop_groups(_PARTS)
 
 
 def _stage_of(version: int, action: str, dataset: Dataset) -> str:
@@ -389,9 +385,16 @@ def _stage_of(version: int, action: str, dataset: Dataset) -> str:
 def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
     """Return the latest version if a job that made it of these rows was killed right after."""
     records = versions_of(run.attributes)
-    if records and run.has(_stage_of(len(records), action, dataset)):
-        return records[-1]
-    return None
+    if not records or records[-1]["action"] != action:
+        return None
+    if [member["content"] for member in records[-1]["members"]] != [dataset.content]:
+        # Parts of other rows may be left from before this version.
+        return None
+    try:
+        parts_left = run.has(_stage_of(len(records), action, dataset))
+    except DamagedResultError:
+        parts_left = True
+    return records[-1] if parts_left else None
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int]:
@@ -476,8 +479,10 @@ def _sum_and_solve(
     """Sum the parts and solve; compute parts again that turn out to be damaged."""
     forget, n_redone = draft.action == FORGET, 0
     while True:
-        records = run_parts(draft.run, dataset, engine, stage=stage, task=_update_part, units=units)
         try:
+            records = run_parts(
+                draft.run, dataset, engine, stage=stage, task=_update_part, units=units
+            )
             return _solve(draft, engine, _combine_parts, (stage, records, forget))
         except DamagedResultError as error:
             n_redone += 1

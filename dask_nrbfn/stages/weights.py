@@ -43,7 +43,8 @@ def check_model(run: Run, engine: Engine) -> None:
 
 def _read_results(run_location: Location) -> None:
     run = Run.open(run_location)
-    run.read("basis/rows")
+    for name in ("basis/rows", "basis/values", "weights/values"):
+        run.read(name)
     if "confidence" in run.stages:
         for start, stop in run.spans:
             run.read("confidence/values", start, stop)

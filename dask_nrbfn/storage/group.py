@@ -21,7 +21,8 @@ from numpy.typing import DTypeLike, NDArray
 from zarr.abc.store import ByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.storage import WrapperStore
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, WrapperStore
 
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -30,7 +31,12 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
-from dask_nrbfn.storage.local import DurableStore, flush_tree, is_group, replace_path
+from dask_nrbfn.storage.local import (
+    DurableStore,
+    flush_tree,
+    is_group,
+    replace_path,
+)
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
@@ -209,11 +215,15 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterator[zarr.Group]:
+def replacing_group(
+    location: Location, *, kind: str, overwrite: bool, flush: bool = True
+) -> Iterator[zarr.Group]:
     """Give an empty group that takes its place at `location` when the block ends well.
 
     It is built beside `location`, under a hidden name, and renamed or, in an object store, copied
     there by the server; an error leaves what was there before. A store object is written in place.
+    On a local disk it is flushed before, unless it is told not to: what can be computed again need
+    not be.
 
     Raises
     ------
@@ -224,7 +234,8 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
     if exists(location):
         _check_replaceable(location, kind=kind, overwrite=overwrite)
     if (path := local_path(location)) is not None:
-        build: AbstractContextManager[zarr.Group] = _built_beside(Path(os.path.realpath(path)))
+        target = Path(os.path.realpath(path))
+        build: AbstractContextManager[zarr.Group] = _built_beside(target, flush=flush)
     elif (url := remote(location)) is not None:
         build = _built_remotely(url)
     else:
@@ -234,11 +245,13 @@ def replacing_group(location: Location, *, kind: str, overwrite: bool) -> Iterat
 
 
 @contextmanager
-def _built_beside(target: Path) -> Iterator[zarr.Group]:
+def _built_beside(target: Path, *, flush: bool) -> Iterator[zarr.Group]:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
         yield zarr.create_group(DurableStore(unfinished))
+        if flush:
+            flush_tree(unfinished)
         replace_path(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -277,6 +290,7 @@ def replace_group(new: Location, target: Location) -> None:
     """Put a complete group in the place of the one at `target`, on the same disk or store."""
     path, url = local_path(new), remote(new)
     if path is not None:
+        flush_tree(Path(path))
         replace_path(Path(path), Path(os.path.realpath(str(local_path(target)))))
     elif url is not None:
         old = remote(target)
@@ -289,6 +303,15 @@ def flush_member(location: Location, name: str) -> None:
     path = local_path(location)
     if path is not None:
         flush_tree(Path(path, name))
+
+
+def member_names(group: zarr.Group) -> list[str]:
+    """Return the names of what is stored directly inside a group, readable or not."""
+
+    async def listed() -> list[str]:
+        return [name async for name in group.store.list_dir(group.path)]
+
+    return sync(listed())
 
 
 def remove_group(location: Location) -> None:
@@ -456,6 +479,8 @@ def _layout(array: Array) -> dict[str, Any]:
 
 
 def _store(location: Location) -> zarr.abc.store.Store:
+    if type(location) is LocalStore and not location.read_only:
+        return DurableStore(location.root)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if (url := remote(location)) is not None:

@@ -15,8 +15,8 @@ class DurableStore(LocalStore):
     """A directory whose own record is on the disk, old or new as a whole, once it is written.
 
     zarr writes a file beside and renames it, but leaves it to the system when either reaches the
-    disk. All below is left at that: it has checksums, so what a power cut took is found, and
-    computed again. What could not be is flushed before it takes the place of anything.
+    disk. All below is left at that: most of it is computed again when it turns out to be damaged,
+    and what could not be is flushed as a whole, by `flush_tree`, before the record names it.
     """
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -43,12 +43,14 @@ def flush_tree(directory: Path) -> None:
     """Wait until a directory and everything below it is on the disk."""
     for inner, _, names in os.walk(directory):
         for name in names:
-            _flush(Path(inner, name))
+            # A task that runs twice may be writing still, and renames what it writes.
+            with suppress(FileNotFoundError):
+                _flush(Path(inner, name))
         _flush_directory(Path(inner))
 
 
 def _flush_directory(path: Path) -> None:
-    # Some network file systems cannot do that.
+    """Wait until the names in a directory are on the disk, where the file system can do that."""
     with suppress(OSError):
         _flush(path)
 
@@ -64,12 +66,12 @@ def _flush(path: Path) -> None:
 def replace_path(new: Path, target: Path) -> None:
     """Put the file or directory `new` in the place of `target`, which may exist.
 
-    An old directory is gone only when the new one is on the disk.
+    An old directory is removed when the new one's name is on the disk.
     """
     if not target.is_dir():
         os.replace(new, target)
+        _flush_directory(target.parent)
         return
-    flush_tree(new)
     old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
     os.rename(target, old)
     try:

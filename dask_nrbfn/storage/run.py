@@ -34,6 +34,7 @@ from dask_nrbfn.storage.group import (
     exists,
     flush_member,
     get_array,
+    member_names,
     metadata_named,
     normalize,
     open_group,
@@ -41,7 +42,7 @@ from dask_nrbfn.storage.group import (
     update_record,
     write_array,
 )
-from dask_nrbfn.storage.versions import versions_of
+from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
 logger = logging.getLogger(__name__)
 
@@ -411,9 +412,10 @@ class Run:
     def finish_version(self, record: Mapping[str, Any]) -> None:
         """Record a version after the fit, which makes it the latest one.
 
-        It cannot be computed again, so it is flushed first.
+        It cannot be computed again, so it is flushed first, and the basis that later ones need.
         """
-        flush_member(self.location, record["place"])
+        for name in ("basis", VERSIONS):
+            flush_member(self.location, name)
         group = open_group(self.location, kind="run", writable=True)
         update_record(group, {"versions": [*versions_of(attributes_of(group)), dict(record)]})
 
@@ -538,17 +540,10 @@ class Run:
             update_record(group, {"stages": stages})
 
     def drop_groups(self, prefix: str) -> None:
-        """Delete every group at the top of the run whose name begins with `prefix`.
-
-        Raises
-        ------
-        DamagedDataError
-            If the metadata of some group cannot be read.
-        """
-        with metadata_named(self.location):
-            names = [name for name in self._writable.group_keys() if name.startswith(prefix)]
-        for name in names:
-            self._delete(name)
+        """Delete everything at the top of the run whose name begins with `prefix`."""
+        for name in member_names(self._writable):
+            if name.startswith(prefix):
+                self._delete(name)
 
     def _delete(self, name: str) -> None:
         # It need not be readable for this, nor there.

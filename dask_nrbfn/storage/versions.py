@@ -10,10 +10,13 @@ from typing import Any
 
 ADD, FORGET, MERGE = "add", "forget", "merge"
 
+# The group in a run that holds them.
+VERSIONS = "versions"
+
 
 def version_name(version: int) -> str:
     """Return the name of the group with all attempts at a version after the fit."""
-    return f"versions/{version}"
+    return f"{VERSIONS}/{version}"
 
 
 def versions_of(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -285,7 +285,7 @@ def test_given__other_rows_are_another_run(tmp_path):
         fit(X, y, given_basis(FitParams(), other), basis=other, place=tmp_path / "run")
 
 
-@pytest.mark.parametrize("damage", ["flipped", "missing", "half written"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "half written", "empty"])
 def test_given__damaged_rows_are_written_again(tmp_path, damage):
     X, y = spirals(100)
     basis = X[::12]
@@ -301,6 +301,8 @@ def test_given__damaged_rows_are_written_again(tmp_path, damage):
         chunk.unlink()
     if damage == "half written":
         (place / "given" / "values" / "zarr.json").unlink()
+    elif damage == "empty":
+        (place / "given" / "values" / "zarr.json").write_bytes(b"")
     run = fit(X, y, params, basis=basis, place=place)
     np.testing.assert_array_equal(Run.open(place).read("basis/values"), basis)
     assert "model" in run.stages

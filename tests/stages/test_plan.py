@@ -52,6 +52,16 @@ def test_plan_fit__counts_what_the_stages_do(dataset):
     assert costs["columns"].read_bytes == 8 * n * p
 
 
+def test_plan_fit__counts_the_tasks(dataset):
+    boundless = replace(RATES, **{field.name: 1e300 for field in fields(Rates)})
+    params = replace(PARAMS, n_parts=8)
+    planned = plan_fit(dataset, params, cluster(3), boundless)
+    taken = {stage.cost.stage: stage.seconds for stage in planned.stages}
+    # Eight parts in three rounds, and one task that adds them.
+    assert taken["columns"] == pytest.approx(4 * taken["weights"])
+    assert taken["weights"] == taken["model"] == taken["basis"] > 0
+
+
 def test_plan_fit__says_what_the_fit_records(dataset, tmp_path):
     planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
     fitted = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())

@@ -1,5 +1,6 @@
 """Updates: rows join a run and leave it, and it is as if they always or never had been there."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -342,10 +343,12 @@ def write_two_tasks(location):
 
 def test_update_run__rows_that_join_meanwhile_leave_a_prediction_alone(tmp_path, run, rows):
     new = write_two_tasks(tmp_path / "new")
-    predict_dataset(run.location, new, tmp_path / "before", InlineEngine())
+    # Blocks of other tasks may round differently.
+    two = InlineEngine(n_workers=2)
+    predict_dataset(run.location, new, tmp_path / "before", two)
     engine = BusyEngine(lambda: update(run, rows[1]))
     predict_dataset(run.location, new, tmp_path / "meanwhile", engine)
-    predict_dataset(run.location, new, tmp_path / "after", InlineEngine())
+    predict_dataset(run.location, new, tmp_path / "after", two)
     before, meanwhile, after = (
         zarr.open_group(tmp_path / name)["scores"][:] for name in ("before", "meanwhile", "after")
     )
@@ -521,6 +524,46 @@ def test_update_run__a_damaged_part_is_found(tmp_path, rows):
     content = bytearray(gram.read_bytes())
     content[50] ^= 1
     gram.write_bytes(content)
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
+
+
+@pytest.mark.parametrize("kind", ["empty", "missing"])
+@pytest.mark.parametrize("name", ["zarr.json", "parts/zarr.json", "parts/0/zarr.json"])
+def test_update_run__goes_on_after_a_power_cut(tmp_path, rows, name, kind):
+    run = fit_dataset(rows[0], tmp_path / "run", replace(PARAMS, n_parts=3), InlineEngine())
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(2))
+    (stage,) = (tmp_path / "run").glob("update-*")
+    if kind == "empty":
+        (stage / name).write_bytes(b"")
+    else:
+        (stage / name).unlink(missing_ok=True)
+    update(run, rows[1])
+    assert_moments(run, *table_of(rows[:2]))
+    assert not list((tmp_path / "run").glob("update-*"))
+    with pytest.raises(AlreadyAddedError):
+        update(run, rows[1])
+
+
+def test_update_run__parts_left_of_other_rows_are_no_version(tmp_path, run, rows):
+    with pytest.raises(StoppedError):
+        update(run, rows[1], CountingEngine(1))
+    (stage,) = (tmp_path / "run").glob("update-*")
+    shutil.copytree(stage, tmp_path / "left")
+    update(run, rows[2])
+    # As if their removal had not reached the disk.
+    shutil.copytree(tmp_path / "left", stage)
+    assert update(run, rows[1])["version"] == 2
+    assert_moments(run, *table_of(rows[:3]))
+
+
+@pytest.mark.parametrize("name", ["c/0/0", "zarr.json"])
+def test_fit_dataset__mends_the_basis_that_updates_need(tmp_path, run, rows, name):
+    (tmp_path / "run" / "basis" / "values" / name).write_bytes(b"")
+    with pytest.raises(DamagedDataError, match="basis/values"):
+        update(run, rows[1])
+    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))
 

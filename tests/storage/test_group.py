@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -6,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import zarr
-from zarr.storage import MemoryStore
+from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError, ParameterError
 from dask_nrbfn.storage import local
@@ -21,7 +22,9 @@ from dask_nrbfn.storage.group import (
     open_group,
     replacing_group,
     update_record,
+    write_array,
 )
+from dask_nrbfn.storage.local import flush_tree
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
 from tests.storage.written import fill_dataset, table, write_dataset
 
@@ -245,27 +248,79 @@ def test_update_record__is_flushed_renamed_and_flushed(group, tmp_path, monkeypa
     ]
 
 
-def test_replacing_group__the_old_one_goes_when_the_new_one_is_flushed(tmp_path, monkeypatch):
-    write_dataset(tmp_path / "data", table(9))
-    flushed, not_flushed = set(), []
-    flush, rename = os.fsync, os.rename
+@pytest.fixture
+def flushed(monkeypatch):
+    """Give the paths that were flushed, in order; Linux knows them."""
+    paths, flush = [], os.fsync
 
-    def record_flush(descriptor):
-        flushed.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    def record(descriptor):
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         flush(descriptor)
 
-    def record_rename(old, new):
-        if old == tmp_path / "data":
-            (unfinished,) = tmp_path.glob(".data.*.unfinished")
-            needed = {str(unfinished), *map(str, unfinished.rglob("*"))}
-            assert len(needed) > 5
-            not_flushed.append(needed - flushed)
-        rename(old, new)
+    monkeypatch.setattr(local.os, "fsync", record)
+    return paths
 
-    monkeypatch.setattr(local.os, "fsync", record_flush)
-    monkeypatch.setattr(local.os, "rename", record_rename)
+
+@pytest.mark.parametrize("something_is_there", [False, True])
+def test_replacing_group__is_flushed_renamed_and_flushed(
+    tmp_path, flushed, monkeypatch, something_is_there
+):
+    if something_is_there:
+        write_dataset(tmp_path / "data", table(9))
+    steps = []
+
+    def recorded(function):
+        def record(*arguments, **options):
+            if arguments[-1] == tmp_path / "data" or function.__name__ == "rmtree":
+                steps.append((function.__name__, set(flushed), written()))
+                flushed.clear()
+            return function(*arguments, **options)
+
+        return record
+
+    def written():
+        paths = {path for path in tmp_path.rglob("*") if ".unfinished" in str(path)}
+        return set(map(str, paths))
+
+    monkeypatch.setattr(local.os, "rename", recorded(os.rename))
+    monkeypatch.setattr(local.os, "replace", recorded(os.replace))
+    monkeypatch.setattr(local.shutil, "rmtree", recorded(shutil.rmtree))
     write_dataset(tmp_path / "data", table(8))
-    assert not_flushed == [set()]
+    (name, before, needed), *later = steps
+    assert name == ("rename" if something_is_there else "replace")
+    assert len(needed) > 5
+    assert needed <= before
+    # Of the old one, or of what would be left of a failure.
+    assert later[0][:2] == ("rmtree", {str(tmp_path)})
+
+
+def test_replacing_group__what_can_be_computed_again_is_not_flushed(tmp_path, flushed):
+    with replacing_group(
+        tmp_path / "out", kind="predictions", overwrite=False, flush=False
+    ) as group:
+        write_array(group, "labels", np.arange(9), "row")
+    assert not [path for path in flushed if "labels" in path]
+
+
+def test_flush_tree__a_file_may_go_meanwhile(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    opened = []
+
+    def vanish(path, flags):
+        opened.append(path)
+        (tmp_path / "b").unlink(missing_ok=True)
+        return os_open(path, flags)
+
+    os_open = os.open
+    monkeypatch.setattr(local.os, "open", vanish)
+    flush_tree(tmp_path)
+    assert tmp_path / "b" in opened
+
+
+def test_store__of_the_user_is_durable_as_well(tmp_path, flushed):
+    create_group(LocalStore(tmp_path / "run"), kind="run", attributes={})
+    assert str(tmp_path / "run") in flushed
 
 
 @pytest.mark.parametrize("name", ["fsync", "replace"])

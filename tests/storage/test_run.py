@@ -371,7 +371,8 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
 
 def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, monkeypatch):
     run = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    write_array(run.group("versions/1/first"), "values", np.arange(3), "x")
+    for name in ("basis", "versions/1/first"):
+        write_array(run.group(name), "values", np.arange(3), "x")
     flushed, flush, replace = set(), os.fsync, os.replace
     recorded = []
 
@@ -381,8 +382,9 @@ def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, mon
 
     def record_replace(old, new):
         if new == tmp_path / "run" / "zarr.json":
-            needed = set(map(str, (tmp_path / "run/versions/1/first").rglob("*")))
-            assert len(needed) == 5
+            trees = [tmp_path / "run" / name for name in ("basis", "versions")]
+            needed = {str(path) for tree in trees for path in (tree, *tree.rglob("*"))}
+            assert len(needed) == 16
             recorded.append(needed - flushed)
         replace(old, new)
 
@@ -390,6 +392,15 @@ def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, mon
     monkeypatch.setattr(local.os, "replace", record_replace)
     run.finish_version({"place": "versions/1/first"})
     assert recorded == [set()]
+
+
+def test_write_part__flushes_nothing(tmp_path, dataset, monkeypatch):
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    n_flushed = []
+    monkeypatch.setattr(local.os, "fsync", n_flushed.append)
+    run.write_part("moments", 0, {"rows": 3}, {"gram": np.arange(3.0)})
+    assert n_flushed == []
+    assert run.part_record("moments", 0) == {"rows": 3}
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 5, 6, 13])
