@@ -21,8 +21,9 @@ from dask_nrbfn.stages.neighbors import NeighborSearch, plan_search
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.storage.dataset import Dataset
 
-# From submitting a task to its record: opening run and dataset, writing the part, the scheduler.
-_TASK_S = 0.04
+# From submitting a part to its record: opening run and dataset, writing the part, the scheduler.
+# And the same for a task that works alone.
+_PART_S, _TASK_S = 0.06, 0.03
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
     # The last round of tasks may leave workers idle. What one task does alone has no rounds.
     rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
     share = rounds / cost.n_tasks
-    shared = _work_s(cost.work, rates) * share + rounds * _TASK_S
+    shared = _work_s(cost.work, rates) * share + rounds * _PART_S
     return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
 
 
