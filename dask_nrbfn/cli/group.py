@@ -34,6 +34,9 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
     except NRBFNError as error:
         job.tell_error(error.problem, error.remedy)
         ctx.exit(EXIT_MENDABLE)
+    except BrokenPipeError:
+        # Whoever reads the output has enough, as in "| head"; click ends without a word then.
+        raise
     except OSError as error:
         remedy = "Check the path, what is there, and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -46,6 +46,14 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
         assert "n_features         4" in succeed("inspect", path)
 
 
+def test_cli__a_reader_that_goes_is_no_error(dataset):
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*PROGRAM, "inspect", dataset], **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 def test_cli__json(tmp_path, dataset):
     fitted = json.loads(succeed("fit", dataset, tmp_path / "run", "--workers", 0, "--json"))
     keys = "n_rows n_features n_classes n_basis width alpha fitting_error spectral_risk error_rate"
