@@ -318,6 +318,20 @@ def test_flush_tree__a_file_may_go_meanwhile(tmp_path, monkeypatch):
     assert tmp_path / "b" in opened
 
 
+def test_update_record__where_directories_cannot_be_flushed(group, tmp_path, monkeypatch):
+    flush = os.fsync
+
+    def refuse_directories(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(22, "Invalid argument")
+        flush(descriptor)
+
+    monkeypatch.setattr(local.os, "fsync", refuse_directories)
+    update_record(group, {"count": 3})
+    flush_tree(tmp_path / "run")
+    assert count_in(tmp_path / "run") == 3
+
+
 def test_store__of_the_user_is_durable_as_well(tmp_path, flushed):
     create_group(LocalStore(tmp_path / "run"), kind="run", attributes={})
     assert str(tmp_path / "run") in flushed
