@@ -330,13 +330,12 @@ def _spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _damage_named(path: str) -> Iterator[None]:
-    # NotImplementedError and RuntimeError: unknown compression and encryption.
-    foreign = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+    # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
     try:
         yield
     except NRBFNError:
         raise
-    except (*foreign, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         raise DamagedDataError(
             f"{path} is damaged or not a numpy file: {error}.", "Write the file again."
         ) from error

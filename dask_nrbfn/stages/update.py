@@ -368,14 +368,10 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             yield draft
         except WorseModelError:
             run.drop(version_name(version))
-            _clean_up(run)
+            run.drop_groups(_PARTS)
             raise
-        _clean_up(run)
-
-
-def _clean_up(run: Run) -> None:
-    """Drop the moments of new rows that are in a version by now, or in none."""
-    run.drop_groups(_PARTS)
+        # Those of new rows are in a version by now.
+        run.drop_groups(_PARTS)
 
 
 def _stage_of(version: int, action: str, dataset: Dataset) -> str:

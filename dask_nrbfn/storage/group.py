@@ -31,12 +31,7 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
-from dask_nrbfn.storage.local import (
-    DurableStore,
-    flush_tree,
-    is_group,
-    replace_path,
-)
+from dask_nrbfn.storage.local import DurableStore, flush_tree, is_group, replace_path
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize

@@ -294,11 +294,11 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
         update(run, rows[1])
     expected = describe_run(run)["version"] + 1
 
-    def die(run):
+    def die(run, prefix):
         raise StoppedError
 
     with monkeypatch.context() as patched:
-        patched.setattr(update_module, "_clean_up", die)
+        patched.setattr(Run, "drop_groups", die)
         with pytest.raises(StoppedError):
             update(run, rows[1], forget=forget)
     record = update(run, rows[1], forget=forget)
