@@ -1,9 +1,15 @@
 """What can go wrong for a user.
 
 Every error says what is wrong and how to mend it, and is also the builtin a caller would expect.
+It names parameters, between backticks where it is raised; a face that spells them otherwise, such
+as the command line, asks for its own spelling.
 """
 
+import re
+from collections.abc import Callable
 from typing import Any
+
+_PARAMETER = re.compile(r"`(\w+)`")
 
 
 class NRBFNError(Exception):
@@ -15,19 +21,42 @@ class NRBFNError(Exception):
         One sentence: what is wrong and the value received.
     remedy : str
         One sentence: what is allowed, or what to do.
+
+    Examples
+    --------
+    >>> error = NRBFNError("`basis_size` is 0.", "Give at least 1.")
+    >>> print(error)
+    basis_size is 0. Give at least 1.
+    >>> error.spelled(lambda name: "--" + name.replace("_", "-"))
+    ('--basis-size is 0.', 'Give at least 1.')
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
-        self.problem = problem
-        self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
         # Errors travel from workers; what would rebuild them by default fails for MemoryError.
-        return type(self), (self.problem, self.remedy)
+        return type(self), self.args
 
     def __str__(self) -> str:
         return f"{self.problem} {self.remedy}"
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, with the names of parameters in Python."""
+        return self.spelled(str)[0]
+
+    @property
+    def remedy(self) -> str:
+        """How to mend it, with the names of parameters in Python."""
+        return self.spelled(str)[1]
+
+    def spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
+        """Return problem and remedy with every parameter's name as `spell` gives it."""
+        problem, remedy = (
+            _PARAMETER.sub(lambda name: spell(name[1]), text) for text in self.args[:2]
+        )
+        return problem, remedy
 
 
 class ParameterError(NRBFNError, ValueError):
@@ -64,7 +93,7 @@ class DamagedResultError(DamagedDataError):
         self.parts = parts
 
     def __reduce__(self) -> tuple[type["NRBFNError"], tuple[Any, ...]]:
-        return type(self), (self.problem, self.remedy, self.stage, self.parts)
+        return type(self), (*self.args, self.stage, self.parts)
 
 
 class StorageError(NRBFNError, OSError):
