@@ -95,7 +95,7 @@ class FitParams:
         _check_real("confidence_threshold", self.confidence_threshold)
         if not 0 < self.confidence_threshold <= 1:
             raise ParameterError(
-                f"confidence_threshold is {self.confidence_threshold}.",
+                f"`confidence_threshold` is {self.confidence_threshold}.",
                 "Give a number above 0 and at most 1.",
             )
         _check_alpha("alpha", self.alpha)
@@ -109,7 +109,7 @@ class FitParams:
         _check_integer("overlap", self.overlap, minimum=1)
         _check_integer("seed", self.seed, minimum=0)
         if self.seed >= 2**32:
-            raise ParameterError(f"seed is {self.seed}.", "Give an integer below 2**32.")
+            raise ParameterError(f"`seed` is {self.seed}.", "Give an integer below 2**32.")
         _check_choice("neighbors", self.neighbors, NEIGHBOR_METHODS)
         _check_choice("scale", self.scale, SCALES)
         _check_choice("basis_rule", self.basis_rule, BASIS_RULES)
@@ -118,13 +118,13 @@ class FitParams:
         _check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
         if not isinstance(self.basis, str):
             raise ParameterError(
-                f"basis is a {type(self.basis).__name__}.",
+                f"`basis` is a {type(self.basis).__name__}.",
                 f"Give one of {', '.join(BASES)}; given_basis returns the name of given rows.",
             )
         if not self.basis_is_given:
             _check_choice("basis", self.basis, BASES)
         if self.basis != "sknn" and self.basis_size is None:
-            raise ParameterError(f"basis={self.basis} has no size.", "Give basis_size too.")
+            raise ParameterError(f"`basis`={self.basis} has no size.", "Give `basis_size` too.")
 
     @property
     def basis_is_given(self) -> bool:
@@ -192,7 +192,7 @@ class TuneParams:
             several = isinstance(values, Iterable) and not isinstance(values, str)
             values = tuple(values) if several else ()
             if not values:
-                raise ParameterError(f"{name} is {getattr(self, name)!r}.", "Give a few values.")
+                raise ParameterError(f"`{name}` is {getattr(self, name)!r}.", "Give a few values.")
             for value in values:
                 check(name, value)
             object.__setattr__(self, name, values)
@@ -221,7 +221,7 @@ def _check_alpha(name: str, value: object) -> None:
     _check_real(name, value)
     if not 0 <= value <= 1:  # type: ignore[operator]
         raise ParameterError(
-            f"{name} is {value}.",
+            f"`{name}` is {value}.",
             "Give a number from 0 to 1; it is relative to the trace of the gram matrix.",
         )
 
@@ -229,20 +229,20 @@ def _check_alpha(name: str, value: object) -> None:
 def _check_width_factor(name: str, value: object) -> None:
     _check_real(name, value)
     if not 1e-6 <= value <= 1e6:  # type: ignore[operator]
-        raise ParameterError(f"{name} is {value}.", "Give a number such as 0.1 to 1.")
+        raise ParameterError(f"`{name}` is {value}.", "Give a number such as 0.1 to 1.")
 
 
 def _check_integer(name: str, value: object, *, minimum: int) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
-        raise ParameterError(f"{name} is {value!r}.", f"Give an integer of at least {minimum}.")
+        raise ParameterError(f"`{name}` is {value!r}.", f"Give an integer of at least {minimum}.")
 
 
 def _check_real(name: str, value: object) -> None:
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise ParameterError(f"{name} is {value!r}.", "Give a number.")
+        raise ParameterError(f"`{name}` is {value!r}.", "Give a number.")
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
     if value not in choices:
         allowed = ", ".join(map(str, choices))
-        raise ParameterError(f"{name} is {value!r}.", f"Give one of {allowed}.")
+        raise ParameterError(f"`{name}` is {value!r}.", f"Give one of {allowed}.")

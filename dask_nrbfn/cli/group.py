@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.spelling import spelling
 from dask_nrbfn.errors import NRBFNError
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
     try:
         yield
     except NRBFNError as error:
-        job.tell_error(error.problem, error.remedy)
+        job.tell_error(*error.spelled(spelling(ctx)))
         ctx.exit(EXIT_MENDABLE)
     except BrokenPipeError:
         # Whoever reads the output has enough, as in "| head"; click ends without a word then.

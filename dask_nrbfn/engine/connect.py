@@ -72,9 +72,9 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         if self.scheduler and self.scheduler_file:
-            raise ParameterError("scheduler and scheduler_file are both given.", "Give one.")
+            raise ParameterError("`scheduler` and `scheduler_file` are both given.", "Give one.")
         local = {name: getattr(self, name) for name in ("workers", "threads", "memory")}
-        given = [name for name, value in local.items() if value is not None]
+        given = [f"`{name}`" for name, value in local.items() if value is not None]
         if given and (self.scheduler or self.scheduler_file):
             raise ParameterError(
                 f"{' and '.join(given)} given with a running scheduler.",
@@ -84,14 +84,14 @@ class EngineOptions:
             value = local[name]
             if value is not None and not (isinstance(value, int) and value >= least):
                 raise ParameterError(
-                    f"{name} is {value!r}.", f"Give an integer of at least {least}."
+                    f"`{name}` is {value!r}.", f"Give an integer of at least {least}."
                 )
         if self.memory is not None:
             _parse_memory(self.memory)
         if self.performance_report is not None and self.workers == 0:
             raise ParameterError(
-                "performance_report is given, but workers is 0.",
-                "Leave it out, or give workers: dask reports on a cluster.",
+                "`performance_report` is given, but `workers` is 0.",
+                "Leave it out, or give `workers`: dask reports on a cluster.",
             )
 
 
@@ -266,7 +266,8 @@ def _read_scheduler_file(path: str) -> str:
             address = json.load(file)["address"]
     except FileNotFoundError as error:
         raise ClusterError(
-            f"there is no scheduler file {path}.", "Start the scheduler with --scheduler-file."
+            f"there is no scheduler file {path}.",
+            "Start the scheduler with dask scheduler --scheduler-file, or give its address.",
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
@@ -373,7 +374,7 @@ def _parse_memory(text: str) -> int:
     try:
         n_bytes = parse_bytes(text)
     except ValueError as error:
-        raise ParameterError(f"memory is {text!r}.", "Give bytes with a unit: 4GiB.") from error
+        raise ParameterError(f"`memory` is {text!r}.", "Give bytes with a unit: 4GiB.") from error
     if n_bytes < 2**28:
-        raise ParameterError(f"memory is {text!r}.", "A worker needs at least 256MiB to start.")
+        raise ParameterError(f"`memory` is {text!r}.", "A worker needs at least 256MiB to start.")
     return int(n_bytes)

@@ -18,7 +18,7 @@ def check_report_path(path: str | os.PathLike[str]) -> None:
     target = Path(path).absolute()
     if target.is_dir() or not os.access(target if target.exists() else target.parent, os.W_OK):
         raise ParameterError(
-            f"performance_report {path} cannot be written.",
+            f"`performance_report` {path} cannot be written.",
             "Give a file in a directory that is there and can be written to.",
         )
 

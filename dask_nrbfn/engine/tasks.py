@@ -329,8 +329,8 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
         needed = f"; a {label} task is expected to need {expected}"
     known = f"{needed}; {describe_memory(engine)}."
     remedy = (
-        "raise the workers' memory, run one task at a time on each, lower basis_size, or raise "
-        "n_partitions for the neighbour search. Started again, the run goes on where it stopped."
+        "raise the workers' memory, run one task at a time on each, lower `basis_size`, or raise "
+        "`n_partitions` for the neighbour search. Started again, the run goes on where it stopped."
     )
     try:
         yield

@@ -275,7 +275,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._update(X, y, sample_weight, forget=False)
             return self
         if self.store is None and (isinstance(X, Dataset) or _is_lazy(X)):
-            raise ParameterError("the sums of the rows have no place.", "Give store.")
+            raise ParameterError("the sums of the rows have no place.", "Give `store`.")
         self.fit(X, y, sample_weight)
         missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
         if missing:
@@ -423,7 +423,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (own := getattr(self, "_own_run", None)) is not None:
             return own
         if (fitted := getattr(self, "_fitted_run", None)) is None or self.store is None:
-            raise ParameterError("the sums over the rows were not kept.", "Fit with a store.")
+            raise ParameterError("the sums over the rows were not kept.", "Fit with a `store`.")
         location = join(self.store, f"updated-{uuid.uuid4().hex}")
         branch_run(fitted, location)
         merge_version(location, fitted, InlineEngine(), of_fit=True)
@@ -531,7 +531,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _check_class_weight(self) -> None:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
-                "class_weight by class is for arrays in memory.",
+                "`class_weight` by class is for arrays in memory.",
                 'Give sample_weight, or class_weight="balanced".',
             )
 
@@ -619,7 +619,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _check_nothing_beside(y: Any, sample_weight: Any) -> None:
     if y is not None or sample_weight is not None:
         raise ParameterError(
-            "y or sample_weight is given beside a Dataset.", "A Dataset has its own."
+            "y or `sample_weight` is given beside a Dataset.", "A Dataset has its own."
         )
 
 

@@ -109,10 +109,13 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         if y is not None:
             raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
         if dataset.y is None:
-            raise DataError(f"{dataset.location} has no labels.", "Ingest it with its labels.")
+            raise DataError(
+                f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+            )
         if dataset.sample_weights is not None:
             raise DataError(
-                f"{dataset.location} has weights.", "Ingest it without; all rows count the same."
+                f"{dataset.location} has weights.",
+                "Write it without `weights`; all rows count the same.",
             )
         self.classes_ = dataset.classes
         self.n_features_in_ = dataset.n_features

@@ -42,8 +42,8 @@ def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> Floats:
     (weights,) = solve_path(gram, cross, alphas=[alpha])
     if weights is None:
         raise IllConditionedError(
-            f"the ridge system of {len(gram)} basis rows is singular at alpha={alpha:g}.",
-            "Give a larger alpha; 1e-13 factors for most data.",
+            f"the ridge system of {len(gram)} basis rows is singular at `alpha`={alpha:g}.",
+            "Give a larger `alpha`; 1e-13 factors for most data.",
         )
     return weights
 

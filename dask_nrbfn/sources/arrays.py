@@ -216,8 +216,8 @@ def open_npy(path: str, *, y: str | None = None, weights: str | None = None) -> 
     check_weights_apart(weights, path, y)
     layout = _layout(
         _file_header(path),
-        None if y is None else _file_header(y, option="--y"),
-        None if weights is None else _file_header(weights, option="--weights"),
+        None if y is None else _file_header(y, option="y"),
+        None if weights is None else _file_header(weights, option="weights"),
     )
     return NpySource(**vars(layout))
 
@@ -267,8 +267,8 @@ def _member(path: str, members: list[str], name: str) -> str:
     existing = ", ".join(repr(member) for member in members) or "none"
     raise DataError(
         f"{path} has no array {name!r}; it has {existing}.",
-        "Name the features' array with --x and the labels' array with --y, the weights' array "
-        "with --weights.",
+        "Name the features' array with `x` and the labels' array with `y`, the weights' array "
+        "with `weights`.",
     )
 
 
@@ -279,7 +279,9 @@ def _member_header(archive: zipfile.ZipFile, name: str) -> Header:
 
 def _file_header(path: str, *, option: str | None = None) -> Header:
     if option and not Path(path).is_file():
-        raise MissingDataError(f"{path} is not a file.", f"Give {option} the path of an .npy file.")
+        raise MissingDataError(
+            f"{path} is not a file.", f"Give `{option}` the path of an .npy file."
+        )
     with _damage_named(path), open(path, "rb") as file:
         header = _read_header(file, path)
         n_bytes = Path(path).stat().st_size - file.tell()

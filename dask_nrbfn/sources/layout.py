@@ -29,8 +29,8 @@ def check_weights_apart(weights: str | None, *others: str | None) -> None:
     """
     if weights is not None and weights in others:
         raise ParameterError(
-            f"--weights {weights} names the features or labels.",
-            "Name what holds one weight per row, or leave --weights out.",
+            f"`weights`={weights} names the features or labels.",
+            "Name what holds one weight per row, or leave `weights` out.",
         )
 
 

@@ -27,8 +27,8 @@ OPTIONS = {
     "svmlight": set[str](),
 }
 OPTION_RULE = (
-    "Use --x, --y and --weights with .npz (array names), --y and --weights with .npy (other "
-    "files), --label and --weights with .csv and .parquet (columns), and none with svmlight."
+    "Use `x`, `y` and `weights` with .npz (array names), `y` and `weights` with .npy (other "
+    "files), `label` and `weights` with .csv and .parquet (columns), and none with svmlight."
 )
 
 
@@ -149,5 +149,5 @@ def _check_options(origin: str, kind: str, options: dict[str, str | None]) -> No
     for name, value in options.items():
         if value is not None and name not in OPTIONS[kind]:
             raise ParameterError(
-                f"--{name} {value} does not go with {origin}, whose format is {kind}.", OPTION_RULE
+                f"`{name}`={value} does not go with {origin}, whose format is {kind}.", OPTION_RULE
             )

@@ -279,13 +279,13 @@ def _features(
     columns: tuple[str, ...], label: str | None, weights: str | None, origin: str
 ) -> tuple[str, ...]:
     check_weights_apart(weights, label)
-    for option, wanted in (("--label", label), ("--weights", weights)):
+    for option, wanted in (("label", label), ("weights", weights)):
         if wanted is not None and wanted not in columns:
             shown = ", ".join(repr(name) for name in columns[:NAMES_SHOWN])
             more = f" and {len(columns) - NAMES_SHOWN} more" if len(columns) > NAMES_SHOWN else ""
             raise DataError(
                 f"{origin} has no column {wanted!r}; it has {shown}{more}.",
-                f"Name one of its columns with {option}.",
+                f"Name one of its columns with `{option}`.",
             )
     return tuple(name for name in columns if name not in (label, weights))
 
@@ -340,7 +340,7 @@ def _csv_errors(path: str) -> Iterator[None]:
             name = _csv_columns(path)[int(column)]
             raise DataError(
                 f"Column {name!r} of {path} has {text!r} in line {line}, which is not a number.",
-                "Write numbers in all columns but the one named with --label.",
+                "Write numbers in all columns but the one named with `label`.",
             ) from error
         if "Empty CSV file" in message:
             raise DataError(
@@ -404,7 +404,7 @@ def _feature_type(arrow: pa.DataType, name: str, path: str) -> np.dtype:
         return FLOAT64
     raise DataError(
         f"Column {name!r} of {path} has type {arrow}, which is not a number.",
-        "Write numbers in all columns but the one named with --label.",
+        "Write numbers in all columns but the one named with `label`.",
     )
 
 

@@ -81,7 +81,7 @@ def _log_choice(run: Run, record: dict[str, Any], n_beyond: int) -> None:
     if "cap" in record:
         logger.warning(
             "basis: %d rows are below the threshold %g; the memory at hand allows %d, %s are "
-            "taken. Give --basis-size or more memory to decide yourself.",
+            "taken. Give a basis size or more memory to decide yourself.",
             record["n_below_threshold"],
             threshold,
             record["cap"],
@@ -208,8 +208,8 @@ def _sized(run: Run, dataset: Dataset) -> tuple[Candidates, bool]:
 
 def _too_few_distinct(size: int, pool: Candidates) -> ParameterError:
     return ParameterError(
-        f"basis_size is {size}, X has {pool.n_distinct} distinct rows.",
-        f"Give basis_size of at most {pool.n_distinct}; equal rows enter the basis once.",
+        f"`basis_size` is {size}, X has {pool.n_distinct} distinct rows.",
+        f"Give `basis_size` of at most {pool.n_distinct}; equal rows enter the basis once.",
     )
 
 

@@ -237,17 +237,19 @@ def check_stage_budget(
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     sizes = FitSizes.of(dataset, params, search, n_basis, tuning, validation)
     cost = stage_costs(sizes)[stage]
-    remedy = "Ingest with a smaller chunk_rows"
+    remedy = "Ingest with a smaller `chunk_rows`"
     if stage in BASIS_STAGES:
-        knob = "basis_size" if params.basis_size else "confidence_threshold, or give basis_size"
+        knob = (
+            "`basis_size`" if params.basis_size else "`confidence_threshold`, or give `basis_size`"
+        )
         most = largest_basis(dataset, params, search, engine, tuning)
         remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
     elif stage == "search":
-        remedy = "Lower search_rows or search_basis"
+        remedy = "Lower `search_rows` or `search_basis`"
     elif stage == "neighbors":
-        remedy = "Lower n_neighbors"
+        remedy = "Lower `n_neighbors`"
         if params.n_partitions is not None:
-            remedy = "Give more n_partitions, or leave them to be chosen"
+            remedy = "Give more `n_partitions`, or leave them to be chosen"
     check_budget(stage, cost.held_bytes, engine, remedy=remedy)
     return cost
 

@@ -186,8 +186,8 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
         )
     if params.basis_size not in (None, len(values)):
         raise ParameterError(
-            f"basis_size is {params.basis_size}, but {len(values)} basis rows are given.",
-            "Leave basis_size out.",
+            f"`basis_size` is {params.basis_size}, but {len(values)} basis rows are given.",
+            "Leave `basis_size` out.",
         )
     content = np.ascontiguousarray(values, dtype=np.float64)
     digest = hashlib.blake2b(repr(content.shape).encode() + content.tobytes(), digest_size=16)
@@ -210,7 +210,9 @@ class _Job:
     def check(self) -> None:
         """Raise what is known to be wrong before any row is read."""
         if not 0 <= self.min_recall <= 1:
-            raise ParameterError(f"min_recall is {self.min_recall}.", "Give a number from 0 to 1.")
+            raise ParameterError(
+                f"`min_recall` is {self.min_recall}.", "Give a number from 0 to 1."
+            )
         check_fit(self.dataset, self.params)
         if self.validation is not None:
             codes_in_training(self.dataset, self.validation)
@@ -387,7 +389,9 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with a fit before any row is read."""
     n_rows, n_classes = dataset.n_rows, dataset.n_classes
     if dataset.y is None:
-        raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+        raise DataError(
+            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+        )
     if n_classes < 2:
         raise DataError(
             f"y has 1 class only: {dataset.classes.tolist()[0]!r}.",
@@ -395,15 +399,15 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
         )
     if params.basis == "sknn" and params.n_neighbors >= n_rows:
         raise ParameterError(
-            f"n_neighbors={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
+            f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has n_samples = {n_rows}.",
-            f"Give n_neighbors of at most {n_rows - 1}.",
+            f"Give `n_neighbors` of at most {n_rows - 1}.",
         )
     if params.basis_size is None or params.basis_is_given:
         return
     if not n_classes <= params.basis_size <= n_rows:
         raise ParameterError(
-            f"basis_size is {params.basis_size}.",
+            f"`basis_size` is {params.basis_size}.",
             f"Give at least one basis row per class and at most all rows: {n_classes} to {n_rows}.",
         )
 

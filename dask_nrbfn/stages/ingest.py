@@ -271,5 +271,5 @@ def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[A
     if chunk_rows is None:
         return default_chunk_rows(n_features, dtype)
     if chunk_rows < 1:
-        raise ParameterError(f"chunk_rows is {chunk_rows}.", "Give an integer of at least 1.")
+        raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
     return chunk_rows

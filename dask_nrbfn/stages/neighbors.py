@@ -85,7 +85,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
         raise RecallError(
             f"rows spread over {spread:.3g} and neighbours are {mean_distance:.3g} apart: the "
             "approximate search, in single precision, cannot tell them.",
-            'Give neighbors="exact" or scale="standard", in a new run.',
+            "Give `neighbors`=exact or `scale`=standard, in a new run.",
         )
 
 
@@ -165,7 +165,7 @@ def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> 
         return 1
     if rows < smallest:
         needed = searching_bytes(dataset, params, method, smallest)
-        check_budget("neighbors", needed, engine, remedy="Lower n_neighbors")
+        check_budget("neighbors", needed, engine, remedy="Lower `n_neighbors`")
     wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / max(rows, smallest))
     most = most_partitions(dataset.n_rows, dataset.n_features, params)
     return max(params.overlap + 1, min(wanted, most))
@@ -179,14 +179,14 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
     allowed = f"Give 1, or {least} to {most}." if least <= most else "Give 1."
     if n_partitions < least:
         raise ParameterError(
-            f"n_partitions is {n_partitions} and overlap {params.overlap}: every partition would "
-            "hold all rows.",
+            f"`n_partitions` is {n_partitions} and `overlap` {params.overlap}: every partition "
+            "would hold all rows.",
             allowed,
         )
     if n_partitions > most:
         raise ParameterError(
-            f"n_partitions is {n_partitions} for {dataset.n_rows} x {dataset.n_features}: each has "
-            f"too few rows to find n_neighbors={params.n_neighbors}, or to be placed by.",
+            f"`n_partitions` is {n_partitions} for {dataset.n_rows} x {dataset.n_features}: each "
+            f"has too few rows to find `n_neighbors`={params.n_neighbors}, or to be placed by.",
             allowed,
         )
 

@@ -96,7 +96,7 @@ def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> N
     """Raise MemoryBudgetError if the rows could not be cut into pieces that fit a worker."""
     method = run.decisions["neighbors"]["method"]
     held = searching_bytes(dataset, run.params, method, n_rows)
-    check_budget("neighbors", held, engine, remedy="Give more n_partitions, in a new run")
+    check_budget("neighbors", held, engine, remedy="Give more `n_partitions`, in a new run")
 
 
 def drop_partitions(run: Run) -> None:
@@ -278,9 +278,9 @@ def _repair(run: Run, dataset: Dataset, engine: Engine, n_incomplete: list[int])
         return {"n_rows": 0, "distance_sum": 0.0}
     if total > MAX_TARGETS:
         raise RecallError(
-            f"{total} rows have fewer than n_neighbors={run.params.n_neighbors} other rows in "
+            f"{total} rows have fewer than `n_neighbors`={run.params.n_neighbors} other rows in "
             "their partitions.",
-            "Lower n_partitions or raise overlap, in a new run.",
+            "Lower `n_partitions` or raise `overlap`, in a new run.",
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", total)
     parts = [

@@ -151,7 +151,7 @@ def plan_on_options(
         If `n_rows` is not above 0, or as for `plan_fit`.
     """
     if n_rows is not None and n_rows < 1:
-        raise ParameterError(f"n_rows is {n_rows}.", "Give a number above 0.")
+        raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
     check_fit(planned, params)
     given = None if rates is None else read_rates(rates)

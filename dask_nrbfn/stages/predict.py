@@ -154,7 +154,9 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
     if dataset.y is None:
-        raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+        raise DataError(
+            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+        )
     if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
         raise DataError(
             f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
@@ -193,7 +195,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     held = 8 * (rows * r + 3 * r * p + 2 * r * n_classes + 4 * rows * p + 3 * scored * n_classes)
     held += 3 * scored * model.classes.itemsize
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
-    remedy = "Ingest with a smaller --chunk-rows"
+    remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
 
 

@@ -46,17 +46,17 @@ def check_recall(run: Run, min_recall: float) -> None:
     audit = run.stages["recall"]
     if audit["recall"] >= min_recall:
         return
-    remedy = "Search exactly, or with more n_neighbors"
+    remedy = "Search exactly, or with more `n_neighbors`"
     if (n_partitions := run.decisions["neighbors"]["n_partitions"]) > 1:
         overlap = run.params.overlap
         remedy = (
-            f"Raise overlap from {overlap} to {overlap + 1}, or lower n_partitions from "
+            f"Raise `overlap` from {overlap} to {overlap + 1}, or lower `n_partitions` from "
             f"{n_partitions}"
         )
     raise RecallError(
         f"the search found {audit['recall']:.4f} +- {audit['recall_standard_error']:.4f} of the "
         f"true neighbours, less than the {min_recall:g} that is asked for.",
-        f"{remedy}, in a new run; or go on with this one and a lower recall.",
+        f"{remedy}, in a new run; or go on with this one and a lower `min_recall`.",
     )
 
 

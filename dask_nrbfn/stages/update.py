@@ -397,7 +397,9 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     """Return the code in the model of each class of a dataset whose rows may be taken."""
     check_same_columns(model, dataset)
     if dataset.y is None:
-        raise DataError(f"{dataset.location} has no labels.", "Ingest it with --label or --y.")
+        raise DataError(
+            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+        )
     attributes = draft.run.attributes
     held = members_held(attributes)[dataset.content]
     known = dataset.content in members_by_content(attributes)

@@ -80,7 +80,9 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
         If it has no labels, other columns, or labels that the training dataset has not.
     """
     if judged.y is None:
-        raise DataError(f"{judged.location} has no labels.", "Ingest it with --label or --y.")
+        raise DataError(
+            f"{judged.location} has no labels.", "Write it with labels: `label` or `y`."
+        )
     if judged.n_features != dataset.n_features:
         raise DataError(
             f"{judged.location} has {judged.n_features} columns, {dataset.location} has "
@@ -144,7 +146,7 @@ def best_entry(path: list[dict[str, Any]]) -> dict[str, Any]:
     if not solved:
         raise IllConditionedError(
             f"the ridge system is singular at every alpha: {[entry['alpha'] for entry in path]}.",
-            "Give larger alphas.",
+            "Give larger `alphas`.",
         )
     return min(solved, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
 

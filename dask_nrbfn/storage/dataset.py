@@ -233,7 +233,7 @@ class Dataset:
     def _labels(self) -> Array:
         if self.y is None:
             raise DataError(
-                f"{self.location} has no labels.", "Ingest it again with --label or --y."
+                f"{self.location} has no labels.", "Write it with labels: `label` or `y`."
             )
         return self.y
 

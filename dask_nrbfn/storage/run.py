@@ -245,7 +245,7 @@ class Run:
         if new["n_parts"] is None or new["n_parts"] == self.n_parts:
             new["n_parts"] = old["n_parts"]
         changed = [
-            f"{name}={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
+            f"`{name}`={old[name]} (now {new[name]})" for name in old if old[name] != new[name]
         ]
         if changed:
             raise RunMismatchError(

@@ -91,7 +91,7 @@ def test_jobs__fit_refuses_other_parameters_than_the_run_has(workplace):
     process = run_job("fit", other)
     assert process.returncode == 2
     what, how = process.stderr.splitlines()[-2:]
-    assert "alpha=1e-09 (now 1e-07)" in what
+    assert "[fit] alpha=1e-09 (now 1e-07)" in what
     assert "another path" in how
 
 
@@ -125,8 +125,8 @@ WRONG = {
     "output key": ("predictions", "labels", "unknown key 'labels' in [output]."),
     "engine type": ("workers = 0", 'workers = "1"', "workers in [engine] is '1'."),
     "engine bool": ("workers = 0", "workers = true", "workers in [engine] is True."),
-    "fit value": ("alpha = 1e-9", "alpha = 2", "alpha is 2."),
-    "engine value": ("threads = 1", "threads = 0", "threads is 0."),
+    "fit value": ("alpha = 1e-9", "alpha = 2", "[fit] alpha is 2."),
+    "engine value": ("threads = 1", "threads = 0", "[engine] threads is 0."),
     "storage without URL": (
         "[engine]",
         '[storage]\nkey = "a"\n[engine]',
@@ -149,14 +149,14 @@ WRONG_NIGHT = {
     "missing key": ("tolerance = 0.01", "", "[night] has no tolerance."),
     "source key": ("source", "name", "unknown key 'name' in incoming in [night]."),
     "type": ("0.1", "1", "max_error_rate in [night] is 1."),
-    "percent": ("0.1", "10.0", "max_error_rate is 10.0."),
+    "percent": ("0.1", "10.0", "[night] max_error_rate is 10.0."),
 }
 
 
 @pytest.mark.parametrize("case", WRONG_NIGHT)
 def test_settings__wrong_nights_are_named(monkeypatch, tmp_path, case):
     monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
-    from settings import read_settings
+    from settings import read_settings, spelled
 
     right, wrong, expected = WRONG_NIGHT[case]
     assert right in NIGHT
@@ -164,7 +164,7 @@ def test_settings__wrong_nights_are_named(monkeypatch, tmp_path, case):
     path.write_text(SETTINGS + NIGHT.replace(right, wrong, 1))
     with pytest.raises(NRBFNError) as raised:
         read_settings(path)
-    assert expected in raised.value.problem
+    assert expected in raised.value.spelled(spelled)[0]
 
 
 def test_settings__example_of_a_night_is_read(monkeypatch):
@@ -187,7 +187,7 @@ def test_jobs__night_is_asked_for(tmp_path):
 @pytest.mark.parametrize("case", WRONG)
 def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
     monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
-    from settings import read_settings
+    from settings import read_settings, spelled
 
     right, wrong, expected = WRONG[case]
     assert right in SETTINGS
@@ -195,7 +195,7 @@ def test_settings__wrong_ones_are_named(monkeypatch, tmp_path, case):
     path.write_text(SETTINGS.replace(right, wrong, 1))
     with pytest.raises(NRBFNError) as raised:
         read_settings(path)
-    assert expected in raised.value.problem
+    assert expected in raised.value.spelled(spelled)[0]
     assert raised.value.remedy
 
 
@@ -214,7 +214,7 @@ def test_settings__storage_goes_with_urls(monkeypatch, tmp_path):
     assert settings.predictions == f"{tmp_path}/predictions.csv"
 
 
-@pytest.mark.parametrize("case", ["fit key", "no TOML"])
+@pytest.mark.parametrize("case", ["fit key", "fit value", "no TOML"])
 def test_jobs__bad_settings_are_two_lines_and_2(tmp_path, case):
     right, wrong, expected = WRONG[case]
     (tmp_path / "settings.toml").write_text(SETTINGS.replace(right, wrong, 1))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from settings import Settings
+from settings import Settings, spelled
 
 from dask_nrbfn import NRBFNError
 from dask_nrbfn.errors import DataError, MissingDataError
@@ -64,8 +64,9 @@ class IncomingFile:
         """Move it to those that cannot be used, say why, and drop its dataset."""
         remove_group(settings.location(self.dataset))
         target = self._move(REJECTED)
-        target.with_name(f"{target.name}.reason").write_text(f"{error.problem}\n{error.remedy}\n")
-        logger.error("%s cannot be used: %s", self.path, error.problem)
+        problem, remedy = error.spelled(spelled)
+        target.with_name(f"{target.name}.reason").write_text(f"{problem}\n{remedy}\n")
+        logger.error("%s cannot be used: %s", self.path, problem)
 
     def _move(self, place: str) -> Path:
         target = self.path.parent / place / f"{self.name}{self._suffix}"

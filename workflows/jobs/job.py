@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from settings import read_settings
+from settings import read_settings, spelled
 
 from dask_nrbfn import NRBFNError
 
@@ -26,6 +26,6 @@ def run_job(job: Callable[..., None], parser: argparse.ArgumentParser) -> int:
     try:
         job(read_settings(options.pop("settings")), **options)
     except NRBFNError as error:
-        print(error.problem, error.remedy, sep="\n", file=sys.stderr)
+        print(*error.spelled(spelled), sep="\n", file=sys.stderr)
         return MENDABLE
     return DONE

@@ -64,7 +64,7 @@ class NightSettings:
     def __post_init__(self) -> None:
         for name in ("max_error_rate", "tolerance"):
             if not 0 <= (rate := getattr(self, name)) <= 1:
-                raise ParameterError(f"{name} is {rate}.", "Give a number from 0.0 to 1.0.")
+                raise ParameterError(f"`{name}` is {rate}.", "Give a number from 0.0 to 1.0.")
 
     @property
     def directory(self) -> Path:
@@ -130,6 +130,20 @@ class Settings:
     def location(self, name: str) -> str | RemoteLocation:
         """Return where a dataset, the run or the model is, such as "train"."""
         return join(self.directory, f"{name}.zarr")
+
+
+def spelled(name: str) -> str:
+    """Return how the settings write a parameter that an error names: table and key."""
+    tables = {
+        "data": DATA_KEYS | SOURCE_KEYS,
+        "fit": FIT_KEYS,
+        "engine": ENGINE_KEYS,
+        "night": NIGHT_KEYS,
+    }
+    for table, keys in tables.items():
+        if name in keys:
+            return f"[{table}] {name}"
+    return name
 
 
 def read_settings(path: Path) -> Settings:

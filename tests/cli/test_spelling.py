@@ -1,0 +1,111 @@
+"""Errors name what was typed: options on the command line, parameters in Python."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dask_nrbfn import EngineOptions, FitParams, NRBFNError, TuneParams, fit_dataset, ingest_file
+from dask_nrbfn.cli import commands
+from dask_nrbfn.engine import InlineEngine
+from tests.cli.program import refuse
+from tests.tables import spirals, write_table
+
+PACKAGE = Path(__file__).parents[2] / "dask_nrbfn"
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    place = tmp_path_factory.mktemp("spelling") / "data.zarr"
+    return write_table(place, *spirals(120))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "parameters"),
+    [
+        ("--alpha", 2, {"alpha": 2}),
+        ("--basis-size", 0, {"basis_size": 0}),
+        ("--n-neighbors", 0, {"n_neighbors": 0}),
+        ("--n-neighbors", 500, {"n_neighbors": 500}),
+        ("--partitions", 0, {"n_partitions": 0}),
+        ("--parts", 0, {"n_parts": 0}),
+        ("--seed", -1, {"seed": -1}),
+        ("--threshold", 0, {"confidence_threshold": 0}),
+        ("--width-factor", 0, {"width_factor": 0}),
+    ],
+)
+def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, parameters):
+    problem, fix = refuse("fit", dataset.location, tmp_path / "run", option, value, "--workers", 0)
+    (name,) = parameters
+    assert re.search(rf"(^| ){option}[ =]", problem)
+    assert name not in (problem + fix).replace(option, "")
+    with pytest.raises(NRBFNError) as caught:
+        fit_dataset(dataset, tmp_path / "run", FitParams(**parameters), InlineEngine())
+    assert re.search(rf"(^| ){name}[ =]", str(caught.value))
+    assert "--" not in str(caught.value)
+    assert "`" not in str(caught.value)
+
+
+def test_spelling__advice_names_options_too(dataset, tmp_path):
+    problem, fix = refuse(
+        "fit", dataset.location, tmp_path / "run", "--basis", "random", "--workers", 0
+    )
+    assert problem == "--basis=random has no size."
+    assert fix == "Give --basis-size too."
+
+
+def test_spelling__parameters_of_the_engine(dataset, tmp_path):
+    for option, value in (("--memory", "4 parsecs"), ("--workers", -1), ("--threads", 0)):
+        problem, _ = refuse("fit", dataset.location, tmp_path / "run", option, value)
+        assert problem.startswith(f"{option} is ")
+    with pytest.raises(NRBFNError, match=r"^memory is '4 parsecs'\."):
+        EngineOptions(memory="4 parsecs")
+
+
+def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
+    unlabelled = write_table(tmp_path / "data.zarr", spirals(60)[0], None).location
+    problem, fix = refuse("fit", unlabelled, tmp_path / "run", "--workers", 0)
+    assert "has no labels" in problem
+    assert fix == "Write it with labels: ingest --label or ingest --y."
+
+
+def test_spelling__own_option_is_named_alone(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    out = tmp_path / "data.zarr"
+    _, fix = refuse("ingest", tmp_path / "rows.csv", out, "--label", "species")
+    assert fix == "Name one of its columns with --label."
+    with pytest.raises(NRBFNError, match=r"Name one of its columns with label\.$"):
+        ingest_file(tmp_path / "rows.csv", out, label="species")
+
+
+def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
+    arguments = ["fit", dataset.location, str(tmp_path / "run"), "--alpha", "2"]
+    CliRunner().invoke(commands, ["--log-format", "json", *arguments])
+    (told,) = [record for record in caplog.records if hasattr(record, "fix")]
+    assert told.getMessage() == "--alpha is 2.0."
+
+
+def marked_names():
+    """Return every name between backticks in the texts that the package's errors are made of."""
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        documentation = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in documentation:
+                yield from re.findall(r"`(\w+)`", node.value) if type(node.value) is str else ()
+
+
+def test_spelling__only_parameters_are_marked():
+    options = {param.name for command in commands.commands.values() for param in command.params}
+    fields = FitParams.__dataclass_fields__ | TuneParams.__dataclass_fields__
+    in_python_alone = {"class_weight", "sample_weight", "store"}
+    marked = set(marked_names())
+    assert {"basis_size", "label", "chunk_rows"} <= marked
+    assert marked <= options | fields.keys() | in_python_alone
