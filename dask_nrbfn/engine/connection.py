@@ -129,6 +129,7 @@ def connect(
     if options.performance_report is not None:
         check_report_path(options.performance_report)
     if client is None and options.workers == 0:
+        _load_thread_pools()
         with threadpool_limits(options.threads):
             yield InlineEngine(
                 bar=options.bar,
@@ -154,6 +155,12 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield local
+
+
+def _load_thread_pools() -> None:
+    """Load the libraries whose threads are to be limited: no limit holds for what comes later."""
+    import scipy.linalg  # noqa: F401  BLAS and LAPACK
+    import sklearn  # noqa: F401  OpenMP
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
