@@ -100,6 +100,21 @@ def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
     assert not modules & (HEAVY - {"pyarrow"})
 
 
+def test_start__log_of_a_cluster_that_is_loaded_later(fitted):
+    code = (
+        "import logging\n"
+        "from dask_nrbfn.cli import commands\n"
+        f"commands.main(['inspect', {str(fitted / 'run')!r}], standalone_mode=False)\n"
+        "import distributed\n"
+        "logging.getLogger('distributed.scheduler').info('noise')\n"
+        "logging.getLogger('distributed.scheduler').warning('trouble')\n"
+        "logging.getLogger('dask_nrbfn.engine').info('work')\n"
+    )
+    words, _ = loaded(code)
+    assert words >= {"trouble", "work"}
+    assert "noise" not in words
+
+
 def test_start__tables_of_the_console_need_no_charts():
     modules, _ = loaded("from dask_nrbfn.report import run_table, tuning_table")
     assert "dask_nrbfn.report.console" in modules

@@ -51,12 +51,19 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
     """
     job.json_logs = log_format == "json"
     job.bar = not (quiet or job.json_logs)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_tells)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
     if job.json_logs:
         from dask_nrbfn.engine import log_json
 
         log_json()
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Keep the INFO of dask's scheduler and nannies out: they take up whatever handler is there."""
+    return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
 
 
 def main() -> None:

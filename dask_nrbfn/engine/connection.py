@@ -158,9 +158,17 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
 
 
 def _load_thread_pools() -> None:
-    """Load the libraries whose threads are to be limited: no limit holds for what comes later."""
+    """Load the libraries that have threads: none that is loaded later is limited, or counted.
+
+    What is slow to load is also best loaded before the seconds of a stage count.
+    """
     import scipy.linalg  # noqa: F401  BLAS and LAPACK
-    import sklearn  # noqa: F401  OpenMP
+    import sklearn.neighbors  # noqa: F401  OpenMP
+
+
+def _blas_threads_once_loaded() -> int:
+    _load_thread_pools()
+    return blas_threads()
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -329,7 +337,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the fewest BLAS threads of a worker; None if every worker died when asked."""
-    answers = client.run(blas_threads, on_error="return").values()
+    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer
