@@ -13,7 +13,7 @@ from dask_nrbfn.engine import log_json
 {before}
 log_json()
 {after}
-logging.getLogger("mine").warning("three %s", "words", extra={"rows": 3})
+logging.getLogger("mine").warning("three %s", "words", extra={{"rows": 3}})
 logging.getLogger("distributed.core").warning("dask's")
 warnings.warn("beware")
 """
