@@ -33,15 +33,15 @@ _judge_options = together(
 
 
 def _judge(judged: str | None, max_error_rate: float | None) -> "Judge | None":
-    from dask_nrbfn.stages.update import Judge
-    from dask_nrbfn.storage.dataset import Dataset
-
     if (judged is None) != (max_error_rate is None):
         raise ParameterError(
             "one of --evaluate and --max-error-rate is missing.", "Give both or none."
         )
     if judged is None or max_error_rate is None:
         return None
+    from dask_nrbfn.stages.update import Judge
+    from dask_nrbfn.storage.dataset import Dataset
+
     return Judge(Dataset.open(judged), max_error_rate)
 
 
