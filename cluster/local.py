@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_nrbfn import EngineOptions, NRBFNError
-from dask_nrbfn.engine.connect import local_cluster
+from dask_nrbfn.engine.connection import local_cluster
 from dask_nrbfn.errors import ParameterError
 
 

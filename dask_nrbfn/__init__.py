@@ -5,29 +5,54 @@ dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` 
 face of the same stages.
 """
 
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from dask_nrbfn.engine import DaskEngine, EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import NRBFNError
-from dask_nrbfn.estimators import (
-    LinearRegressionClassifier,
-    NRBFNClassifier,
-    NRBFNClassifierCV,
-)
+from dask_nrbfn.lazy import lazy_names
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
-from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
-from dask_nrbfn.stages.plan import Plan, plan_fit
-from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
-from dask_nrbfn.stages.refresh import refresh_run
-from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import RemoteLocation
-from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 
-__version__ = version("dask-nrbfn")
+if TYPE_CHECKING:
+    from dask_nrbfn.engine.connection import EngineOptions, connect
+    from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
+    from dask_nrbfn.estimators.classifier import NRBFNClassifier
+    from dask_nrbfn.estimators.linear import LinearRegressionClassifier
+    from dask_nrbfn.estimators.tuned import NRBFNClassifierCV
+    from dask_nrbfn.stages.check import check_dataset
+    from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+    from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+    from dask_nrbfn.stages.plan import Plan, plan_fit
+    from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
+    from dask_nrbfn.stages.refresh import refresh_run
+    from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
+    from dask_nrbfn.storage.dataset import Dataset
+    from dask_nrbfn.storage.location import RemoteLocation
+    from dask_nrbfn.storage.model import Model
+    from dask_nrbfn.storage.run import Run
+    from dask_nrbfn.version import __version__ as __version__
+else:
+    # All of it takes seconds to load, and a process rarely needs all of it.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "engine.connection": ["EngineOptions", "connect"],
+            "engine.tasks": ["DaskEngine", "InlineEngine"],
+            "estimators.classifier": ["NRBFNClassifier"],
+            "estimators.linear": ["LinearRegressionClassifier"],
+            "estimators.tuned": ["NRBFNClassifierCV"],
+            "stages.check": ["check_dataset"],
+            "stages.fit": ["fit_dataset", "given_basis", "tune_dataset"],
+            "stages.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
+            "stages.plan": ["Plan", "plan_fit"],
+            "stages.predict": ["Evaluation", "evaluate_dataset", "predict_dataset"],
+            "stages.refresh": ["refresh_run"],
+            "stages.update": ["Judge", "branch_run", "merge_runs", "update_run"],
+            "storage.dataset": ["Dataset"],
+            "storage.location": ["RemoteLocation"],
+            "storage.model": ["Model"],
+            "storage.run": ["Run"],
+            "version": ["__version__"],
+        },
+    )
 
 __all__ = [
     "DaskEngine",

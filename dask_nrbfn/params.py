@@ -19,6 +19,9 @@ FEATURES = ("normalized", "plain")
 KERNELS = ("gaussian", "laplacian")
 CLASS_WEIGHTS = (None, "balanced")
 
+# A lower recall than this has cost accuracy on no table tried; below it something is wrong.
+MIN_RECALL = 0.95
+
 # What stands before the digest of basis rows that were given.
 GIVEN_PREFIX = "given:"
 

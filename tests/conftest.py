@@ -2,7 +2,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, connect
-from dask_nrbfn.engine.connect import local_cluster
+from dask_nrbfn.engine.connection import local_cluster
 
 
 @pytest.fixture(scope="session")

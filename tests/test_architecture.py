@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,21 @@ _BASE = {"params", "errors"}
 _BELOW_STAGES = _BASE | {"numeric", "storage", "neighbors", "sources", "engine"}
 ALLOWED = {
     "errors": set(),
+    "lazy": set(),
+    "version": set(),
     "params": {"errors"},
     "numeric": _BASE,
     "sources": {"errors"},
     "storage": _BASE | {"numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
-    "engine": _BASE,
+    "engine": _BASE | {"lazy"},
     "stages": _BELOW_STAGES,
     "estimators": _BELOW_STAGES | {"stages"},
-    "report": _BASE | {"numeric", "storage", "stages"},
+    "report": _BASE | {"lazy", "numeric", "storage", "stages"},
     "cli": _BELOW_STAGES | {"stages", "report"},
     "__main__": {"cli"},
 }
-WITHOUT_DASK = {"errors", "params", "numeric", "sources", "storage", "neighbors"}
+WITHOUT_DASK = {"errors", "lazy", "version", "params", "numeric", "sources", "storage", "neighbors"}
 NUMERIC_LIBRARIES = {"numpy", "scipy"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
@@ -98,6 +101,43 @@ def room_of(module, package):
         or (package / f"{parts[1]}.py").is_file()
     )
     return parts[1] if is_room else "the package root"
+
+
+def module_graph(package):
+    """Return the modules that each module imports, at any depth, by dotted names."""
+    graph = {}
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        imported = imported_modules(ast.parse(path.read_text()), relative, package)
+        graph[dotted(path, package)] = {module_of(name, package) for _, name in imported} - {None}
+    return graph
+
+
+def dotted(path, package):
+    parts = [package.name, *path.relative_to(package).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def module_of(name, package):
+    """Return the module that a dotted name is, or is in; None if it is foreign."""
+    parts = name.split(".")
+    if parts[0] != package.name:
+        return None
+    while len(parts) > 1:
+        place = package.joinpath(*parts[1:])
+        if place.with_suffix(".py").is_file() or (place / "__init__.py").is_file():
+            break
+        parts.pop()
+    return ".".join(parts)
+
+
+def cycle(package):
+    """Return modules that import each other in a circle; none if there is no circle."""
+    try:
+        TopologicalSorter(module_graph(package)).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
 
 
 def test_architecture__package():
@@ -200,6 +240,41 @@ def test_architecture__arrows_have_no_cycle():
     while free := {room for room, targets in below.items() if not targets}:
         below = {room: targets - free for room, targets in below.items() if room not in free}
     assert not below
+
+
+def test_architecture__modules_have_no_cycle():
+    graph = module_graph(PACKAGE)
+    # One at the top of a file, one in a function, and one for types and lazy names.
+    assert "dask_nrbfn.errors" in graph["dask_nrbfn.params"]
+    assert "dask_nrbfn.stages.fit" in graph["dask_nrbfn.cli.train"]
+    assert "dask_nrbfn.engine.tasks" in graph["dask_nrbfn.engine"]
+    assert cycle(PACKAGE) == []
+
+
+CIRCLES = {
+    "at the top": ("from dask_nrbfn.storage.b import f", "from dask_nrbfn.storage.a import g"),
+    "in a function": (
+        "def f():\n    from dask_nrbfn.storage.b import g",
+        "import dask_nrbfn.storage.a",
+    ),
+    "for types only": (
+        "if TYPE_CHECKING:\n    from .b import B",
+        "from dask_nrbfn.storage import a",
+    ),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), CIRCLES.values(), ids=CIRCLES)
+def test_architecture__finds_a_cycle(fake_package, first, second):
+    fake_package("storage/a.py", first)
+    package = fake_package("storage/b.py", second)
+    assert set(cycle(package)) == {"dask_nrbfn.storage.a", "dask_nrbfn.storage.b"}
+
+
+def test_architecture__finds_a_cycle_through_a_room(fake_package):
+    fake_package("storage/__init__.py", "from dask_nrbfn.storage.a import f")
+    package = fake_package("storage/a.py", "from dask_nrbfn.storage import f")
+    assert set(cycle(package)) == {"dask_nrbfn.storage", "dask_nrbfn.storage.a"}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import click
 from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import Commands
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.engine import log_json
 
-# To add a command: write a `click.command` in a module of this package, and list it here.
+# To add a command: write a `click.command` in a module of this package, and list it here. What the
+# command works with is imported in its function, so that the others start without it.
 COMMANDS = (
     data.ingest,
     data.check,
@@ -51,10 +51,19 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
     """
     job.json_logs = log_format == "json"
     job.bar = not (quiet or job.json_logs)
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_tells)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
     if job.json_logs:
+        from dask_nrbfn.engine import log_json
+
         log_json()
+
+
+def _tells(record: logging.LogRecord) -> bool:
+    """Keep the INFO of dask's scheduler and nannies out: they take up whatever handler is there."""
+    return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
 
 
 def main() -> None:

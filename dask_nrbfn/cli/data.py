@@ -8,10 +8,6 @@ from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import json_option, locations
 from dask_nrbfn.cli.show import show
-from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.describe import describe, describe_dataset
-from dask_nrbfn.stages.ingest import ingest_file
-from dask_nrbfn.storage.dataset import Dataset
 
 
 @click.command()
@@ -41,6 +37,9 @@ def ingest(job: Job, source: str, dataset: str, as_json: bool, **options: Any) -
     SOURCE is .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm, or a directory of
     files of one of these. It is streamed and never held in memory as a whole.
     """
+    from dask_nrbfn.stages.describe import describe_dataset
+    from dask_nrbfn.stages.ingest import ingest_file
+
     job.begin("ingest", dataset)
     written = ingest_file(source, dataset, **options)
     job.n_rows = written.n_rows
@@ -57,6 +56,9 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 
     Exits with 2 if there is any.
     """
+    from dask_nrbfn.stages.check import check_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin("check", dataset)
     opened = Dataset.open(dataset)
     job.n_rows = opened.n_rows
@@ -81,4 +83,6 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 @locations("path")
 def inspect(path: str, as_json: bool) -> None:
     """Print what is known of a dataset, run, model or predictions at PATH."""
+    from dask_nrbfn.stages.describe import describe
+
     show(describe(path), as_json)

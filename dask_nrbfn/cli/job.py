@@ -5,13 +5,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from dask.utils import format_bytes
 
-from dask_nrbfn.engine import Engine, EngineOptions, Watch, connect, exported_metrics
+from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
+from dask_nrbfn.engine.watch import Watch
+
+if TYPE_CHECKING:
+    from dask_nrbfn.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +50,10 @@ class Job:
         self.command, self.what = command, str(what)
 
     @contextmanager
-    def engine(self, options: dict[str, Any]) -> Iterator[Engine]:
+    def engine(self, options: dict[str, Any]) -> "Iterator[Engine]":
         """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for."""
+        from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
+
         metrics = {name: options.pop(name, None) for name in ("address", "textfile")}
         with (
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
@@ -80,7 +85,7 @@ class Job:
             self.what,
             "no" if self.n_rows is None else self.n_rows,
             seconds,
-            format_bytes(peak_bytes),
+            readable_bytes(peak_bytes),
             exit_status,
             extra={
                 "command": self.command,

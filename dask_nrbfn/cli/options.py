@@ -5,11 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import reduce, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import (
@@ -17,12 +15,14 @@ from dask_nrbfn.params import (
     BASIS_RULES,
     FEATURES,
     KERNELS,
+    MIN_RECALL,
     NEIGHBOR_METHODS,
     SCALES,
     FitParams,
 )
-from dask_nrbfn.stages.fit import MIN_RECALL, given_basis
-from dask_nrbfn.storage.location import locate
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 recall_option = click.option(
     "--recall",
@@ -64,6 +64,8 @@ def _has_url(value: str | tuple[str, ...]) -> bool:
 
 def _locate(value: str | tuple[str, ...], storage_options: Mapping[str, Any]) -> Any:
     """Return the location, or locations, that an argument names."""
+    from dask_nrbfn.storage.location import locate
+
     if isinstance(value, str):
         return locate(value, storage_options)
     return tuple(locate(text, storage_options) for text in value)
@@ -96,15 +98,6 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
         )(run)
 
     return decorate
-
-
-def _all(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _located(value: str | tuple[str, ...], options: Mapping[str, Any]) -> Any:
-    located = tuple(locate(each, options) for each in _all(value))
-    return located if isinstance(value, tuple) else located[0]
 
 
 class _CountOrAuto(click.ParamType):
@@ -271,12 +264,16 @@ watch_options = together(
 )
 
 
-def fit_params(options: dict[str, Any]) -> tuple[FitParams, NDArray[Any] | None]:
+def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
     """Take the parameters of a fit out of `options`; return them and the basis of a file."""
     values = {field.name: options.pop(field.name, field.default) for field in fields(FitParams)}
     source = values.pop("basis")
     if source in BASES:
         return FitParams(basis=source, **values), None
+    import numpy as np
+
+    from dask_nrbfn.stages.fit import given_basis
+
     try:
         basis = np.load(source, allow_pickle=False)
     except (EOFError, FileNotFoundError, ValueError) as error:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
-from dask.utils import format_bytes
+
+_UNITS = (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB", 2**10))
 
 
 def show(figures: Mapping[str, Any], as_json: bool) -> None:
@@ -37,9 +38,21 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
             click.echo(f"{name:<18} {_readable(name, value)}")
 
 
+def readable_bytes(n_bytes: int) -> str:
+    """Return a size as `dask.utils.format_bytes` does, without importing dask.
+
+    >>> readable_bytes(3 * 2**29)
+    '1.50 GiB'
+    """
+    for unit, size in _UNITS:
+        if n_bytes >= 0.9 * size:
+            return f"{n_bytes / size:.2f} {unit}"
+    return f"{n_bytes} B"
+
+
 def _readable(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
-        return str(format_bytes(value))
+        return readable_bytes(value)
     if name == "error_rate":
         return f"{100 * value:.2f} %"
     if isinstance(value, list):

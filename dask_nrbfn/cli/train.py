@@ -20,15 +20,7 @@ from dask_nrbfn.cli.options import (
     tuned_options,
     watch_options,
 )
-from dask_nrbfn.engine import EngineOptions, watched_stage
 from dask_nrbfn.params import TuneParams
-from dask_nrbfn.report import run_table, tuning_table, write_report
-from dask_nrbfn.stages.describe import describe_run, describe_tuning
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
-from dask_nrbfn.stages.plan import describe_plan, plan_on_options, plan_table
-from dask_nrbfn.stages.predict import evaluate_dataset
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import Run
 
 
 @click.command()
@@ -47,6 +39,11 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
 
     Started again on the same RUN it finishes what is missing.
     """
+    from dask_nrbfn.report import run_table
+    from dask_nrbfn.stages.describe import describe_run
+    from dask_nrbfn.stages.fit import fit_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin("fit", run)
     params, basis = fit_params(options)
     opened = Dataset.open(dataset)
@@ -117,6 +114,11 @@ def tune(
     Prints what was tried and how it did on rows that were held out. Started again on the same RUN
     it finishes what is missing.
     """
+    from dask_nrbfn.report import run_table, tuning_table
+    from dask_nrbfn.stages.describe import describe_run, describe_tuning
+    from dask_nrbfn.stages.fit import tune_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin("tune", run)
     names = {field.name for field in fields(TuneParams)} - {"validation"}
     tuning = TuneParams(**{name: options.pop(name) for name in names})
@@ -151,6 +153,12 @@ def tune(
 @click.pass_obj
 def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    from dask_nrbfn.engine import watched_stage
+    from dask_nrbfn.report import write_report
+    from dask_nrbfn.stages.predict import evaluate_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+    from dask_nrbfn.storage.run import Run
+
     job.begin("report", run)
     target = Path(out or f"{Path(str(run).rstrip('/')).name}.html")
     opened, evaluation = Run.open(run), None
@@ -201,6 +209,10 @@ def plan(
 
     Exits with 2 if the fit would not fit the memory.
     """
+    from dask_nrbfn.engine import EngineOptions
+    from dask_nrbfn.stages.plan import describe_plan, plan_on_options, plan_table
+    from dask_nrbfn.storage.dataset import Dataset
+
     params, _ = fit_params(options)
     engine = EngineOptions(**options)
     opened = Dataset.open(dataset)

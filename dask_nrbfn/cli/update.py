@@ -1,7 +1,7 @@
 """Commands that bring a run up to date: update, merge, branch, refresh."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,10 +16,9 @@ from dask_nrbfn.cli.options import (
 )
 from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.stages.describe import describe_run
-from dask_nrbfn.stages.refresh import refresh_run
-from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
-from dask_nrbfn.storage.dataset import Dataset
+
+if TYPE_CHECKING:
+    from dask_nrbfn.stages.update import Judge
 
 _judge_options = together(
     click.option(
@@ -33,13 +32,16 @@ _judge_options = together(
 )
 
 
-def _judge(judged: str | None, max_error_rate: float | None) -> Judge | None:
+def _judge(judged: str | None, max_error_rate: float | None) -> "Judge | None":
     if (judged is None) != (max_error_rate is None):
         raise ParameterError(
             "one of --evaluate and --max-error-rate is missing.", "Give both or none."
         )
     if judged is None or max_error_rate is None:
         return None
+    from dask_nrbfn.stages.update import Judge
+    from dask_nrbfn.storage.dataset import Dataset
+
     return Judge(Dataset.open(judged), max_error_rate)
 
 
@@ -68,6 +70,9 @@ def update(
     The new version becomes the run's latest model. Rows that the run holds already are refused.
     Says how the new rows differ, and whether a refresh of the basis is due.
     """
+    from dask_nrbfn.stages.update import update_run
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin("update", run)
     opened, judge = Dataset.open(dataset), _judge(judged, max_error_rate)
     job.n_rows = opened.n_rows
@@ -95,6 +100,8 @@ def merge(
     **options: Any,
 ) -> None:
     """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
+    from dask_nrbfn.stages.update import merge_runs
+
     job.begin("merge", run)
     judge = _judge(judged, max_error_rate)
     with job.engine(options) as engine:
@@ -113,6 +120,9 @@ def branch(run: str, new: str, as_json: bool) -> None:
 
     Rows that cannot come to RUN are added to NEW where they are, and NEW is merged into RUN.
     """
+    from dask_nrbfn.stages.describe import describe_run
+    from dask_nrbfn.stages.update import branch_run
+
     show(describe_run(branch_run(run, new)), as_json)
 
 
@@ -141,6 +151,10 @@ def refresh(
     Without DATASETS on all rows that RUN holds. Started again it finishes what is missing; until
     then, and if the new model is not good enough, RUN stays as it was.
     """
+    from dask_nrbfn.stages.describe import describe_run
+    from dask_nrbfn.stages.refresh import refresh_run
+    from dask_nrbfn.storage.dataset import Dataset
+
     job.begin("refresh", run)
     opened, judge = [Dataset.open(dataset) for dataset in datasets], _judge(judged, max_error_rate)
     with job.engine(options) as engine:

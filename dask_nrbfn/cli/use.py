@@ -7,11 +7,6 @@ import click
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options
 from dask_nrbfn.cli.show import show
-from dask_nrbfn.engine import watched_stage
-from dask_nrbfn.stages.describe import describe_model
-from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.model import Model
 
 
 @click.command()
@@ -32,6 +27,11 @@ def predict(
     RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
     .parquet file.
     """
+    from dask_nrbfn.engine import watched_stage
+    from dask_nrbfn.stages.predict import predict_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+    from dask_nrbfn.storage.model import Model
+
     job.begin("predict", out)
     opened, model = Dataset.open(dataset), Model.load(run)
     job.n_rows = opened.n_rows
@@ -56,6 +56,12 @@ def predict(
 @click.pass_obj
 def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
     """Print the error rate of RUN, or of a saved model, on a labelled DATASET."""
+    from dask_nrbfn.engine import watched_stage
+    from dask_nrbfn.stages.describe import describe_model
+    from dask_nrbfn.stages.predict import evaluate_dataset
+    from dask_nrbfn.storage.dataset import Dataset
+    from dask_nrbfn.storage.model import Model
+
     job.begin("evaluate", run)
     opened, model = Dataset.open(dataset), Model.load(run)
     job.n_rows = opened.n_rows

@@ -4,11 +4,28 @@ A task is a module-level function of store locations and small parameters. It wr
 the store and returns a small summary; running it twice does no harm.
 """
 
-from dask_nrbfn.engine.connect import EngineOptions, connect, describe_engine
-from dask_nrbfn.engine.logs import log_json
-from dask_nrbfn.engine.metrics import exported_metrics
-from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
-from dask_nrbfn.engine.watch import StageFigures, Watch, watched_stage
+from typing import TYPE_CHECKING
+
+from dask_nrbfn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dask_nrbfn.engine.connection import EngineOptions, connect, describe_engine
+    from dask_nrbfn.engine.logs import log_json
+    from dask_nrbfn.engine.metrics import exported_metrics
+    from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
+    from dask_nrbfn.engine.watch import StageFigures, Watch, watched_stage
+else:
+    # A command that runs no task starts without distributed and prometheus_client.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "connection": ["EngineOptions", "connect", "describe_engine"],
+            "logs": ["log_json"],
+            "metrics": ["exported_metrics"],
+            "tasks": ["DaskEngine", "Engine", "InlineEngine"],
+            "watch": ["StageFigures", "Watch", "watched_stage"],
+        },
+    )
 
 __all__ = [
     "DaskEngine",

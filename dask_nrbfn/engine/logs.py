@@ -55,7 +55,8 @@ def log_json() -> None:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler):
                 handler.setFormatter(JsonFormatter())
-    preloads = dask.config.get("distributed.worker.preload")
+    # Unknown until distributed is loaded, unless somebody has set it; ours comes last all the same.
+    preloads = dask.config.get("distributed.worker.preload", [])
     if __name__ not in preloads:
         dask.config.set({"distributed.worker.preload": [*preloads, __name__]})
 

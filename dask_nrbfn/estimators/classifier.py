@@ -26,11 +26,11 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
-from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.engine.connection import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.content import distinct_labels
-from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
+from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns

@@ -1,6 +1,16 @@
 """What a finished run says of itself: tables for the console and one page for the browser."""
 
-from dask_nrbfn.report.console import run_table, tuning_table
-from dask_nrbfn.report.page import write_report
+from typing import TYPE_CHECKING
+
+from dask_nrbfn.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from dask_nrbfn.report.console import run_table, tuning_table
+    from dask_nrbfn.report.page import write_report
+else:
+    # The tables need neither matplotlib nor jinja2.
+    __getattr__, __dir__ = lazy_names(
+        __name__, {"console": ["run_table", "tuning_table"], "page": ["write_report"]}
+    )
 
 __all__ = ["run_table", "tuning_table", "write_report"]

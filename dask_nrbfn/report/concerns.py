@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
-from dask_nrbfn.stages.fit import MIN_RECALL
 from dask_nrbfn.stages.predict import Evaluation
 
 # From here on the squared residuals weigh more than the fit.

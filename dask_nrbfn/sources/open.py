@@ -6,8 +6,6 @@ from pathlib import Path
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.source import Source
-from dask_nrbfn.sources.svmlight import open_svmlight
-from dask_nrbfn.sources.tabular import open_csv, open_parquet
 
 SUFFIXES = {
     ".npz": "npz",
@@ -99,8 +97,13 @@ def open_source(
         return open_npz(origin, x=x, y=y, weights=weights)
     if kind == "npy":
         return open_npy(origin, y=y, weights=weights)
+    # Each format's own library is loaded where a file of it is read.
     if kind == "svmlight":
+        from dask_nrbfn.sources.svmlight import open_svmlight
+
         return open_svmlight(paths, origin=origin)
+    from dask_nrbfn.sources.tabular import open_csv, open_parquet
+
     if kind == "csv":
         return open_csv(paths, origin=origin, label=label, weights=weights)
     return open_parquet(paths, origin=origin, label=label, weights=weights)

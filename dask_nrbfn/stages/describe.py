@@ -1,12 +1,14 @@
 """What can be said of a dataset, run, model or predictions without reading its rows."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, get_array, kind_of, open_group
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
+
+if TYPE_CHECKING:
+    from dask_nrbfn.storage.model import Model
 
 TUNED = ("features", "kernel", "width_factor", "basis_rule", "alpha")
 
@@ -22,7 +24,7 @@ def describe(location: Location) -> dict[str, Any]:
     describers = {
         "dataset": lambda: describe_dataset(Dataset.open(location)),
         "run": lambda: describe_run(Run.open(location)),
-        "model": lambda: describe_model(Model.load(location)),
+        "model": lambda: _describe_stored_model(location),
         "predictions": lambda: _describe_predictions(location),
     }
     kind = kind_of(location, tuple(describers))
@@ -93,7 +95,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     }
 
 
-def describe_model(model: Model) -> dict[str, Any]:
+def describe_model(model: "Model") -> dict[str, Any]:
     """Return the sizes and figures of a model."""
     return {
         "n_features": model.n_features,
@@ -107,6 +109,13 @@ def describe_model(model: Model) -> dict[str, Any]:
         "classes": model.classes.tolist(),
         "params": model.params.to_dict(),
     }
+
+
+def _describe_stored_model(location: Location) -> dict[str, Any]:
+    # Loads scipy, which what is said of a dataset or a run does not need.
+    from dask_nrbfn.storage.model import Model
+
+    return describe_model(Model.load(location))
 
 
 def _describe_predictions(location: Location) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.errors import DamagedResultError, DataError, ParameterError
-from dask_nrbfn.params import GIVEN_PREFIX, FitParams, TuneParams
+from dask_nrbfn.params import GIVEN_PREFIX, MIN_RECALL, FitParams, TuneParams
 from dask_nrbfn.stages.basis import compute_basis, compute_confidence
 from dask_nrbfn.stages.columns import compute_columns
 from dask_nrbfn.stages.costs import check_stage_budget
@@ -58,10 +58,6 @@ _COMPUTE: Mapping[str, Callable[[Run, Dataset, Engine], dict[str, Any]]] = {
     "weights": compute_weights,
     "model": compute_model,
 }
-
-
-# A lower recall than this has cost accuracy on no table tried; below it something is wrong.
-MIN_RECALL = 0.95
 
 
 def fit_dataset(

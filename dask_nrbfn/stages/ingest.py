@@ -3,13 +3,10 @@
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask
-import dask.array as da
 import numpy as np
 import zarr
-from dask.delayed import Delayed
 from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
@@ -30,6 +27,10 @@ from dask_nrbfn.storage.dataset import (
     write_chunk,
 )
 from dask_nrbfn.storage.group import Location, get_array, replacing_group
+
+if TYPE_CHECKING:
+    import dask.array as da
+    from dask.delayed import Delayed
 
 logger = logging.getLogger(__name__)
 
@@ -181,6 +182,8 @@ def ingest_dask(
     DataError
         If lengths or types do not fit, a value is not finite, or a weight is not above 0.
     """
+    import dask
+
     names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
     rows = _dask_rows(X)
     labels = None if y is None else _dask_labels(y, len(rows))
@@ -201,8 +204,10 @@ def ingest_dask(
 
 
 def _delayed_writes(
-    group: zarr.Group, rows: da.Array, *columns: da.Array | None
-) -> Iterator[Delayed]:
+    group: zarr.Group, rows: "da.Array", *columns: "da.Array | None"
+) -> "Iterator[Delayed]":
+    import dask
+
     write = dask.delayed(write_chunk, pure=False)
     size = get_array(group, "X").chunks[0]
     blocks = rows.rechunk((size, -1)).to_delayed().ravel()
@@ -214,7 +219,7 @@ def _delayed_writes(
         yield write(group, index, *chunk)
 
 
-def _dask_rows(X: Any) -> da.Array:
+def _dask_rows(X: Any) -> "da.Array":
     rows = _with_lengths(X)
     if rows.ndim != 2 or 0 in rows.shape:
         raise DataError(
@@ -223,7 +228,9 @@ def _dask_rows(X: Any) -> da.Array:
     return rows.astype(feature_dtype(rows.dtype, "X"))
 
 
-def _dask_labels(y: Any, n_rows: int) -> da.Array:
+def _dask_labels(y: Any, n_rows: int) -> "da.Array":
+    import dask.array as da
+
     labels = _dask_column(y, n_rows, "y", "label")
     # A column of text is Python objects in pandas; each block is checked when it is computed.
     text = labels.dtype.kind in "OT"
@@ -231,13 +238,13 @@ def _dask_labels(y: Any, n_rows: int) -> da.Array:
     return da.map_blocks(_block_labels, labels, dtype=dtype, meta=np.empty(0, dtype=dtype))
 
 
-def _dask_weights(weights: Any, n_rows: int) -> da.Array:
+def _dask_weights(weights: Any, n_rows: int) -> "da.Array":
     column = _dask_column(weights, n_rows, "weights", "weight")
     check_weight_dtype(column.dtype, "weights")
     return column.astype(FLOAT64)
 
 
-def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> da.Array:
+def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> "da.Array":
     column = _with_lengths(values)
     if column.ndim != 1:
         raise DataError(f"{name} has shape {column.shape}.", f"Give one {noun} per row of X.")
@@ -249,7 +256,7 @@ def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> da.Array:
     return column
 
 
-def _with_lengths(values: Any) -> da.Array:
+def _with_lengths(values: Any) -> "da.Array":
     array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
     return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
 

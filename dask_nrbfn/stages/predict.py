@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
-from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.engine.connection import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
@@ -308,6 +305,10 @@ def _count(
 
 def _export(source: Path, target: Path, suffix: str) -> None:
     """Copy predictions from their Zarr group into a table, chunk by chunk."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
     group = open_group(source, kind="predictions")
     classes = attributes_of(group)["classes"]
     labels, scores = get_array(group, "labels"), get_array(group, "scores")

@@ -14,9 +14,10 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.stages.fit import MIN_RECALL, fit_dataset, tune_dataset
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_source
 from dask_nrbfn.stages.update import Judge
 from dask_nrbfn.storage.dataset import Dataset

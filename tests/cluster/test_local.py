@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
-from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.engine.connection import blas_threads
 
 LOCAL = Path(__file__).parents[2] / "cluster" / "local.py"
 

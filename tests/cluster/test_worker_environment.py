@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distributed import Client, LocalCluster
 
-from dask_nrbfn.engine.connect import blas_threads
+from dask_nrbfn.engine.connection import blas_threads
 from dask_nrbfn.engine.settings import cluster_settings, worker_environment
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "worker-environment.sh"

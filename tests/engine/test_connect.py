@@ -1,7 +1,10 @@
+import ast
 import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 
 import dask
 import numpy as np
@@ -245,3 +248,18 @@ def test_connect__scheduler_without_workers():
             connect(client=client),
         ):
             pytest.fail("the block must not run")
+
+
+def test_connect__limits_the_threads_of_what_is_loaded_later():
+    code = (
+        "import dask_nrbfn\n"
+        "from threadpoolctl import threadpool_info\n"
+        "with dask_nrbfn.connect(dask_nrbfn.EngineOptions(workers=0, threads=1)):\n"
+        "    dask_nrbfn.fit_dataset\n"
+        "    print(sorted((p['user_api'], p['num_threads']) for p in threadpool_info()))\n"
+    )
+    threads = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+    out = subprocess.check_output([sys.executable, "-c", code], env=os.environ | threads, text=True)
+    pools = ast.literal_eval(out)
+    assert {kind for kind, _ in pools} == {"blas", "openmp"}
+    assert {number for _, number in pools} == {1}

@@ -11,7 +11,7 @@ from distributed import Client
 
 from dask_nrbfn import errors
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
-from dask_nrbfn.engine.connect import local_cluster
+from dask_nrbfn.engine.connection import local_cluster
 from dask_nrbfn.engine.measure import measure, peak_resident_bytes, reset_peak
 from dask_nrbfn.errors import MemoryBudgetError, NRBFNError, WorkerLostError
 from tests.engine import work

@@ -108,3 +108,17 @@ def test_update__prints_the_ratio_and_the_difference(tmp_path, dataset):
     assert out.startswith("540 + 60 rows, 20 basis rows\n")
     assert float(figures["ratio"]) > 0
     assert float(figures["difference"]) < 1e-10
+
+
+def test_start__prints_each_command_beside_its_import(tmp_path):
+    out = run_benchmark("start", "--repeats", 1, cwd=tmp_path)
+    lines = out.splitlines()[1:]
+    names = [line[:36].rstrip() for line in lines]
+    assert names[::2] == ["dask-nrbfn --help", "dask-nrbfn fit --help", "dask-nrbfn inspect RUN"]
+    assert names[1::2] == ['python -c "import click"'] * 2 + ['python -c "import numpy, zarr"']
+    for command, floor in zip(lines[::2], lines[1::2], strict=True):
+        seconds, cpu, ratio, cpu_ratio = map(float, command[36:].split())
+        floor_seconds, floor_cpu = map(float, floor[36:].split())
+        assert ratio == pytest.approx(seconds / floor_seconds, abs=0.2)
+        assert min(cpu, cpu_ratio, floor_cpu) > 0
+    assert list(tmp_path.iterdir()) == []

@@ -129,6 +129,7 @@ def connect(
     if options.performance_report is not None:
         check_report_path(options.performance_report)
     if client is None and options.workers == 0:
+        _load_thread_pools()
         with threadpool_limits(options.threads):
             yield InlineEngine(
                 bar=options.bar,
@@ -154,6 +155,20 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
     else:
         with local_cluster(options) as cluster, Client(cluster, set_as_default=False) as local:
             yield local
+
+
+def _load_thread_pools() -> None:
+    """Load the libraries that have threads: none that is loaded later is limited, or counted.
+
+    What is slow to load is also best loaded before the seconds of a stage count.
+    """
+    import scipy.linalg  # noqa: F401  BLAS and LAPACK
+    import sklearn.neighbors  # noqa: F401  OpenMP
+
+
+def _blas_threads_once_loaded() -> int:
+    _load_thread_pools()
+    return blas_threads()
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
@@ -323,7 +338,7 @@ def _no_workers(address: str) -> ClusterError:
 
 def _threads_of_workers(client: Client) -> int | None:
     """Return the fewest BLAS threads of a worker; None if every worker died when asked."""
-    answers = client.run(blas_threads, on_error="return").values()
+    answers = client.run(_blas_threads_once_loaded, on_error="return").values()
     for answer in answers:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer

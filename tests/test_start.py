@@ -1,0 +1,174 @@
+"""What a process loads before its first line: names and commands bring what they need, no more."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import dask_nrbfn
+from dask_nrbfn.cli import commands
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.fit import fit_dataset
+from tests.tables import spirals, write_table
+
+PACKAGES = ("dask_nrbfn", "dask_nrbfn.engine", "dask_nrbfn.report")
+
+HEAVY = {
+    "bokeh",
+    "distributed",
+    "jinja2",
+    "matplotlib",
+    "prometheus_client",
+    "pyarrow",
+    "pynndescent",
+    "sklearn",
+}
+# Next to nothing is computed by what prints a page of help or a stored record.
+COMPUTING = {"dask", "numba", "pandas", "scipy"}
+
+PRINT_LOADED = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+HELP_OF_ALL = """
+from dask_nrbfn.cli import commands
+for name in commands.commands:
+    commands.main([name, "--help"], standalone_mode=False)
+"""
+
+
+def loaded(code, *arguments):
+    """Return the modules that a fresh process has when it ends, and what it printed."""
+    process = subprocess.run(
+        [sys.executable, "-c", PRINT_LOADED + code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return set(process.stderr.split()), process.stdout
+
+
+def program(*arguments):
+    return loaded("from dask_nrbfn.cli import main; main()", *arguments)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """Directory with a dataset and a run."""
+    place = tmp_path_factory.mktemp("start")
+    dataset = write_table(place / "data", *spirals(60), chunk_rows=30)
+    fit_dataset(dataset, place / "run", FitParams(n_neighbors=5), InlineEngine())
+    return place
+
+
+def test_start__import():
+    modules, _ = loaded("import dask_nrbfn; dask_nrbfn.FitParams(), dask_nrbfn.NRBFNError")
+    assert not modules & (HEAVY | COMPUTING | {"click", "numpy", "zarr"})
+
+
+def test_start__help_lists_every_command():
+    modules, out = program("--help")
+    assert not modules & (HEAVY | COMPUTING | {"numpy", "zarr"})
+    for name, command in commands.commands.items():
+        shown = command.get_short_help_str(limit=40).removesuffix("...")
+        assert f"  {name} " in out
+        assert shown in " ".join(out.split())
+
+
+def test_start__help_of_every_command():
+    modules, out = loaded(HELP_OF_ALL)
+    assert not modules & (HEAVY | COMPUTING | {"numpy", "zarr"})
+    assert out.count("Usage: ") == len(commands.commands)
+
+
+@pytest.mark.parametrize("what", ["data", "run"])
+def test_start__inspect(fitted, what):
+    modules, out = program("inspect", fitted / what)
+    assert "n_rows             60" in out
+    assert not modules & (HEAVY | COMPUTING)
+
+
+def test_start__ingest_loads_the_library_of_its_format_only(fitted, tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("a,b\n1,2\n3,4\n")
+    modules, _ = program("--quiet", "ingest", table, tmp_path / "rows")
+    assert "pyarrow" in modules
+    assert not modules & (HEAVY - {"pyarrow"})
+
+
+def test_start__log_of_a_cluster_that_is_loaded_later(fitted):
+    code = (
+        "import logging\n"
+        "from dask_nrbfn.cli import commands\n"
+        f"commands.main(['inspect', {str(fitted / 'run')!r}], standalone_mode=False)\n"
+        "import distributed\n"
+        "logging.getLogger('distributed.scheduler').info('noise')\n"
+        "logging.getLogger('distributed.scheduler').warning('trouble')\n"
+        "logging.getLogger('dask_nrbfn.engine').info('work')\n"
+    )
+    words, _ = loaded(code)
+    assert words >= {"trouble", "work"}
+    assert "noise" not in words
+
+
+def test_start__tables_of_the_console_need_no_charts():
+    modules, _ = loaded("from dask_nrbfn.report import run_table, tuning_table")
+    assert "dask_nrbfn.report.console" in modules
+    assert not modules & {"matplotlib", "dask_nrbfn.report.page"}
+
+
+def declared(package):
+    """Return module by name: what a package imports for types only, and what it loads lazily."""
+    tree = ast.parse(Path(import_module(package).__file__).read_text())
+    (branches,) = (node for node in tree.body if isinstance(node, ast.If))
+    assert branches.test.id == "TYPE_CHECKING"
+    imported = {alias.name: node.module for node in branches.body for alias in node.names}
+    (assignment,) = branches.orelse
+    table = ast.literal_eval(assignment.value.args[1])
+    lazy = {name: f"{package}.{home}" for home, names in table.items() for name in names}
+    return imported, lazy
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_lazy__names_are_those_that_type_checkers_see(package):
+    imported, lazy = declared(package)
+    assert lazy == imported
+    module = import_module(package)
+    eager = {name for name in module.__all__ if name not in lazy}
+    assert set(lazy) - {"__version__"} | eager == set(module.__all__)
+    for name, home in lazy.items():
+        assert getattr(module, name) is getattr(import_module(home), name)
+        assert name in dir(module)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_lazy__no_name_is_that_of_a_module(package):
+    """The import system would put the module in its place."""
+    _, lazy = declared(package)
+    room = Path(import_module(package).__file__).parent
+    modules = {path.stem for path in room.iterdir()}
+    assert not modules & set(lazy)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_lazy__unknown_name(package):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'fit_datset'"):
+        _ = import_module(package).fit_datset
+
+
+def test_lazy__is_loaded_once():
+    code = (
+        "import dask_nrbfn as d\n"
+        "print('Dataset' in vars(d), 'Dataset' in dir(d))\n"
+        "print(d.Dataset is d.Dataset, 'Dataset' in vars(d))"
+    )
+    _, out = loaded(code)
+    assert out == "False True\nTrue True\n"
+
+
+def test_package__says_that_it_is_typed():
+    assert files(dask_nrbfn).joinpath("py.typed").is_file()
