@@ -8,7 +8,7 @@ face of the same stages.
 from importlib.metadata import version
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, InlineEngine, connect
-from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.errors import IllConditionedWarning, NRBFNError
 from dask_nrbfn.estimators import (
     LinearRegressionClassifier,
     NRBFNClassifier,
@@ -35,6 +35,7 @@ __all__ = [
     "EngineOptions",
     "Evaluation",
     "FitParams",
+    "IllConditionedWarning",
     "InlineEngine",
     "Judge",
     "LinearRegressionClassifier",

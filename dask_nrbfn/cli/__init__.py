@@ -6,7 +6,7 @@ import sys
 import click
 
 from dask_nrbfn.cli import data, train, update, use
-from dask_nrbfn.cli.group import Commands
+from dask_nrbfn.cli.group import Commands, logged_warnings
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.engine import log_json
 
@@ -55,6 +55,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
     if job.json_logs:
         log_json()
+    click.get_current_context().with_resource(logged_warnings())
 
 
 def main() -> None:
