@@ -7,7 +7,7 @@ face of the same stages.
 
 from typing import TYPE_CHECKING
 
-from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.errors import IllConditionedWarning, NRBFNError
 from dask_nrbfn.lazy import lazy_names
 from dask_nrbfn.params import FitParams, TuneParams
 
@@ -60,6 +60,7 @@ __all__ = [
     "EngineOptions",
     "Evaluation",
     "FitParams",
+    "IllConditionedWarning",
     "InlineEngine",
     "Judge",
     "LinearRegressionClassifier",

@@ -120,6 +120,10 @@ class IllConditionedError(NRBFNError, ArithmeticError):
     """The ridge system is singular to working precision."""
 
 
+class IllConditionedWarning(UserWarning):
+    """The ridge system was solved, but rounding decides much of the weights."""
+
+
 class MemoryBudgetError(NRBFNError, MemoryError):
     """A task needs more memory than a worker has."""
 

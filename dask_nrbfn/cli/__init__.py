@@ -6,7 +6,7 @@ import sys
 import click
 
 from dask_nrbfn.cli import data, train, update, use
-from dask_nrbfn.cli.group import Commands
+from dask_nrbfn.cli.group import Commands, logged_warnings
 from dask_nrbfn.cli.job import Job
 
 # To add a command: write a `click.command` in a module of this package, and list it here. What the
@@ -59,6 +59,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
         from dask_nrbfn.engine import log_json
 
         log_json()
+    click.get_current_context().with_resource(logged_warnings())
 
 
 def _tells(record: logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import click
 
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.spelling import spelling
-from dask_nrbfn.errors import NRBFNError
+from dask_nrbfn.errors import IllConditionedWarning, NRBFNError
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,23 @@ class Commands(click.Group):
         job = ctx.ensure_object(Job)
         with job.summary(), _logged_errors(ctx, job), _mendable_errors(ctx, job):
             return super().invoke(ctx)
+
+
+@contextmanager
+def logged_warnings() -> Iterator[None]:
+    """Log this package's warnings as a line, without the source that Python shows of others."""
+    show = warnings.showwarning
+
+    def log(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, IllConditionedWarning):
+            logger.warning("%s", message)
+        else:
+            show(message, category, *where)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", IllConditionedWarning)
+        warnings.showwarning = log  # type: ignore[assignment]
+        yield
 
 
 @contextmanager

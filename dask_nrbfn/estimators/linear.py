@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
 
 
@@ -133,12 +134,14 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         _check_magnitude(gram)
         self._centre = centre
         self.mean_ = centre.mean
-        self.weights_ = solve_weights(gram, cross, alpha=self.alpha)
+        solution = solve_weights(gram, cross, alpha=self.alpha)
+        self.weights_ = solution.weights
         # The first feature is 1, so its square summed over the rows is their number.
         n_rows = float(gram[0, 0])
         risk = error_and_risk(self.weights_, gram, cross, n_rows=n_rows, alpha=self.alpha)
         self.fitting_error_ = risk.fitting_error
         self.spectral_risk_ = risk.spectral_risk
+        warn_of_condition(solution.reciprocal_condition, alpha=self.alpha)
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

@@ -51,9 +51,10 @@ overlap, min_recall, scale, n_parts, random_state, store
         At which `predict_proba` is calibrated on the held-out scores.
     path_ : list of dict
         For every penalty alpha the held-out error_rate, log_loss and temperature, the
-        fitting_error and spectral_risk of all rows, absolute_error, absolute_risk and
-        absolute_objective, and up to 4,096 basis rows rank, attainable, ideal and perturbed: see
-        `dask_nrbfn.numeric.risk.SpectralBounds`. None where the system is singular.
+        fitting_error, spectral_risk and reciprocal_condition of all rows, absolute_error,
+        absolute_risk and absolute_objective, and up to 4,096 basis rows rank, attainable, ideal
+        and perturbed: see `dask_nrbfn.numeric.risk.SpectralBounds`. None where the system is
+        singular.
     tried_ : list of dict
         The combinations that were tried, and their error rates on a small basis.
 

@@ -15,6 +15,7 @@ import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_char, c_double, c_int, c_void_p
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +24,23 @@ from scipy.linalg import cython_blas, cython_lapack
 Floats = NDArray[np.float64]
 
 
-def _fortran_function(module: ModuleType, name: str) -> Callable[..., None]:
+def _fortran_function(
+    module: ModuleType, name: str, result: type[c_double] | None = None
+) -> Callable[..., Any]:
     capsule = module.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
     # Fortran's functions take every argument by its address.
-    return ctypes.CFUNCTYPE(None)(get_pointer(capsule, get_name(capsule)))
+    return ctypes.CFUNCTYPE(result)(get_pointer(capsule, get_name(capsule)))
 
 
 _dgemm = _fortran_function(cython_blas, "dgemm")
 _dsyrk = _fortran_function(cython_blas, "dsyrk")
 _dpotrf = _fortran_function(cython_lapack, "dpotrf")
 _dpotrs = _fortran_function(cython_lapack, "dpotrs")
+_dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
@@ -78,36 +82,51 @@ def add_gram(sums: Floats, A: Floats) -> None:
         )
 
 
-def solve_in_place(matrix: Floats, right: Floats) -> bool:
-    """Replace `right` (K, r) by ``right @ matrix^-1``; return False if there is no factorization.
+def frobenius_norm(matrix: Floats) -> float:
+    """Return the norm of a symmetric matrix (r, r), of which one triangle is read.
+
+    It does not overflow where the squares of the elements do.
+    """
+    size, unused = byref(c_int(len(matrix))), byref(c_double())
+    return float(
+        _dlansy(byref(c_char(b"F")), byref(c_char(b"L")), size, _address(matrix), size, unused)
+    )
+
+
+def factor_in_place(matrix: Floats) -> bool:
+    """Replace a matrix (r, r) by its Cholesky factor; return False if it has none.
 
     Parameters
     ----------
     matrix : float64 (r, r), C-contiguous
-        Symmetric and positive definite; overwritten by its Cholesky factor.
-    right : float64 (K, r), C-contiguous
+        Symmetric and positive definite.
 
     Notes
     -----
-    ``r^3 / 3 + 2 K r^2`` flops and no other matrix.
+    ``r^3 / 3`` flops and no other matrix.
+    """
+    size, failed = byref(c_int(len(matrix))), c_int(0)
+    _dpotrf(byref(c_char(b"L")), size, _address(matrix), size, byref(failed))
+    return failed.value == 0
+
+
+def solve_in_place(factor: Floats, right: Floats) -> None:
+    """Replace `right` (K, r) by ``right @ matrix^-1``, with the factor of `factor_in_place`.
+
+    ``2 K r^2`` flops.
     """
     n_right, r = right.shape
-    failed = c_int(0)
-    lower, size = byref(c_char(b"L")), byref(c_int(r))
-    _dpotrf(lower, size, _address(matrix), size, byref(failed))
-    if failed.value:
-        return False
+    size, failed = byref(c_int(r)), c_int(0)
     _dpotrs(
-        lower,
+        byref(c_char(b"L")),
         size,
         byref(c_int(n_right)),
-        _address(matrix),
+        _address(factor),
         size,
         _address(right),
         size,
         byref(failed),
     )
-    return True
 
 
 def _multiply(first: bytes, B: Floats, second: bytes, A: Floats, beta: float, sums: Floats) -> None:

@@ -98,11 +98,15 @@ class Scaling:
 
     @classmethod
     def from_statistics(cls, kind: str, statistics: ColumnStatistics) -> Self:
-        """Return the scaling of `kind`; a constant column keeps scale 1 and becomes 0."""
-        deviation = statistics.standard_deviation
-        # A deviation below the rounding of the mean is a constant column seen through roundoff.
-        noise = 10 * np.finfo(np.float64).eps * np.abs(statistics.mean)
-        return cls(kind, statistics.mean, np.where(deviation > noise, deviation, 1.0))
+        """Return the scaling of `kind`.
+
+        A constant column keeps scale 1 and becomes 0. One that differs from its mean by rounding
+        alone is divided by the mean, which leaves nothing of it however large that is.
+        """
+        deviation, mean = statistics.standard_deviation, statistics.mean
+        rounded = _is_rounding(statistics)
+        scale = np.where(rounded, np.abs(mean), np.where(deviation > 0, deviation, 1.0))
+        return cls(kind, mean, scale)
 
     def apply(self, X: ArrayLike, *, out: Floats | None = None) -> Floats:
         """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64."""
@@ -124,3 +128,26 @@ class Scaling:
         if self.kind == "standard":
             restored = restored * self.scale + self.shift
         return restored
+
+
+def unseen_columns(kind: str, statistics: ColumnStatistics) -> NDArray[np.intp]:
+    """Return the columns that are not constant, but too nearly so for distances to see it.
+
+    With "standard" these are the columns that differ from their mean by rounding alone; with
+    "none" those whose squares drown in the rounding of the other columns'. With "unit" nothing is
+    known.
+    """
+    deviation = statistics.standard_deviation
+    if kind == "standard":
+        return np.flatnonzero(_is_rounding(statistics))
+    if kind == "none":
+        least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(deviation)
+        return np.flatnonzero((deviation > 0) & (deviation < least))
+    return np.empty(0, dtype=np.intp)
+
+
+def _is_rounding(statistics: ColumnStatistics) -> NDArray[np.bool_]:
+    """Return which columns have a deviation, but one below the rounding of their mean."""
+    deviation = statistics.standard_deviation
+    noise = 10 * np.finfo(np.float64).eps * np.abs(statistics.mean)
+    return np.asarray((deviation > 0) & (deviation <= noise))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
@@ -40,6 +41,7 @@ def find_concerns(finished: FinishedRun, evaluation: Evaluation | None = None) -
         _guessing,
         _recall,
         _fitting_error,
+        _condition,
         _capped_basis,
         _grid_borders,
         _singular_penalties,
@@ -92,6 +94,17 @@ def _fitting_error(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(
             f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
             "Try a smaller alpha, a larger basis, or another width_factor.",
+        )
+
+
+def _condition(finished: FinishedRun) -> Iterator[Concern]:
+    latest = finished.versions[-1] if finished.versions else finished.stages["weights"]
+    condition = latest.get("reciprocal_condition")
+    if condition is not None and condition < ILL_CONDITIONED:
+        yield Concern(
+            f"The ridge system at alpha={latest['alpha']:g} has a reciprocal condition of "
+            f"{condition:.1e}: rounding decides much of the weights.",
+            "Give a larger alpha; 1e-13 is enough.",
         )
 
 

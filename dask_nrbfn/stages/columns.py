@@ -1,23 +1,34 @@
 """Stage "columns": statistics of every column, and the first look at every value."""
 
+import logging
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts
+from dask_nrbfn.stages.weighting import check_total_weight
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
 
+logger = logging.getLogger(__name__)
 
-def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, float]:
+# Columns that one line of the log names.
+_NAMED = 5
+
+
+def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the mean and squared deviation of every column.
 
-    Every chunk is read, so a missing or damaged one, a NaN or an unknown label is found before
-    anything long begins.
+    Every chunk is read, so a missing or damaged one, a NaN, an unknown label or a weight that
+    overflows is found before anything long begins.
     """
-    run_parts(run, dataset, engine, stage="columns", task=_column_part)
+    records = run_parts(run, dataset, engine, stage="columns", task=_column_part)
+    check_total_weight(sum(record.get("weight", record["rows"]) for record in records))
     total = ColumnStatistics.zeros(dataset.n_features)
     with np.errstate(over="ignore", invalid="ignore"):
         for index, (start, stop) in enumerate(run.spans):
@@ -29,13 +40,16 @@ def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, flo
     extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
     if len(extreme):
         raise DataError(
-            f"the values of column {extreme[0]} are too large to be squared in float64.",
+            f"the values of {_name(dataset, extreme[0])} are too large to be squared in float64.",
             "Divide the column by its largest value.",
         )
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    return {}
+    unseen = unseen_columns(run.params.scale, total)
+    if len(unseen):
+        _tell_unseen(dataset, total, unseen)
+    return {"unseen": unseen.tolist()}
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
@@ -50,15 +64,36 @@ def read_scaling(run: Run) -> Scaling:
     return Scaling.from_statistics(run.params.scale, read_statistics(run))
 
 
+def _name(dataset: Dataset, column: int) -> str:
+    names = dataset.feature_names
+    return f"column {column}" if names is None else f"column {names[column]!r}"
+
+
+def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray[np.intp]) -> None:
+    described = [
+        f"{_name(dataset, column)} (mean {statistics.mean[column]:.3g}, "
+        f"deviation {statistics.standard_deviation[column]:.1g})"
+        for column in unseen[:_NAMED]
+    ]
+    more = len(unseen) - len(described)
+    logger.warning(
+        "distances in float64 do not see the changes of %s%s: leave such columns out, subtract "
+        "their means beforehand, or scale them",
+        ", ".join(described),
+        f" and {more} more" if more > 0 else "",
+    )
+
+
 def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     statistics = ColumnStatistics.zeros(dataset.n_features)
-    row = start
+    row, weight = start, 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for X, *_ in dataset.blocks(start, stop, narrow_block_rows(dataset.n_features)):
+        for X, _, weights in dataset.blocks(start, stop, narrow_block_rows(dataset.n_features)):
             check_finite(X, first_row=row)
             statistics += ColumnStatistics.from_block(X)
             row += len(X)
+            weight += len(X) if weights is None else float(weights.sum())
     return PartResult(
-        {"rows": stop - start},
+        {"rows": stop - start, "weight": weight},
         {"mean": statistics.mean, "squared_deviation": statistics.squared_deviation},
     )

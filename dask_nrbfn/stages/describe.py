@@ -62,6 +62,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "alpha": run.params.alpha,
         "fitting_error": weights.get("fitting_error"),
         "spectral_risk": weights.get("spectral_risk"),
+        "reciprocal_condition": weights.get("reciprocal_condition"),
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
         "n_partitions": stages.get("neighbors", {}).get("n_partitions"),

@@ -1,6 +1,6 @@
 """Stage "path": the weights of every penalty, for all rows and without each fold."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import solve_path
+from dask_nrbfn.numeric.ridge import singular_system, solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import PartResult, run_parts
@@ -19,6 +19,22 @@ from dask_nrbfn.storage.run import Run
 # Basis rows up to which eigenvalues are computed: with 4,096 they take as long as ten of the
 # factorizations of a penalty, and that grows.
 LARGEST_SPECTRUM = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class PathWeights:
+    """The weights of all penalties and the conditions of their systems.
+
+    Attributes
+    ----------
+    weights : float64 (A, K, r)
+        NaN where a system is singular.
+    reciprocal_conditions : list of float or None
+        See `RidgeSolution`; None where a system is singular.
+    """
+
+    weights: NDArray[np.float64]
+    reciprocal_conditions: list[float | None]
 
 
 def compute_path(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
@@ -59,10 +75,8 @@ def read_path_weights(run: Run, fold: int | None) -> NDArray[np.float64]:
     return run.read_part("path", index, "weights")
 
 
-def solve_all(
-    moments: Moments, alphas: tuple[float, ...], kept: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """Return the weights of all penalties, float64 (A, K, r), NaN where there are none.
+def solve_all(moments: Moments, alphas: tuple[float, ...], kept: NDArray[np.bool_]) -> PathWeights:
+    """Return the weights of all penalties.
 
     Those of basis rows that are not `kept` are 0, as if the basis had not had them; but normalized
     activations stay divided by their sum over all of it.
@@ -71,15 +85,20 @@ def solve_all(
     if not kept.all():
         gram, cross = gram[np.ix_(kept, kept)], cross[:, kept]
     weights = np.zeros((len(alphas), len(cross), len(kept)))
+    conditions: list[float | None] = [None] * len(alphas)
     if kept.any():
-        for place, solved in enumerate(solve_path(gram, cross, alphas=alphas)):
-            weights[place][:, kept] = np.nan if solved is None else solved
-    return weights
+        for place, solution in enumerate(solve_path(gram, cross, alphas=alphas)):
+            if solution is None:
+                weights[place] = np.nan
+            else:
+                weights[place][:, kept] = solution.weights
+                conditions[place] = solution.reciprocal_condition
+    return PathWeights(weights, conditions)
 
 
 def path_of_risks(
     moments: Moments,
-    weights: NDArray[np.float64],
+    solved: PathWeights,
     alphas: tuple[float, ...],
     *,
     normalized: bool,
@@ -88,8 +107,11 @@ def path_of_risks(
     """Return error, risk and bounds of every penalty; None where it has no weights."""
     gram, path = moments.gram(), []
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for alpha, of_alpha in zip(alphas, weights, strict=True):
-        entry: dict[str, Any] = {"alpha": alpha, "fitting_error": None, "spectral_risk": None}
+    for alpha, of_alpha, condition in zip(
+        alphas, solved.weights, solved.reciprocal_conditions, strict=True
+    ):
+        entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
+        entry |= {"alpha": alpha, "reciprocal_condition": condition}
         if np.isfinite(of_alpha).all():
             bounds = asdict(
                 spectral_bounds(
@@ -112,14 +134,16 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
     alphas = tuple(run.tuning.alphas)
     moments = read_moments(run, without=fold)
-    weights = solve_all(moments, alphas, kept_basis(run, fold))
+    solved = solve_all(moments, alphas, kept_basis(run, fold))
     path = []
     if fold is None:
+        if not any(solved.reciprocal_conditions):
+            raise singular_system(moments.gram(), alphas=alphas)
         path = path_of_risks(
             moments,
-            weights,
+            solved,
             alphas,
             normalized=run.params.features == "normalized",
             least_weight=run.stages["moments"]["least_weight"],
         )
-    return PartResult({"path": path}, {"weights": weights})
+    return PartResult({"path": path}, {"weights": solved.weights})

@@ -96,7 +96,7 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
     total = reduce(add, moments)
     kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
     weights_of_folds = [
-        solve_all(total - fold, alphas, kept)
+        solve_all(total - fold, alphas, kept).weights
         for fold, kept in zip(moments, kept_of_folds, strict=True)
     ]
     path = describe_path(sample.judge(features, weights_of_folds, kept_of_folds), alphas)

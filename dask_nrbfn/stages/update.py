@@ -49,6 +49,7 @@ from dask_nrbfn.stages.parts import MAX_REDONE, PartResult, block_rows, run_part
 from dask_nrbfn.stages.predict import check_same_columns, evaluate_dataset
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
+from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -346,6 +347,7 @@ class _Draft:
         )
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
+        warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
         return record
 
 
@@ -520,16 +522,23 @@ def _solve_version(
     write_sums(run, place, moments)
     alpha = model.params.alpha
     gram, weight = moments.gram(), moments.total_weight
-    weights = solve_weights(gram, moments.cross, alpha=alpha)
-    risk = error_and_risk(weights, gram, moments.cross, n_rows=weight, alpha=alpha)
+    solution = solve_weights(gram, moments.cross, alpha=alpha)
+    risk = error_and_risk(solution.weights, gram, moments.cross, n_rows=weight, alpha=alpha)
     solved = replace(
         model,
-        weights=weights,
+        weights=solution.weights,
         fitting_error=risk.fitting_error,
         spectral_risk=risk.spectral_risk,
     )
     solved.write(run.group(model_name(place)))
-    return {**figures, "place": place, "weight": weight, "alpha": alpha, **asdict(risk)}
+    return {
+        **figures,
+        "place": place,
+        "weight": weight,
+        "alpha": alpha,
+        **asdict(risk),
+        "reciprocal_condition": solution.reciprocal_condition,
+    }
 
 
 def _combine_parts(

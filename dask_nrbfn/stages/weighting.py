@@ -7,11 +7,24 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset, LabelledBlock
 
 Floats = NDArray[np.float64]
+
+# Times a distance, whose square float64 can hold, and a million basis rows it stays below 1e308.
+_MOST_WEIGHT = 1e148
+
+
+def check_total_weight(total: float) -> None:
+    """Raise DataError if sums over rows of this total weight can overflow."""
+    if not total <= _MOST_WEIGHT:
+        raise DataError(
+            f"the weights of the rows sum to {total:.3g}, which overflows float64 in other sums.",
+            f"Divide all weights by the largest; their sum must be at most {_MOST_WEIGHT:g}.",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +104,9 @@ def folded_blocks(
         X, codes, own = block
         assert codes is not None
         weights = weighting.of_rows(codes, own)
+        if weights is not None:
+            with np.errstate(over="ignore"):
+                check_total_weight(float(weights.sum()))
         if recoded is not None:
             codes = recoded[codes]
         folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=seed)

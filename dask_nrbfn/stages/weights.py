@@ -1,11 +1,17 @@
 """Stages "weights" and "model": the r x r system, solved on one node."""
 
 import logging
+import warnings
 from typing import Any
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
-from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DamagedResultError,
+    IllConditionedWarning,
+    MissingDataError,
+)
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import read_moments
@@ -27,7 +33,20 @@ def compute_weights(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any
         record["fitting_error"],
         record["spectral_risk"],
     )
+    warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
     return dict(record)
+
+
+def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> None:
+    """Warn if rounding decides much of the weights; in the process that asked for them."""
+    if reciprocal_condition is not None and reciprocal_condition < ILL_CONDITIONED:
+        warnings.warn(
+            f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
+            f"{reciprocal_condition:.1e}: rounding decides much of the weights. Give a larger "
+            "alpha; 1e-13 is enough.",
+            IllConditionedWarning,
+            stacklevel=2,
+        )
 
 
 def compute_model(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
@@ -59,14 +78,17 @@ def _read_results(run_location: Location) -> None:
     Model.load(run_location)
 
 
-def _solve(run_location: Location) -> dict[str, float]:
+def _solve(run_location: Location) -> dict[str, Any]:
     run = Run.open(run_location)
     moments, alpha = read_moments(run), run.params.alpha
     gram, cross = moments.gram(), moments.cross
     if run.tuning is None:
-        weights = solve_weights(gram, cross, alpha=alpha)
+        solution = solve_weights(gram, cross, alpha=alpha)
+        weights, condition = solution.weights, solution.reciprocal_condition
     else:
-        weights = read_path_weights(run, None)[list(run.tuning.alphas).index(alpha)]
+        place = list(run.tuning.alphas).index(alpha)
+        weights = read_path_weights(run, None)[place]
+        condition = run.stages["path"]["path"][place].get("reciprocal_condition")
     risk = error_and_risk(weights, gram, cross, n_rows=moments.total_weight, alpha=alpha)
     write_array(run.group("weights"), "values", weights, "class", "basis")
     return {
@@ -74,6 +96,7 @@ def _solve(run_location: Location) -> dict[str, float]:
         "fitting_error": risk.fitting_error,
         "spectral_risk": risk.spectral_risk,
         "objective": risk.objective,
+        "reciprocal_condition": condition,
     }
 
 

@@ -47,7 +47,7 @@ def test_linear__scores_sum_to_one():
     # 1'D = (1, 0, ..., 0), without a penalty.
     X, codes = draw()
     _, moments = moments_of(X, codes)
-    weights = solve_weights(moments.gram(), moments.cross, alpha=0.0)
+    weights = solve_weights(moments.gram(), moments.cross, alpha=0.0).weights
     np.testing.assert_allclose(weights.sum(axis=0), [1, 0, 0, 0], atol=1e-12)
 
 

@@ -135,7 +135,7 @@ def numeric_fit(X, y, *, alpha, n_classes):
     width = BasisDistances.from_basis(X[rows]).total(X) / (len(X) * len(rows))
     features = RadialFeatures.from_basis(X[rows], width)
     moments = Moments.from_block(features.activations(X), y, n_classes=n_classes)
-    weights = solve_weights(moments.gram(), moments.cross, alpha=alpha)
+    weights = solve_weights(moments.gram(), moments.cross, alpha=alpha).weights
     return confidence, rows, features, moments, weights
 
 

@@ -4,7 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.ridge import solve_path, solve_weights
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, solve_path, solve_weights
+from tests.tables import spirals
 
 
 def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
@@ -15,7 +17,7 @@ def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
 
 
 def solve(Phi, F, alpha):
-    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha)
+    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).weights
 
 
 def naive(Phi, F, alpha):
@@ -42,7 +44,7 @@ def test_weights__naive(n_basis, alpha, seed):
 def test_weights__solve_the_penalized_system(alpha):
     Phi, F = draw()
     gram, cross = Phi.T @ Phi, F.T @ Phi
-    weights = solve_weights(gram, cross, alpha=alpha)
+    weights = solve_weights(gram, cross, alpha=alpha).weights
     back = weights @ gram + alpha * np.trace(gram) * weights
     np.testing.assert_allclose(back, cross, rtol=1e-12)
 
@@ -56,7 +58,8 @@ def test_weights__penalty_is_relative_to_the_trace():
 def test_weights__known_solution():
     # The trace of the unit matrix is r = 4, so the diagonal is 1 + 4 alpha.
     cross = np.arange(8.0).reshape(2, 4)
-    np.testing.assert_allclose(solve_weights(np.eye(4), cross, alpha=0.5), cross / 3, rtol=1e-15)
+    weights = solve_weights(np.eye(4), cross, alpha=0.5).weights
+    np.testing.assert_allclose(weights, cross / 3, rtol=1e-15)
 
 
 def test_weights__follow_the_order_of_the_basis():
@@ -101,14 +104,67 @@ def test_weights__one_row_of_data_needs_the_penalty():
     "gram", [np.ones((2, 2)), np.zeros((2, 2)), -np.eye(2)], ids=["rank 1", "zero", "negative"]
 )
 def test_weights__singular_system_is_refused(gram):
-    message = r"ridge system of 2 basis rows is singular at alpha=0\. Give a larger alpha"
+    message = r"2 x 2 ridge system is singular in float64 at alpha=0\. "
     with pytest.raises(IllConditionedError, match=message):
         solve_weights(gram, np.ones((1, 2)), alpha=0.0)
 
 
-def test_weights__message_names_the_penalty():
-    with pytest.raises(IllConditionedError, match=r"singular at alpha=1e-20\."):
-        solve_weights(np.ones((3, 3)), np.ones((1, 3)), alpha=1e-20)
+def test_weights__message_names_the_penalty_and_the_next_that_works():
+    gram, cross = np.ones((3, 3)), np.ones((1, 3))
+    message = r"singular in float64 at alpha=1e-20\. Give alpha at least 1e-15\."
+    with pytest.raises(IllConditionedError, match=message):
+        solve_weights(gram, cross, alpha=1e-20)
+    assert solve_weights(gram, cross, alpha=1e-15).reciprocal_condition > SINGULAR
+
+
+def test_weights__no_penalty_helps_features_of_nothing():
+    with pytest.raises(IllConditionedError, match="No penalty helps"):
+        solve_weights(np.zeros((3, 3)), np.ones((1, 3)), alpha=1e-13)
+
+
+@pytest.mark.parametrize("n_rows", [30, 3000])
+@pytest.mark.parametrize("n_columns", [2, 3, 10, 60])
+def test_weights__repeated_column_is_singular_whatever_the_rounding(n_columns, n_rows):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        Phi = rng.normal(size=(n_rows, n_columns)) * 10 ** rng.uniform(-3, 3, n_columns)
+        Phi = np.column_stack([Phi, Phi[:, rng.integers(n_columns)]])
+        with pytest.raises(IllConditionedError, match="Give alpha at least"):
+            solve(Phi, np.ones((n_rows, 1)), 0.0)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1.0, 1e150])
+@pytest.mark.parametrize("condition", [1.0, 1e-3, 1e-9, 1e-13, 5e-15])
+def test_condition__of_known_eigenvalues(condition, scale):
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(50, 50)))[0]
+    eigenvalues = np.geomspace(condition, 1.0, 50)
+    gram = (axes * (scale * eigenvalues)) @ axes.T
+    expected = condition / np.sqrt(np.sum(eigenvalues**2))
+    found = solve_weights((gram + gram.T) / 2, np.ones((1, 50)), alpha=0.0).reciprocal_condition
+    assert 0.8 * expected < found < 2 * expected
+
+
+@pytest.mark.parametrize("alpha", [1e-2, 1e-8, 1e-13])
+def test_condition__is_that_of_the_penalty_where_columns_repeat(alpha):
+    Phi, F = draw(n_basis=5)
+    Phi = np.column_stack([Phi, Phi])
+    condition = solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).reciprocal_condition
+    assert alpha < condition < 10 * alpha
+    assert condition > ILL_CONDITIONED
+
+
+def test_condition__says_how_far_rounding_moves_the_weights():
+    X, _ = spirals(400, n_features=2)
+    rows, F = RadialFeatures.from_basis(X[:60], 2.0), np.eye(3)[np.arange(400) % 3]
+    Phi = rows.activations(X)
+    gram, noise = Phi.T @ Phi, np.random.default_rng(0).normal(size=(60, 60))
+    rounded = gram * (1 + np.finfo(float).eps * (np.triu(noise) + np.triu(noise, 1).T))
+    for alpha, moved in ((1e-15, 0.1), (1e-14, 0.01), (1e-13, 0.001)):
+        one, other = (solve_weights(each, F.T @ Phi, alpha=alpha) for each in (gram, rounded))
+        change = np.linalg.norm(one.weights - other.weights) / np.linalg.norm(one.weights)
+        assert moved / 100 < change < moved
+        assert (one.reciprocal_condition < ILL_CONDITIONED) == (alpha == 1e-15)
 
 
 def test_weights__inputs_stay_as_they_were():
@@ -130,26 +186,27 @@ def test_path__equals_the_weights_of_each_penalty(n_basis, alphas, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     path = list(solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas))
     assert len(path) == len(alphas)
-    for alpha, weights in zip(alphas, path, strict=True):
-        np.testing.assert_array_equal(weights, solve(Phi, F, alpha))
-        assert weights.flags.c_contiguous
+    for alpha, solution in zip(alphas, path, strict=True):
+        np.testing.assert_array_equal(solution.weights, solve(Phi, F, alpha))
+        assert solution.weights.flags.c_contiguous
 
 
 def test_path__naive():
     (Phi, F), alphas = draw(), [1e-1, 1e-3, 1e-6]
     path = solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas)
-    for alpha, weights in zip(alphas, path, strict=True):
-        np.testing.assert_allclose(weights, naive(Phi, F, alpha), rtol=1e-8)
+    for alpha, solution in zip(alphas, path, strict=True):
+        np.testing.assert_allclose(solution.weights, naive(Phi, F, alpha), rtol=1e-8)
 
 
 @pytest.mark.parametrize("alphas", [[0.1, 0.0, 0.2], [0.0, 0.1], [0.1, 0.2, 0.0]])
 def test_path__none_where_singular_and_weights_around_it(alphas):
     gram, cross = np.ones((3, 3)), np.arange(3.0)[None] + 1
-    for alpha, weights in zip(alphas, solve_path(gram, cross, alphas=alphas), strict=True):
+    for alpha, solution in zip(alphas, solve_path(gram, cross, alphas=alphas), strict=True):
         if alpha == 0:
-            assert weights is None
+            assert solution is None
         else:
-            np.testing.assert_array_equal(weights, solve_weights(gram, cross, alpha=alpha))
+            weights = solve_weights(gram, cross, alpha=alpha).weights
+            np.testing.assert_array_equal(solution.weights, weights)
 
 
 def test_path__weights_are_not_overwritten_by_the_next():
@@ -157,9 +214,9 @@ def test_path__weights_are_not_overwritten_by_the_next():
     gram, cross = Phi.T @ Phi, F.T @ Phi
     gram_before = gram.copy()
     path = solve_path(gram, cross, alphas=[1e-2, 1e-4])
-    first = next(path)
+    first = next(path).weights
     kept = first.copy()
-    second = next(path)
+    second = next(path).weights
     np.testing.assert_array_equal(first, kept)
     assert not np.allclose(first, second)
     np.testing.assert_array_equal(gram, gram_before)

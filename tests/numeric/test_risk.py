@@ -24,7 +24,7 @@ def judge(weights, Phi, F, alpha=0.0):
 
 
 def ridge(Phi, F, alpha):
-    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha)
+    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).weights
 
 
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
@@ -113,7 +113,7 @@ def test_risk__inputs_stay_as_they_were():
 
 def bounds(Phi, F, alpha=0.0, **options):
     gram, cross = Phi.T @ Phi, F.T @ Phi
-    weights = solve_weights(gram, cross, alpha=alpha)
+    weights = solve_weights(gram, cross, alpha=alpha).weights
     given = {"eigenvalues": gram_eigenvalues(gram), **options}
     return spectral_bounds(weights, gram, cross, class_weights=F.sum(axis=0), alpha=alpha, **given)
 

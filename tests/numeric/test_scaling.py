@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from tests.numeric.chunkings import row_chunkings, split
 
 
@@ -137,6 +137,34 @@ def test_standard__constant_column_in_blocks(value):
 def test_standard__small_spread_is_not_constant():
     X = np.column_stack([1.0 + 1e-9 * draw(50, 1)[:, 0], np.arange(50)])
     np.testing.assert_allclose(standard(X).apply(X).std(axis=0), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mean", [1.0, -1e17])
+def test_standard__column_of_rounding_becomes_0(mean):
+    X = np.array([[mean, 1.0], [np.nextafter(mean, 0), 2.0], [mean, 3.0]])
+    scaled = Scaling.from_statistics("standard", ColumnStatistics.from_block(X)).apply(X)
+    np.testing.assert_allclose(scaled[:, 0], 0.0, atol=1e-15)
+    np.testing.assert_allclose(scaled[:, 1].std(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "unseen"),
+    [
+        ("standard", [1.0, 1.0 + 2**-52, 1.0], [1]),
+        ("standard", [7.0, 7.0, 7.0], []),
+        ("standard", [1e6, 1e6 + 1e-6, 1e6], []),
+        ("none", [1e6, 1e6 + 1e-9, 1e6], [1]),
+        ("none", [1e6, 1e6 + 1e-6, 1e6], []),
+        ("none", [7.0, 7.0, 7.0], []),
+        ("unit", [1.0, 1.0 + 2**-52, 1.0], []),
+    ],
+)
+def test_unseen_columns__are_those_that_change_no_distance(kind, column, unseen):
+    X = np.column_stack([[0.0, 3.0, 9.0], column])
+    assert unseen_columns(kind, ColumnStatistics.from_block(X)).tolist() == unseen
+    if unseen and kind == "none":
+        whole, without = (np.sum((rows - rows[0]) ** 2, axis=1) for rows in (X, X[:, :1]))
+        np.testing.assert_array_equal(whole, without)
 
 
 def test_unit__rows_have_length_1():

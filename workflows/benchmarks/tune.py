@@ -87,11 +87,11 @@ def error_table(
     held_out = {entry["alpha"]: entry["error_rate"] for entry in run.stages["validation"]["path"]}
     lines = [f"\n{'alpha':<12}{'held out':>10}{'test':>10}"]
     path = solve_path(moments.gram(), moments.cross, alphas=alphas)
-    for alpha, weights in zip(alphas, path, strict=True):
-        if weights is None:
+    for alpha, solution in zip(alphas, path, strict=True):
+        if solution is None:
             lines.append(f"{alpha:<12g}{'singular':>20}")
             continue
-        replace(model, weights=weights).save(scratch)
+        replace(model, weights=solution.weights).save(scratch)
         error = evaluate_dataset(scratch, test, engine).error_rate
         chosen = " chosen" if alpha == run.params.alpha else ""
         lines.append(f"{alpha:<12g}{100 * held_out[alpha]:>9.2f}%{100 * error:>9.2f}%{chosen}")

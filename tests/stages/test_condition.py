@@ -1,0 +1,154 @@
+"""What a fit says where float64 ends: systems, weights and columns that it cannot tell apart."""
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import IllConditionedWarning, LinearRegressionClassifier, NRBFNClassifier
+from dask_nrbfn.cli import commands
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, IllConditionedError
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.stages.describe import describe_run
+from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
+from dask_nrbfn.stages.update import update_run
+from tests.tables import halves, spirals, write_table
+
+# 100 wide functions on two columns: without a penalty their gram matrix is singular in float64.
+WIDE = FitParams(basis="random", basis_size=100, width_factor=2.0)
+THIN = FitParams(**(WIDE.to_dict() | {"alpha": 1e-15}))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    X, y = spirals(600, n_features=2)
+    return write_table(tmp_path_factory.mktemp("table") / "data", X, y)
+
+
+@pytest.fixture(scope="module")
+def thin(table):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fit_dataset(table, MemoryStore(), THIN, InlineEngine())
+
+
+def test_fit__hopeless_system_names_the_next_penalty(table):
+    params = FitParams(**(WIDE.to_dict() | {"alpha": 0.0}))
+    with pytest.raises(IllConditionedError, match=r"at alpha=0\. Give alpha at least 1e-1[45]\."):
+        fit_dataset(table, MemoryStore(), params, InlineEngine())
+
+
+def test_fit__paper_penalty_is_silent_and_recorded(table):
+    run = fit_dataset(table, MemoryStore(), WIDE, InlineEngine())
+    assert 1e-13 < run.stages["weights"]["reciprocal_condition"] < 1e-12
+    assert not [each for each in find_concerns(FinishedRun.of(run)) if "condition" in str(each)]
+
+
+def test_fit__small_penalty_warns_once_in_the_process_of_the_user(table, two_workers, tmp_path):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = fit_dataset(table, tmp_path / "run", THIN, two_workers)
+        fit_dataset(table, tmp_path / "run", THIN, two_workers)
+    own = [each for each in caught if each.category is IllConditionedWarning]
+    assert len(own) == 1
+    assert "alpha=1e-15 has a reciprocal condition of" in str(own[0].message)
+    assert run.stages["weights"]["reciprocal_condition"] < ILL_CONDITIONED
+
+
+def test_fit__small_penalty_is_worth_a_look(thin):
+    found = [str(each) for each in find_concerns(FinishedRun.of(thin))]
+    assert any(
+        "rounding decides much of the weights. Give a larger alpha" in each for each in found
+    )
+    described = describe_run(thin)
+    assert described["reciprocal_condition"] == thin.stages["weights"]["reciprocal_condition"]
+
+
+def test_update__small_penalty_warns_and_is_recorded(table):
+    store = MemoryStore()
+    with pytest.warns(IllConditionedWarning):
+        fit_dataset(table, store, THIN, InlineEngine())
+    X, y = spirals(50, n_features=2, seed=1)
+    with pytest.warns(IllConditionedWarning):
+        version = update_run(store, write_table(MemoryStore(), X, y), InlineEngine())
+    assert version["reciprocal_condition"] < ILL_CONDITIONED
+
+
+def test_tune__every_penalty_has_its_condition(table):
+    tuning = TuneParams(
+        alphas=(0.0, 1e-13, 1e-3), width_factors=(2.0,), features=("normalized",), folds=2
+    )
+    path = tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine()).stages["path"]["path"]
+    conditions = [entry["reciprocal_condition"] for entry in path]
+    assert conditions[0] is None
+    assert 1e-13 < conditions[1] < 1e-12
+    assert 1e-3 < conditions[2] < 1e-2
+
+
+def test_tune__all_penalties_hopeless_names_the_next(table):
+    tuning = TuneParams(alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",))
+    with pytest.raises(IllConditionedError, match=r"alphas: 0, 1e-20\. Give alpha at least 1e-1"):
+        tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine())
+
+
+def test_command__warns_in_one_line(table, tmp_path):
+    options = ["--basis", "random", "--basis-size", "100", "--width-factor", "2", "--workers", "0"]
+    place = [str(table.location), str(tmp_path / "run")]
+    told = CliRunner().invoke(commands, ["fit", *place, *options, "--alpha", "1e-15"])
+    assert told.exit_code == 0
+    assert "IllConditionedWarning" not in told.stderr
+    assert "warning" in told.stdout
+    refused = CliRunner().invoke(
+        commands, ["fit", place[0], str(tmp_path / "other"), *options, "--alpha", "0"]
+    )
+    assert refused.exit_code == 2
+    assert "fix: Give alpha at least 1e-1" in refused.stderr.replace("--alpha", "alpha")
+
+
+def test_estimators__warn_in_this_process():
+    X, y, *_ = halves("wine")
+    with pytest.warns(IllConditionedWarning, match="alpha=1e-15"):
+        NRBFNClassifier(alpha=1e-15).fit(X, y)
+    with pytest.warns(IllConditionedWarning, match="alpha=2e-15"):
+        LinearRegressionClassifier(alpha=2e-15).fit(np.column_stack([X, X]), y)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize("weights", [[1e308, 1.0], [1e308, 1e308], [1e200, 1.0]])
+def test_weights__that_overflow_are_no_damage(weights, tuned):
+    X, y = spirals(100)
+    dataset = write_table(MemoryStore(), X, y, weights=np.resize(weights, 100))
+    tuning = TuneParams(alphas=(1e-3,), width_factors=(1.0,), features=("normalized",))
+    fit = partial(tune_dataset, tuning=tuning) if tuned else fit_dataset
+    with pytest.raises(DataError, match=r"weights of the rows sum to .* Divide all weights by"):
+        fit(dataset, MemoryStore(), params=FitParams(), engine=InlineEngine())
+
+
+def test_weights__that_overflow_in_an_update_leave_the_run():
+    store, (X, y) = MemoryStore(), spirals(100)
+    run = fit_dataset(write_table(MemoryStore(), X, y), store, FitParams(), InlineEngine())
+    weights = np.r_[1e308, np.ones(99)]
+    with pytest.raises(DataError, match="weights of the rows sum to 1e"):
+        update_run(store, write_table(MemoryStore(), X + 0.1, y, weights=weights), InlineEngine())
+    assert not run.attributes.get("versions")
+
+
+@pytest.mark.parametrize(
+    ("scale", "column"), [("standard", 1 + 2.0**-52), ("none", 1 + 1e-12), ("standard", 1.001)]
+)
+def test_columns__that_distances_cannot_see_are_named_once(caplog, scale, column):
+    X, y = spirals(120)
+    X = np.column_stack([X, np.where(np.arange(120) % 2, 1.0, column)])
+    params = FitParams(scale=scale, n_neighbors=5, alpha=1e-4, n_parts=3)
+    run = fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, InlineEngine())
+    told = [each for each in caplog.messages if "distances in float64 do not see" in each]
+    assert len(told) == (column != 1.001)
+    assert run.stages["columns"]["unseen"] == ([4] if told else [])
+    assert all("column 4 (mean 1, deviation" in each for each in told)
