@@ -40,10 +40,11 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     text = os.fspath(path).removeprefix("file://")
     if "://" in text:
         raise ParameterError(f"{path} is not a local file.", "Give a path on this machine.")
-    target = Path(os.path.realpath(os.path.expanduser(text)))
+    text = os.path.expanduser(text)
+    target = Path(os.path.realpath(text))
     if target.is_dir():
         raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
-    check_outside_groups(target)
+    check_path_outside_groups(text)
     if os.path.lexists(target) and not target.is_file():
         raise ExistsError(f"{path} exists and is no file.", "Give another path.")
     if target.exists() and not overwrite:
@@ -55,7 +56,7 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     return target
 
 
-def check_outside_groups(path: str | os.PathLike[str]) -> None:
+def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
     """Raise ParameterError if a local path, links followed, is inside a Zarr group or array."""
     for parent in Path(os.path.realpath(path)).parents:
         if any(os.path.lexists(parent / name) for name in _ZARR_NAMES):

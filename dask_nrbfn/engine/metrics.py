@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from dask_nrbfn.engine.watch import StageFigures, Watch
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.outputs import check_outside_groups
+from dask_nrbfn.outputs import check_path_outside_groups
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def exported_metrics(
     registry = CollectorRegistry()
     registry.register(job)
     if textfile is not None:
-        check_outside_groups(textfile)
+        check_path_outside_groups(textfile)
         job.last_success = _last_success(textfile)
         _check_write(registry, textfile)
     try:

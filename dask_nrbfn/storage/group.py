@@ -33,7 +33,7 @@ from dask_nrbfn.errors import (
     ParameterError,
 )
 from dask_nrbfn.outputs import (
-    check_outside_groups,
+    check_path_outside_groups,
     disk_errors_named,
     full_disk_named,
     inside_group,
@@ -89,7 +89,7 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
     ParameterError
         If `location` is inside another group.
     """
-    _check_outside_groups(location)
+    check_outside_groups(location)
     return zarr.create_group(
         _store(location), attributes=_identity(kind, attributes), overwrite=False
     )
@@ -374,7 +374,7 @@ def remove_group(location: Location) -> None:
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if no group may be put at `location`, such as that another is there."""
     something_is_there = exists(location)
-    _check_outside_groups(location)
+    check_outside_groups(location)
     if not something_is_there:
         return
     if not overwrite:
@@ -394,10 +394,11 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
         )
 
 
-def _check_outside_groups(location: Location) -> None:
+def check_outside_groups(location: Location) -> None:
+    """Raise ParameterError if a location is inside a group, at a path or a URL."""
     path, url = local_path(location), remote(location)
     if path is not None:
-        check_outside_groups(path)
+        check_path_outside_groups(path)
     elif url is not None and (group := enclosing_group(url)) is not None:
         raise inside_group(url, group)
 
