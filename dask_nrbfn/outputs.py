@@ -42,14 +42,14 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
         raise ParameterError(f"{path} is not a local file.", "Give a path on this machine.")
     text = os.path.expanduser(text)
     target = Path(os.path.realpath(text))
-    if target.is_dir():
-        raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
-    check_path_outside_groups(text)
-    if os.path.lexists(target) and not target.is_file():
-        raise ExistsError(f"{path} exists and is no file.", "Give another path.")
-    if target.exists() and not overwrite:
-        raise ExistsError(f"{path} exists.", "Give another path, or `overwrite` it.")
     with disk_errors_named(path):
+        if target.is_dir():
+            raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
+        check_path_outside_groups(text)
+        if os.path.lexists(target) and not target.is_file():
+            raise ExistsError(f"{path} exists and is no file.", "Give another path.")
+        if target.exists() and not overwrite:
+            raise ExistsError(f"{path} exists.", "Give another path, or `overwrite` it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=target.parent) as probe:
             probe.write(bytes(_PROBE_BYTES))

@@ -27,6 +27,7 @@ def refused_places(directory):
         "old.txt/page.html": (StorageError, r"page.html cannot be written \("),
         "old.txt/new/page.html": (StorageError, r"page.html cannot be written \("),
         "/sys/page.html": (StorageError, r"/sys/page.html cannot be written \("),
+        f"{'x' * 300}.html": (StorageError, r"x.html cannot be written \(File name too long"),
         "/dev/full": (ExistsError, "/dev/full exists and is no file"),
         "s3://bucket/page.html": (ParameterError, "is not a local file"),
     }

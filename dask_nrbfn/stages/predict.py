@@ -126,7 +126,7 @@ def predict_dataset(
     if _suffix(out) not in _TABLES:
         _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
         return
-    scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.scores")
+    scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
     _predict_to_zarr(pinned, opened.classes, dataset, scratch, engine, overwrite=False)
     try:
         with new_file(str(out), overwrite=overwrite) as unfinished:

@@ -63,6 +63,16 @@ class DurableStore(LocalStore):
         await super().set(unfinished, value)
         await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
 
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Store a value where none is."""
+        self._check_links(key)
+        await super().set_if_not_exists(key, value)
+
+    async def exists(self, key: str) -> bool:
+        """Return whether there is a value."""
+        self._check_links(key)
+        return await super().exists(key)
+
     def _check_links(self, key: str) -> None:
         """Raise DamagedDataError if a link leads out of the directory on the way to a key."""
         path = os.fspath(self.root)

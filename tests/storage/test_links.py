@@ -119,6 +119,17 @@ def test_group__is_not_written_through_a_link_that_leads_out(place, name):
     assert contents(outside) == before
 
 
+def test_group__is_not_made_through_a_link_that_leads_out(place, tmp_path):
+    write_dataset(place, table(9))
+    group = open_group(place, kind="dataset", writable=True)
+    (tmp_path / "outside").mkdir()
+    (place / "new").symlink_to(tmp_path / "outside")
+    for name in ("new", "new/inner", "new/inner/deep"):
+        with pytest.raises(DamagedDataError, match="is a link that leads out of"):
+            group.create_group(name)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
 def test_group__record_is_not_written_through_a_link_that_leads_out(place):
     write_dataset(place, table(9))
     group = open_group(place, kind="dataset", writable=True)
