@@ -97,7 +97,7 @@ class DamagedResultError(DamagedDataError):
 
 
 class StorageError(NRBFNError, OSError):
-    """An object store refuses access, cannot be reached, or fails."""
+    """A disk or an object store refuses access, is full, cannot be reached, or fails."""
 
 
 class ExistsError(NRBFNError, FileExistsError):

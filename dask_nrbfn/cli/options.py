@@ -241,7 +241,8 @@ engine_options = together(
 )
 
 
-watch_options = together(
+# Of a command with an --overwrite of its own.
+watching = together(
     click.option(
         "--performance-report",
         metavar="FILE",
@@ -261,6 +262,12 @@ watch_options = together(
         help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
         "which wants the suffix .prom.",
     ),
+)
+
+
+watch_options = together(
+    watching,
+    click.option("--overwrite", is_flag=True, help="Replace the file of --performance-report."),
 )
 
 

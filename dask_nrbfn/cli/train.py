@@ -20,6 +20,7 @@ from dask_nrbfn.cli.options import (
     tuned_options,
     watch_options,
 )
+from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TuneParams
 
 
@@ -147,11 +148,14 @@ def tune(
 @click.command()
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
+@click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
 @click.option("--evaluate", "rows", metavar="DATASET", help="Show how these rows are labelled too.")
 @engine_options
 @locations("run", "rows")
 @click.pass_obj
-def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any) -> None:
+def report(
+    job: Job, run: str, out: str | None, overwrite: bool, rows: str | None, **options: Any
+) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
@@ -160,8 +164,9 @@ def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
-    target = Path(out or f"{Path(str(run).rstrip('/')).name}.html")
+    target = out or f"{Path(str(run).rstrip('/')).name}.html"
     opened, evaluation = Run.open(run), None
+    check_output_file(target, overwrite=overwrite)
     if rows is not None:
         judged = Dataset.open(rows)
         job.n_rows = judged.n_rows
@@ -170,8 +175,8 @@ def report(job: Job, run: str, out: str | None, rows: str | None, **options: Any
             watched_stage(engine, "evaluate", n_rows=judged.n_rows),
         ):
             evaluation = evaluate_dataset(run, judged, engine)
-    write_report(opened, target, evaluation=evaluation)
-    click.echo(str(target))
+    write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
+    click.echo(target)
 
 
 @click.command()

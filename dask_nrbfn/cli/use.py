@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options
+from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
 from dask_nrbfn.cli.show import show
 
 
@@ -13,9 +13,13 @@ from dask_nrbfn.cli.show import show
 @click.argument("run")
 @click.argument("dataset")
 @click.argument("out")
-@click.option("--overwrite", is_flag=True, help="Replace OUT once the new one is complete.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace OUT, and the file of --performance-report, once the new one is complete.",
+)
 @engine_options
-@watch_options
+@watching
 @json_option
 @locations("run", "dataset", "out")
 @click.pass_obj
@@ -28,13 +32,15 @@ def predict(
     .parquet file.
     """
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.stages.predict import predict_dataset
+    from dask_nrbfn.stages.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.model import Model
 
     job.begin("predict", out)
     opened, model = Dataset.open(dataset), Model.load(run)
     job.n_rows = opened.n_rows
+    check_prediction_place(out, overwrite=overwrite)
+    options["overwrite"] = overwrite and options["performance_report"] is not None
     with (
         job.engine(options) as engine,
         watched_stage(engine, "predict", n_rows=opened.n_rows),

@@ -19,7 +19,7 @@ from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from dask_nrbfn.engine.budget import usable_bytes
-from dask_nrbfn.engine.performance import check_report_path, reported_performance
+from dask_nrbfn.engine.performance import reported_performance
 from dask_nrbfn.engine.settings import cluster_settings, worker_environment
 from dask_nrbfn.engine.tasks import (
     NO_WORKERS_TIMEOUT_S,
@@ -30,6 +30,7 @@ from dask_nrbfn.engine.tasks import (
 )
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
+from dask_nrbfn.outputs import check_output_file
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class EngineOptions:
         Draw progress bars if standard error is a terminal.
     performance_report : str, path or None
         File for dask's report of what the cluster did, as HTML.
+    overwrite : bool
+        Replace the file of the performance report if it exists.
 
     Raises
     ------
@@ -69,6 +72,7 @@ class EngineOptions:
     memory: str | None = None
     bar: bool = False
     performance_report: str | os.PathLike[str] | None = None
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         if self.scheduler and self.scheduler_file:
@@ -93,6 +97,11 @@ class EngineOptions:
                 "`performance_report` is given, but `workers` is 0.",
                 "Leave it out, or give `workers`: dask reports on a cluster.",
             )
+        if self.overwrite and self.performance_report is None:
+            raise ParameterError(
+                "`overwrite` is given, but no `performance_report`.",
+                "Leave it out: nothing else is overwritten.",
+            )
 
 
 @contextmanager
@@ -116,8 +125,8 @@ def connect(
     ------
     ClusterError
         If the scheduler cannot be reached or has no workers.
-    ParameterError
-        If the performance report could not be written.
+    ExistsError, ParameterError, StorageError
+        If the performance report could not be written, as of `check_output_file`.
 
     Notes
     -----
@@ -127,7 +136,7 @@ def connect(
     """
     options, watch = options or EngineOptions(), watch or Watch()
     if options.performance_report is not None:
-        check_report_path(options.performance_report)
+        check_output_file(options.performance_report, overwrite=options.overwrite)
     if client is None and options.workers == 0:
         _load_thread_pools()
         with threadpool_limits(options.threads):
@@ -140,7 +149,9 @@ def connect(
         return
     with _client(options, client) as connected:
         engine = _engine(connected, bar=options.bar, watch=watch)
-        with reported_performance(connected, options.performance_report):
+        with reported_performance(
+            connected, options.performance_report, overwrite=options.overwrite
+        ):
             yield engine
 
 

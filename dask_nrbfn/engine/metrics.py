@@ -1,6 +1,7 @@
 """What a job is doing, as Prometheus reads it."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,10 +16,14 @@ from prometheus_client.registry import Collector
 
 from dask_nrbfn.engine.watch import StageFigures, Watch
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.outputs import check_path_outside_groups
 
 logger = logging.getLogger(__name__)
 
 _JOB_LABELS = ("command", "run")
+
+# Of the name of every metric.
+_PREFIX = "nrbfn_"
 
 
 class _Kind(NamedTuple):
@@ -150,19 +155,20 @@ def exported_metrics(
         Host and port to serve the metrics at while the block runs. Port 0: any that is free.
     textfile : path, optional
         File for the textfile collector of Prometheus's node exporter. It is written when the block
-        begins and when it ends, each time as a whole. The time of the last success in it is kept
-        until there is another one.
+        begins and when it ends, each time as a whole, and takes the place of one that an earlier
+        job left. The time of the last success in it is kept until there is another one.
 
     Raises
     ------
     ParameterError
-        If nothing can be served at the address, or the file cannot be written or holds something
-        else.
+        If nothing can be served at the address, or the file cannot be written, is inside a Zarr
+        group or holds something else than these metrics.
     """
     job = _JobCollector(watch, (command, run))
     registry = CollectorRegistry()
     registry.register(job)
     if textfile is not None:
+        check_path_outside_groups(textfile)
         job.last_success = _last_success(textfile)
         _check_write(registry, textfile)
     try:
@@ -240,16 +246,26 @@ def _try_write(registry: CollectorRegistry, textfile: Path) -> None:
 
 def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
     """Return labels and time of the last success that a file of metrics tells of."""
-    try:
-        families = list(text_string_to_metric_families(textfile.read_text()))
-    except FileNotFoundError:
+    if not os.path.lexists(textfile):
         return None
-    except ValueError as error:
+    families = _families(textfile)
+    if not families or not all(family.name.startswith(_PREFIX) for family in families):
         raise ParameterError(
-            f"{textfile} is there and no file of Prometheus metrics.", "Give another path."
-        ) from error
+            f"{textfile} exists and holds something else than metrics of this program.",
+            "Give another path.",
+        )
     for family in families:
         if family.name == _LAST_SUCCESS.name:
             (sample,) = family.samples
             return tuple(sample.labels[name] for name in _JOB_LABELS), sample.value
     return None
+
+
+def _families(textfile: Path) -> list[Metric]:
+    """Return the metrics in a file, none if it is no file of them."""
+    if not textfile.is_file():
+        return []
+    try:
+        return list(text_string_to_metric_families(textfile.read_text()))
+    except ValueError:
+        return []

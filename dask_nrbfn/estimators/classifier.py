@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
@@ -27,7 +27,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.connection import blas_threads
-from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
 from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
@@ -336,10 +336,13 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._map_dask(X, "probabilities")
         return self._model.probabilities(self._scores(X))
 
-    def save(self, location: Location) -> None:
-        """Write the model as a Zarr group; an old one at `location` is replaced when it is done."""
+    def save(self, location: Location, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group at `location`, where nothing may be.
+
+        With `overwrite` it replaces an old model there when it is complete.
+        """
         check_is_fitted(self)
-        self._model.save(location)
+        self._model.save(location, overwrite=overwrite)
 
     @staticmethod
     def load(location: Location) -> "NRBFNClassifier":
@@ -612,7 +615,9 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         place = _process_directory() if self.store is None else self.store
         location = join(place, f"model-{self._model.digest()}")
         if not exists(location):
-            self._model.save(location)
+            # Another process may write the same one at the same time.
+            with suppress(ExistsError):
+                self._model.save(location)
         return location
 
 

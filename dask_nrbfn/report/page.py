@@ -1,15 +1,14 @@
 """One HTML page of a finished run, which needs nothing beside itself."""
 
 import os
-import uuid
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import jinja2
 from dask.utils import format_bytes
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confidences import Confidences, NamedRows
@@ -27,11 +26,17 @@ _TEMPLATE = "page.html.jinja"
 _HEADLINES = ("rows", "basis", "held-out error", "evaluation", "fitting error", "time")
 
 
-def write_report(run: Run, path: Path, *, evaluation: Evaluation | None = None) -> None:
+def write_report(
+    run: Run,
+    path: str | os.PathLike[str],
+    *,
+    evaluation: Evaluation | None = None,
+    overwrite: bool = False,
+) -> None:
     """Write a page that shows what a run was fitted on, what it learnt and what that took.
 
     The page has all it needs in it, asks the network for nothing and runs no script. It is the same
-    text each time it is written. What is at `path` stays until the new page is complete.
+    text each time it is written.
 
     Parameters
     ----------
@@ -40,13 +45,20 @@ def write_report(run: Run, path: Path, *, evaluation: Evaluation | None = None) 
     path : path
     evaluation : Evaluation, optional
         How the model does on other rows, as `evaluate_dataset` returns it.
+    overwrite : bool
+        Replace the file at `path`, once the page is complete.
 
     Raises
     ------
     MissingDataError
         If the run is not finished; before anything is written.
     ParameterError
-        If the evaluation is of a model with another number of classes.
+        If the evaluation is of a model with another number of classes, or `path` is inside a Zarr
+        group.
+    ExistsError
+        If a file is at `path` and `overwrite` is false, or something that is no file.
+    StorageError
+        If nothing can be written there.
     """
     finished = FinishedRun.of(run)
     if evaluation is not None and len(evaluation.confusion) != len(finished.labels):
@@ -55,16 +67,8 @@ def write_report(run: Run, path: Path, *, evaluation: Evaluation | None = None) 
             f"{len(finished.labels)}.",
             "Give the evaluation of this run's model.",
         )
-    _publish(_page(finished, evaluation), Path(path))
-
-
-def _publish(text: str, target: Path) -> None:
-    unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}.unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with new_file(path, overwrite=overwrite) as unfinished:
+        unfinished.write_text(_page(finished, evaluation), encoding="utf-8")
 
 
 def _page(finished: FinishedRun, evaluation: Evaluation | None) -> str:

@@ -37,7 +37,7 @@ from dask_nrbfn.stages.validation import codes_in_training, compute_validation
 from dask_nrbfn.stages.weights import check_model, compute_model, compute_weights
 from dask_nrbfn.stages.width import compute_width
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import exists, write_array
+from dask_nrbfn.storage.group import check_outside_groups, exists, write_array
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run
@@ -233,6 +233,9 @@ class _Job:
 def _finish(job: _Job) -> Run:
     """Run the stages that are missing."""
     job.check()
+    if not exists(job.location):
+        # Before the lock, which lies beside the run.
+        check_outside_groups(job.location)
     with locked_run(job.location) as check_still_locked:
         run = start_run(
             job.location, job.dataset, job.params, job.engine, job.tuning, job.validation

@@ -1,8 +1,7 @@
 """Predict and evaluate: a model applied to all rows of a dataset, part by part."""
 
 import math
-import os
-import shutil
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,18 +15,21 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.connection import blas_threads
-from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
+    check_target,
     create_array,
     get_array,
+    hidden_sibling,
     mark_complete,
-    normalize,
     open_group,
     read_rows,
+    remove_group,
     replacing_group,
 )
 from dask_nrbfn.storage.model import Model, PinnedModel
@@ -46,6 +48,9 @@ _MAX_BLOCK_ROWS = 1024
 
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+
+# Predictions are written to these as one file, to other names as a Zarr group.
+_TABLES = (".csv", ".parquet")
 
 # Table formats that a user may expect and would not get.
 _OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
@@ -102,39 +107,57 @@ def predict_dataset(
         A Zarr group; with the suffix .csv or .parquet a local file of that format.
     engine : Engine
     overwrite : bool
-        Replace what is at `out`, once the predictions are complete.
+        Replace what is at `out`, once the predictions are complete: a file by a file, predictions
+        by predictions.
 
     Raises
     ------
     DataError
         If the dataset has other columns than the training rows.
-    ExistsError
-        If something is at `out`.
+    ExistsError, ParameterError, StorageError
+        As `check_prediction_place`; the first also if another job has written to `out` meanwhile.
     """
+    check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
-    suffix = Path(str(out)).suffix.lower()
+    if _suffix(out) not in _TABLES:
+        _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
+        return
+    scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
+    _predict_to_zarr(pinned, opened.classes, dataset, scratch, engine, overwrite=False)
+    try:
+        with new_file(str(out), overwrite=overwrite) as unfinished:
+            _export(scratch, unfinished, _suffix(out))
+    finally:
+        remove_group(scratch)
+
+
+def check_prediction_place(out: Location, *, overwrite: bool) -> None:
+    """Raise an error if predictions cannot be written to `out`.
+
+    Raises
+    ------
+    ExistsError
+        If something is there and `overwrite` is false, or something else than is to be written.
+    ParameterError
+        If its suffix is that of another format, or it is inside a Zarr group.
+    StorageError
+        If nothing can be written there.
+    """
+    suffix = _suffix(out)
     if suffix in _OTHER_TABLES:
         raise ParameterError(
             f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
         )
-    if suffix not in (".csv", ".parquet"):
-        _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
-        return
-    if "://" in str(out):
-        raise ParameterError(f"{out} is not a local file.", f"Write {suffix} to a local path.")
-    target = Path(str(normalize(out)))
-    if target.is_dir() or (target.exists() and not overwrite):
-        raise ExistsError(
-            f"{out} exists.", "Give another path; a file, not a directory, can be overwritten."
-        )
-    scratch = target.with_name(f".{target.name}.{os.getpid()}.zarr")
-    _predict_to_zarr(pinned, opened.classes, dataset, scratch, engine, overwrite=True)
-    try:
-        _export(scratch, target, suffix)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    if suffix in _TABLES:
+        check_output_file(str(out), overwrite=overwrite)
+    else:
+        check_target(out, kind="predictions", overwrite=overwrite)
+
+
+def _suffix(out: Location) -> str:
+    return Path(str(out)).suffix.lower()
 
 
 def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
@@ -303,7 +326,7 @@ def _count(
     return confusion, log_loss
 
 
-def _export(source: Path, target: Path, suffix: str) -> None:
+def _export(source: Location, target: Path, suffix: str) -> None:
     """Copy predictions from their Zarr group into a table, chunk by chunk."""
     import pyarrow as pa
     import pyarrow.csv
@@ -316,16 +339,11 @@ def _export(source: Path, target: Path, suffix: str) -> None:
     columns += [(f"score_{label}", pa.float64()) for label in classes]
     schema = pa.schema(columns)
     write = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
-    unfinished = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
-    try:
-        with write(unfinished, schema) as writer:
-            for start in range(0, labels.shape[0], labels.chunks[0]):
-                stop = start + labels.chunks[0]
-                values = [
-                    read_rows(labels, start, stop).tolist(),
-                    *read_rows(scores, start, stop).T,
-                ]
-                writer.write_table(pa.table(values, schema=schema))
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with write(target, schema) as table:
+        for start in range(0, labels.shape[0], labels.chunks[0]):
+            stop = start + labels.chunks[0]
+            values = [
+                read_rows(labels, start, stop).tolist(),
+                *read_rows(scores, start, stop).T,
+            ]
+            table.write_table(pa.table(values, schema=schema))

@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,11 +32,24 @@ from dask_nrbfn.errors import (
     NRBFNError,
     ParameterError,
 )
-from dask_nrbfn.storage.local import DurableStore, flush_tree, is_group, replace_path
+from dask_nrbfn.outputs import (
+    check_path_outside_groups,
+    disk_errors_named,
+    full_disk_named,
+    inside_group,
+)
+from dask_nrbfn.storage.local import (
+    DurableStore,
+    flush_tree,
+    is_group,
+    place_path,
+    replace_path,
+)
 from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
-from dask_nrbfn.storage.remote import move_group, open_store, remove_tree
+from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.remote import enclosing_group, move_group, open_store, remove_tree
 
 Array = zarr.Array[Any]
 
@@ -68,7 +82,14 @@ _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Make a group that is complete from its first byte on, where nothing is stored yet."""
+    """Make a group that is complete from its first byte on, where nothing is stored yet.
+
+    Raises
+    ------
+    ParameterError
+        If `location` is inside another group.
+    """
+    check_outside_groups(location)
     return zarr.create_group(
         _store(location), attributes=_identity(kind, attributes), overwrite=False
     )
@@ -220,49 +241,81 @@ def replacing_group(
     On a local disk it is flushed before, unless it is told not to: what can be computed again need
     not be.
 
+    Without `overwrite` nothing is ever replaced: of two jobs that write the same new place the
+    first to end has it. With it the last has, as a whole.
+
     Raises
     ------
     ExistsError
-        If something is there and `overwrite` is false, or something other than a `kind` is there.
+        If something is there and `overwrite` is false, or something other than a `kind` is there;
+        when the block begins, or when it ends.
+    RunBusyError
+        If another job is just moving its own group there, inside an object store.
+    ParameterError
+        If it is inside another group.
+    StorageError
+        If it cannot be written there, or there is no room.
     """
     location = normalize(location)
-    if exists(location):
-        _check_replaceable(location, kind=kind, overwrite=overwrite)
+    check = partial(check_target, location, kind=kind, overwrite=overwrite)
+    check()
     if (path := local_path(location)) is not None:
         target = Path(os.path.realpath(path))
-        build: AbstractContextManager[zarr.Group] = _built_beside(target, flush=flush)
+        place = replace_path if overwrite else place_path
+        build: AbstractContextManager[zarr.Group] = _built_beside(target, check, place, flush=flush)
     elif (url := remote(location)) is not None:
-        build = _built_remotely(url)
+        build = _built_remotely(url, check)
     else:
-        build = nullcontext(zarr.create_group(_store(location), overwrite=True))
+        build = _built_in_place(location)
     with build as group:
         yield group
 
 
 @contextmanager
-def _built_beside(target: Path, *, flush: bool) -> Iterator[zarr.Group]:
-    target.parent.mkdir(parents=True, exist_ok=True)
+def _built_beside(
+    target: Path,
+    check: Callable[[], None],
+    place: Callable[[Path, Path], None],
+    *,
+    flush: bool,
+) -> Iterator[zarr.Group]:
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
-        yield zarr.create_group(DurableStore(unfinished))
-        if flush:
-            flush_tree(unfinished)
-        replace_path(unfinished, target)
+        with disk_errors_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            group = zarr.create_group(DurableStore(unfinished))
+        with full_disk_named(target):
+            yield group
+            if flush:
+                flush_tree(unfinished)
+            check()
+            place(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextmanager
-def _built_remotely(target: RemoteLocation) -> Iterator[zarr.Group]:
+def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterator[zarr.Group]:
     unfinished = beside(target, f"{uuid.uuid4().hex[:8]}.unfinished")
-    try:
-        yield zarr.create_group(open_store(unfinished))
-    except BaseException:
-        # What went wrong first is what the user must know.
-        with suppress(NRBFNError):
-            remove_tree(unfinished)
-        raise
-    move_group(unfinished, target)
+    with ExitStack() as lease:
+        try:
+            yield zarr.create_group(open_store(unfinished))
+            # An object store knows no rename that fails.
+            check_still_locked = lease.enter_context(locked_run(target))
+            check()
+            check_still_locked()
+        except BaseException:
+            # What went wrong first is what the user must know.
+            with suppress(NRBFNError):
+                remove_tree(unfinished)
+            raise
+        move_group(unfinished, target)
+
+
+@contextmanager
+def _built_in_place(store: Location) -> Iterator[zarr.Group]:
+    with locked_run(store):
+        yield zarr.create_group(_store(store), overwrite=True)
 
 
 def hidden_sibling(location: Location, suffix: str) -> Location:
@@ -318,7 +371,12 @@ def remove_group(location: Location) -> None:
         remove_tree(url)
 
 
-def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> None:
+def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
+    """Raise an error if no group may be put at `location`, such as that another is there."""
+    something_is_there = exists(location)
+    check_outside_groups(location)
+    if not something_is_there:
+        return
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")
     path = local_path(location)
@@ -334,6 +392,15 @@ def _check_replaceable(location: Location, *, kind: str, overwrite: bool) -> Non
         raise ExistsError(
             f"{location} exists and is a {found}.", "Give another path, or remove it yourself."
         )
+
+
+def check_outside_groups(location: Location) -> None:
+    """Raise ParameterError if a location is inside a group, at a path or a URL."""
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        check_path_outside_groups(path)
+    elif url is not None and (group := enclosing_group(url)) is not None:
+        raise inside_group(url, group)
 
 
 def exists(location: Location) -> bool:
@@ -474,8 +541,8 @@ def _layout(array: Array) -> dict[str, Any]:
 
 
 def _store(location: Location) -> zarr.abc.store.Store:
-    if type(location) is LocalStore and not location.read_only:
-        return DurableStore(location.root)
+    if type(location) is LocalStore:
+        return DurableStore(location.root, read_only=location.read_only)
     if isinstance(location, zarr.abc.store.Store):
         return location
     if (url := remote(location)) is not None:

@@ -4,11 +4,16 @@ import asyncio
 import os
 import shutil
 import uuid
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
-from zarr.core.buffer import Buffer
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore
+
+from dask_nrbfn.errors import DamagedDataError, ExistsError
+from dask_nrbfn.outputs import place_new
 
 
 class DurableStore(LocalStore):
@@ -17,16 +22,71 @@ class DurableStore(LocalStore):
     zarr writes a file beside and renames it, but leaves it to the system when either reaches the
     disk. All below is left at that: most of it is computed again when it turns out to be damaged,
     and what could not be is flushed as a whole, by `flush_tree`, before the record names it.
+
+    A link inside that leads out of the directory is followed neither for reading nor for writing:
+    whoever made the data would choose which of the reader's files are read or replaced.
     """
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Return a value, None if it is not there."""
+        self._check_links(key)
+        return await super().get(key, prototype, byte_range)
+
+    async def delete(self, key: str) -> None:
+        """Remove a value."""
+        self._check_links(key)
+        await super().delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Remove a directory and what is in it."""
+        self._check_links(prefix)
+        await super().delete_dir(prefix)
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Give the names in a directory."""
+        self._check_links(prefix)
+        async for name in super().list_dir(prefix):
+            yield name
 
     async def set(self, key: str, value: Buffer) -> None:
         """Store a value; the metadata at the top so that it is on the disk when this returns."""
+        self._check_links(key)
         if key != "zarr.json":
             await super().set(key, value)
             return
         unfinished = f"{key}.{uuid.uuid4().hex}.partial"
         await super().set(unfinished, value)
         await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Store a value where none is."""
+        self._check_links(key)
+        await super().set_if_not_exists(key, value)
+
+    async def exists(self, key: str) -> bool:
+        """Return whether there is a value."""
+        self._check_links(key)
+        return await super().exists(key)
+
+    def _check_links(self, key: str) -> None:
+        """Raise DamagedDataError if a link leads out of the directory on the way to a key."""
+        path = os.fspath(self.root)
+        for name in key.split("/"):
+            path = f"{path}/{name}"
+            if os.path.islink(path) and not self._holds(path):
+                raise DamagedDataError(
+                    f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
+                    "Put what it leads to in its place if it belongs there, or remove it.",
+                )
+
+    def _holds(self, path: str) -> bool:
+        root = os.path.realpath(self.root)
+        return os.path.commonpath((root, os.path.realpath(path))) == root
 
 
 def _publish(unfinished: Path, target: Path) -> None:
@@ -63,24 +123,47 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def place_path(new: Path, target: Path) -> None:
+    """Give the file or directory `new` the name `target`, where nothing is.
+
+    Raises
+    ------
+    ExistsError
+        If something is there.
+    """
+    place_new(new, target)
+    _flush_directory(target.parent)
+
+
 def replace_path(new: Path, target: Path) -> None:
     """Put the file or directory `new` in the place of `target`, which may exist.
 
     An old directory is removed when the new one's name is on the disk.
     """
-    if not target.is_dir():
+    if not new.is_dir():
         os.replace(new, target)
         _flush_directory(target.parent)
         return
-    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
-    os.rename(target, old)
-    try:
-        os.rename(new, target)
-    except OSError:
-        os.rename(old, target)
-        raise
+    moved: list[Path] = []
+    while True:
+        # Nothing is there, or another job that replaces it has just moved it away.
+        with suppress(FileNotFoundError):
+            old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+            os.rename(target, old)
+            moved.append(old)
+        try:
+            place_new(new, target)
+        except ExistsError:
+            # The other job has put its own there, which is replaced like the old one.
+            continue
+        except OSError:
+            if moved:
+                os.rename(moved[-1], target)
+            raise
+        break
     _flush_directory(target.parent)
-    shutil.rmtree(old)
+    for old in moved:
+        shutil.rmtree(old)
 
 
 def is_group(directory: Path) -> bool:

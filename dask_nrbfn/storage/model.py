@@ -160,8 +160,14 @@ class Model:
             normalized=self.params.features == "normalized",
         )
 
-    def save(self, location: Location, *, overwrite: bool = True) -> None:
-        """Write the model as a group at `location`; an old one stays until this is complete."""
+    def save(self, location: Location, *, overwrite: bool = False) -> None:
+        """Write the model as a group at `location`; an old one stays until this is complete.
+
+        Raises
+        ------
+        ExistsError
+            If something is there and `overwrite` is false, or something that is no model.
+        """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
 

@@ -135,6 +135,16 @@ def remove_tree(location: RemoteLocation) -> None:
         fs.rm(path, recursive=True)
 
 
+def enclosing_group(location: RemoteLocation) -> str | None:
+    """Return the URL of a group that a location is inside of, None if there is none."""
+    fs, path = file_system(location)
+    while (path := path.rpartition("/")[0]).strip("/"):
+        # False too where the place may not be looked into: then it is not known to be a group.
+        if fs.isfile(f"{path}/zarr.json"):
+            return str(fs.unstrip_protocol(path))
+    return None
+
+
 def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     """Put a complete group in the place of what is at `target`, inside the object store.
 

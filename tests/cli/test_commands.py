@@ -260,7 +260,8 @@ def test_cli__nothing_replaces_another_kind(tmp_path, csv, dataset):
     assert "n_rows" in succeed("inspect", dataset)
     assert "ends in .gz" in refuse(*predict, tmp_path / "out.csv.gz", "--workers", 0)[0]
     (tmp_path / "out.csv").mkdir()
-    assert "exists" in refuse(*predict, tmp_path / "out.csv", "--overwrite", "--workers", 0)[0]
+    problem, _ = refuse(*predict, tmp_path / "out.csv", "--overwrite", "--workers", 0)
+    assert "out.csv is a directory" in problem
 
 
 def test_cli__labels_of_another_kind(tmp_path, dataset):

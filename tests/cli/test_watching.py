@@ -237,9 +237,10 @@ def test_options__that_cannot_be_used(tmp_path, dataset):
         problem, fix = refuse(*fit, "--workers", 0, "--metrics", f"127.0.0.1:{port}")
     assert problem == f"metrics cannot be served at 127.0.0.1:{port} (Address already in use)."
     assert "free" in fix
-    nowhere = tmp_path / "nowhere" / "file"
+    (tmp_path / "file").write_text("mine")
+    nowhere = tmp_path / "file" / "page.html"
     assert "cannot be written" in refuse(*fit, "--performance-report", nowhere)[0]
-    assert "cannot be written" in refuse(*fit, "--performance-report", tmp_path)[0]
+    assert "is a directory" in refuse(*fit, "--performance-report", tmp_path)[0]
     assert "cannot be written" in refuse(*fit, "--metrics-file", nowhere)[0]
     problem, fix = refuse(*fit, "--performance-report", tmp_path / "page.html", "--workers", 0)
     assert problem == "performance_report is given, but workers is 0."

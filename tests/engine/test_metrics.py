@@ -1,5 +1,6 @@
 import logging
 import time
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -104,8 +105,18 @@ def test_metrics__bad_places(tmp_path):
     assert "No such file or directory" in problem(textfile=tmp_path / "nowhere" / "m.prom")
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("My thesis, in one line.")
-    assert "no file of Prometheus metrics" in problem(textfile=thesis)
+    assert "holds something else than metrics" in problem(textfile=thesis)
     assert thesis.read_text() == "My thesis, in one line."
+    others = "# TYPE node_load1 gauge\nnode_load1 0.5\n"
+    thesis.write_text(others)
+    assert "holds something else than metrics" in problem(textfile=thesis)
+    assert thesis.read_text() == others
+    (tmp_path / "empty").touch()
+    for place in (tmp_path / "empty", tmp_path, Path("/dev/zero")):
+        assert "holds something else than metrics" in problem(textfile=place)
+    (tmp_path / "run.zarr").mkdir()
+    (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
+    assert "inside the Zarr group" in problem(textfile=tmp_path / "run.zarr" / "m.prom")
     assert "metrics cannot be served at no.such.host.invalid:0" in problem(
         address=("no.such.host.invalid", 0)
     )

@@ -100,7 +100,7 @@ def test_classifier__failed_save_keeps_the_old_model(tmp_path, table):
     network.save(tmp_path / "model")
     network._model = replace(network._model, width=object())
     with pytest.raises(TypeError, match="JSON"):
-        network.save(tmp_path / "model")
+        network.save(tmp_path / "model", overwrite=True)
     assert NRBFNClassifier.load(tmp_path / "model").classes_.tolist() == [0, 1, 2]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

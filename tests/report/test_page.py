@@ -6,7 +6,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.errors import MissingDataError, ParameterError, StorageError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
 from dask_nrbfn.stages.fit import fit_dataset
@@ -159,7 +159,7 @@ def test_page__of_an_unfinished_run(unfinished, tmp_path):
     target = tmp_path / "page.html"
     target.write_text("old")
     with pytest.raises(MissingDataError, match="is not finished: it has no model yet"):
-        write_report(unfinished, target)
+        write_report(unfinished, target, overwrite=True)
     assert target.read_text() == "old"
 
 
@@ -169,11 +169,11 @@ def test_page__stays_until_the_new_one_is_complete(fitted, tmp_path, monkeypatch
 
     def refuse(source, place):
         assert "</html>" in source.read_text(encoding="utf-8")
-        raise PermissionError(place)
+        raise PermissionError(13, "Permission denied", str(place))
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(PermissionError):
-        write_report(fitted, target)
+    with pytest.raises(StorageError, match=r"page\.html cannot be written \(Permission denied\)"):
+        write_report(fitted, target, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert target.read_text() == "old"
 

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.stages.describe import describe
-from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+from dask_nrbfn.storage.dataset import Dataset
 
 N = 23
 
@@ -149,3 +151,29 @@ def test_ingest__weights_are_described(tmp_path):
     ingest_arrays(X, y, tmp_path / "without")
     assert describe(tmp_path / "with")["has_weights"] is True
     assert describe(tmp_path / "without")["has_weights"] is False
+
+
+class InterruptedRows(ArraySource):
+    """Rows of which the last come after something has happened."""
+
+    def __init__(self, X, happens):
+        super().__init__(X)
+        self.happens = happens
+
+    def blocks(self, block_rows):
+        yield from super().blocks(block_rows)
+        self.happens()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_ingest__two_jobs_of_one_new_name(tmp_path, overwrite):
+    place = tmp_path / "data"
+    source = InterruptedRows(np.ones((9, 2)), lambda: ingest_arrays(np.zeros((5, 2)), None, place))
+    if overwrite:
+        ingest_source(source, place, overwrite=True)
+    else:
+        with pytest.raises(ExistsError, match="data exists"):
+            ingest_source(source, place)
+    rows = Dataset.open(place).take(np.arange(5))
+    np.testing.assert_array_equal(rows, float(overwrite))
+    assert list(tmp_path.iterdir()) == [place]

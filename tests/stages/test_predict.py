@@ -9,7 +9,13 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.budget import PROCESS_BYTES
-from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, ParameterError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    ExistsError,
+    ParameterError,
+    StorageError,
+)
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import predict as predict_module
 from dask_nrbfn.stages.fit import fit_dataset
@@ -22,6 +28,7 @@ from dask_nrbfn.stages.predict import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
+from tests.storage.written import file_size_limit
 from tests.tables import spirals, write_table
 
 NAMES = np.array(["a", "b", "ç"])
@@ -204,6 +211,68 @@ def test_predict__unfinished_run(tmp_path, place):
     Run.start(tmp_path / "run", dataset, FitParams(), {})
     with pytest.raises(DamagedDataError, match="has no model yet"):
         predict_dataset(tmp_path / "run", dataset, tmp_path / "out", InlineEngine())
+
+
+class InterruptedEngine(InlineEngine):
+    """Lets something happen after its tasks."""
+
+    def __init__(self, happens):
+        super().__init__()
+        self.happens = happens
+
+    def run(self, task, arguments, *, label):
+        results = super().run(task, arguments, label=label)
+        self.happens()
+        return results
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["out", "out.csv", "out.parquet"])
+def test_predict__two_jobs_of_one_new_name(tmp_path, place, new_rows, name, overwrite):
+    dataset = write_table(MemoryStore(), new_rows[0])
+    few = write_table(MemoryStore(), new_rows[0][:20])
+    out = tmp_path / name
+
+    def predict_meanwhile():
+        predict_dataset(place / "run", few, out, InlineEngine())
+
+    engine = InterruptedEngine(predict_meanwhile)
+    if overwrite:
+        predict_dataset(place / "run", dataset, out, engine, overwrite=True)
+    else:
+        with pytest.raises(ExistsError, match=f"{name} exists"):
+            predict_dataset(place / "run", dataset, out, engine)
+    assert n_predicted(out) == (250 if overwrite else 20)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def n_predicted(out):
+    if out.suffix == ".csv":
+        return len(pd.read_csv(out))
+    if out.suffix == ".parquet":
+        return len(pd.read_parquet(out))
+    return len(zarr.open_group(out, mode="r")["labels"][:])
+
+
+def test_predict__places_are_checked_before_the_first_task(tmp_path, place, new_rows):
+    dataset = write_table(MemoryStore(), new_rows[0])
+    engine = InterruptedEngine(lambda: pytest.fail("no task must run"))
+    (tmp_path / "file").write_text("mine")
+    for name in ("file/out.csv", "file/out.parquet", "file/out"):
+        with pytest.raises(StorageError, match=f"{name} cannot be written"):
+            predict_dataset(place / "run", dataset, tmp_path / name, engine)
+    for name in ("out.csv", "out.parquet", "out", "model/out.csv"):
+        with pytest.raises(ParameterError, match=f"run/{name} is inside the Zarr group"):
+            predict_dataset(place / "run", dataset, place / "run" / name, engine, overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["out", "out.csv", "out.parquet"])
+def test_predict__no_room(tmp_path, place, name):
+    # Scores that hardly compress.
+    dataset = write_table(MemoryStore(), np.random.default_rng(0).normal(size=(20_000, 4)))
+    with file_size_limit(8_000), pytest.raises(StorageError, match=f"no room for .*{name}"):
+        predict_dataset(place / "run", dataset, tmp_path / name, InlineEngine())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_predict__remote_tables_are_refused(place, new_rows):

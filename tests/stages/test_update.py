@@ -360,7 +360,7 @@ def test_update_run__a_model_replaced_meanwhile_is_not_mixed(tmp_path, run, rows
     other = fit_dataset(rows[1], tmp_path / "other", PARAMS, InlineEngine())
     Model.load(run.location).save(tmp_path / "model")
     new = write_two_tasks(tmp_path / "new")
-    engine = BusyEngine(lambda: Model.load(other.location).save(tmp_path / "model"))
+    engine = BusyEngine(lambda: Model.load(other.location).save(tmp_path / "model", overwrite=True))
     with pytest.raises(DamagedDataError, match="was replaced meanwhile"):
         evaluate_dataset(tmp_path / "model", new, engine)
 

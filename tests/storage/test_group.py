@@ -2,14 +2,25 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import zarr
 from zarr.storage import LocalStore, MemoryStore
 
-from dask_nrbfn.errors import DamagedDataError, ExistsError, MissingDataError, ParameterError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    ExistsError,
+    MissingDataError,
+    ParameterError,
+    StorageError,
+)
+from dask_nrbfn.outputs import place_new
+from dask_nrbfn.storage import group as group_module
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -24,9 +35,16 @@ from dask_nrbfn.storage.group import (
     update_record,
     write_array,
 )
-from dask_nrbfn.storage.local import flush_tree
+from dask_nrbfn.storage.local import flush_tree, place_path
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize
-from tests.storage.written import fill_dataset, table, write_dataset
+from dask_nrbfn.storage.model import Model
+from tests.storage.written import (
+    file_size_limit,
+    fill_dataset,
+    make_model,
+    table,
+    write_dataset,
+)
 
 
 class StoppedError(Exception):
@@ -143,6 +161,153 @@ def test_replacing_group__of_a_damaged_one_needs_no_raw_traceback(tmp_path, garb
         assert (tmp_path / "data/X/c/0/0").exists()
     else:
         assert Dataset.open(tmp_path / "data").n_rows == 3
+
+
+def begin(place, n_rows, *, overwrite):
+    """Begin to write a dataset; return the function that puts it in its place."""
+    block = replacing_group(place, kind="dataset", overwrite=overwrite)
+    fill_dataset(block.__enter__(), table(n_rows, seed=n_rows))
+    return partial(block.__exit__, None, None, None)
+
+
+def assert_only(place, n_rows):
+    """The dataset is whole, and nothing is left of the others."""
+    rows = Dataset.open(place).take(np.arange(n_rows))
+    np.testing.assert_array_equal(rows, table(n_rows, seed=n_rows))
+    assert list(place.parent.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_replacing_group__two_writers_of_a_new_place(tmp_path, is_there):
+    place = tmp_path / "data"
+    if is_there:
+        place.mkdir()
+    finish_first = begin(place, 9, overwrite=False)
+    finish_second = begin(place, 5, overwrite=False)
+    finish_first()
+    with pytest.raises(ExistsError, match=r"data exists\. Give another path"):
+        finish_second()
+    assert_only(place, 9)
+
+
+def test_replacing_group__another_writer_in_the_last_moment(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    finish_first = begin(place, 9, overwrite=False)
+
+    def place_late(new, target):
+        finish_first()
+        place_path(new, target)
+
+    monkeypatch.setattr(group_module, "place_path", place_late)
+    with pytest.raises(ExistsError, match="data exists: another job has written it meanwhile"):
+        begin(place, 5, overwrite=False)()
+    assert_only(place, 9)
+
+
+def test_replacing_group__not_over_another_kind_that_came_meanwhile(tmp_path):
+    finish = begin(tmp_path / "data", 5, overwrite=True)
+    make_model().save(tmp_path / "data")
+    with pytest.raises(ExistsError, match=r"data exists and is a dask_nrbfn.model"):
+        finish()
+    assert Model.load(tmp_path / "data").n_features == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_replacing_group__of_two_that_overwrite_the_last_has_it(tmp_path, is_there):
+    place = tmp_path / "data"
+    if is_there:
+        write_dataset(place, table(3))
+    finish_first = begin(place, 9, overwrite=True)
+    finish_second = begin(place, 5, overwrite=True)
+    finish_first()
+    assert Dataset.open(place).n_rows == 9
+    finish_second()
+    assert_only(place, 5)
+
+
+def test_replacing_group__two_that_overwrite_in_the_same_moment(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    write_dataset(place, table(3))
+    finish_first = begin(place, 9, overwrite=True)
+
+    def place_late(new, target):
+        # The old one has been moved away.
+        monkeypatch.setattr(local, "place_new", place_new)
+        finish_first()
+        place_new(new, target)
+
+    finish_second = begin(place, 5, overwrite=True)
+    monkeypatch.setattr(local, "place_new", place_late)
+    finish_second()
+    assert_only(place, 5)
+
+
+def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    write_dataset(place, table(9, seed=9))
+    finish = begin(place, 5, overwrite=True)
+
+    def fail(new, target):
+        assert not target.exists()
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(local, "place_new", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        finish()
+    assert_only(place, 9)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing_group__many_writers_at_once(tmp_path, overwrite):
+    place, barrier = tmp_path / "data", threading.Barrier(6)
+    finishes = [begin(place, n_rows, overwrite=overwrite) for n_rows in range(3, 9)]
+
+    def finish_together(finish):
+        barrier.wait()
+        try:
+            finish()
+        except ExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        done = list(pool.map(finish_together, finishes))
+    assert sum(done) == (6 if overwrite else 1)
+    n_rows = Dataset.open(place).n_rows
+    assert overwrite or done[n_rows - 3]
+    assert_only(place, n_rows)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing_group__not_inside_a_group(tmp_path, overwrite):
+    write_dataset(tmp_path / "data", table(9))
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    before = sorted(tmp_path.rglob("*"))
+    for place in ("data/inner", "data/a/b", "data/X/inner", "link/inner"):
+        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
+            write_over(tmp_path / place, overwrite=overwrite)
+        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*data"):
+            create_group(tmp_path / place, kind="run", attributes={})
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_replacing_group__a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file" / "data", tmp_path / "file" / "a" / "data", "/sys/data"):
+        with pytest.raises(StorageError, match=f"{place} cannot be written"):
+            write_over(place, overwrite=False)
+    assert [path.name for path in tmp_path.rglob("*")] == ["file"]
+
+
+def test_replacing_group__no_room(tmp_path):
+    with (
+        file_size_limit(2**20),
+        pytest.raises(StorageError, match=r"no room for .*data \(File too large\)"),
+        replacing_group(tmp_path / "data", kind="dataset", overwrite=False) as group,
+    ):
+        write_array(group, "X", np.zeros((2**20, 1)), "row", "column")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_replacing_group__through_a_link(tmp_path):
@@ -287,7 +452,7 @@ def test_replacing_group__is_flushed_renamed_and_flushed(
     monkeypatch.setattr(local.shutil, "rmtree", recorded(shutil.rmtree))
     write_dataset(tmp_path / "data", table(8))
     (name, before, needed), *later = steps
-    assert name == ("rename" if something_is_there else "replace")
+    assert name == "rename"
     assert len(needed) > 5
     assert needed <= before
     # Of the old one, or of what would be left of a failure.

@@ -252,8 +252,8 @@ def test_save__replaces_only_when_told(tmp_path):
     first, second = make_model(seed=0), make_model(seed=1)
     first.save(tmp_path / "model")
     with pytest.raises(ExistsError, match="model exists"):
-        second.save(tmp_path / "model", overwrite=False)
+        second.save(tmp_path / "model")
     assert_same_bits(Model.load(tmp_path / "model"), first)
-    second.save(tmp_path / "model")
+    second.save(tmp_path / "model", overwrite=True)
     assert_same_bits(Model.load(tmp_path / "model"), second)
     assert [path.name for path in Path(tmp_path).iterdir()] == ["model"]

@@ -355,6 +355,66 @@ def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies):
     assert write_dataset(data, table(4)).n_rows == 4
 
 
+def begin(location, n_rows, *, overwrite):
+    """Begin to write a dataset; return the function that puts it in its place."""
+    block = replacing_group(location, kind="dataset", overwrite=overwrite)
+    fill_dataset(block.__enter__(), table(n_rows, seed=n_rows))
+    return lambda: block.__exit__(None, None, None)
+
+
+def assert_only(location, n_rows, *, beside):
+    """The dataset is whole, and nothing is left of the others."""
+    rows = Dataset.open(location).take(np.arange(n_rows))
+    np.testing.assert_array_equal(rows, table(n_rows, seed=n_rows))
+    assert {name.split("/")[0] for name in files(beside)} == {"data"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing__two_writers(place, overwrite):
+    data = join(place, "data")
+    finish_first = begin(data, 9, overwrite=overwrite)
+    finish_second = begin(data, 5, overwrite=overwrite)
+    finish_first()
+    if overwrite:
+        finish_second()
+    else:
+        with pytest.raises(ExistsError, match=r"data exists\. Give another path"):
+            finish_second()
+    assert_only(data, 5 if overwrite else 9, beside=place)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_replacing__while_another_job_moves_its_own_there(place, monkeypatch, overwrite):
+    data = join(place, "data")
+    finish_second = begin(data, 5, overwrite=overwrite)
+    fs, _ = remote.file_system(data)
+    copy, refused = fs.copy, []
+
+    def copy_late(sources, targets):
+        if not refused:
+            with pytest.raises(RunBusyError, match=f"process {os.getpid()} .* works on .*data"):
+                finish_second()
+            refused.append(True)
+        copy(sources, targets)
+
+    monkeypatch.setattr(fs, "copy", copy_late)
+    begin(data, 9, overwrite=overwrite)()
+    assert refused
+    assert_only(data, 9, beside=place)
+
+
+def test_replacing__not_inside_a_group(place):
+    data = join(place, "data")
+    write_dataset(data, table(3))
+    before = files(place)
+    for name in ("inner", "a/b", "X/inner"):
+        with pytest.raises(ParameterError, match=r"is inside the Zarr group .*place.*/data"):
+            write_dataset(join(data, name), table(3))
+    with pytest.raises(ParameterError, match="is inside the Zarr group"):
+        Run.start(join(data, "run"), Dataset.open(data), FitParams(), {})
+    assert files(place) == before
+
+
 def test_replacing__a_whole_bucket(bucket):
     with pytest.raises(ParameterError, match="is a whole bucket") as caught:
         write_dataset(bucket, table(3))

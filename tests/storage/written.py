@@ -1,5 +1,6 @@
 """What the storage tests write, and what they do to the files."""
 
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,17 @@ def bytes_restored(path) -> Iterator[bytes]:
         yield good
     finally:
         Path(path).write_bytes(good)
+
+
+@contextmanager
+def file_size_limit(n_bytes) -> Iterator[None]:
+    """Let the system refuse larger files, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def flips(good: bytes) -> Iterator[tuple[int, bytes]]:

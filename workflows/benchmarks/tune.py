@@ -91,7 +91,7 @@ def error_table(
         if solution is None:
             lines.append(f"{alpha:<12g}{'singular':>20}")
             continue
-        replace(model, weights=solution.weights).save(scratch)
+        replace(model, weights=solution.weights).save(scratch, overwrite=True)
         error = evaluate_dataset(scratch, test, engine).error_rate
         chosen = " chosen" if alpha == run.params.alpha else ""
         lines.append(f"{alpha:<12g}{100 * held_out[alpha]:>9.2f}%{100 * error:>9.2f}%{chosen}")

@@ -30,7 +30,7 @@ def publish(settings: Settings) -> None:
         return
     with connect(settings.engine) as engine:
         error_rate = judge_of(settings, engine).error_rate(run, engine)
-    model.save(published)
+    model.save(published, overwrite=True)
     logger.info("publish: %s, error rate %.4f", published, error_rate)
 
 

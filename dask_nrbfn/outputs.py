@@ -1,0 +1,160 @@
+"""Files that a person names for a result: complete, outside every Zarr group, new unless asked.
+
+What the last step does is decided by the file system and not by what was seen before it: of two
+jobs that write the same new name one comes first, and the other is told.
+"""
+
+import errno
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dask_nrbfn.errors import ExistsError, NRBFNError, ParameterError, StorageError
+
+# What says of a directory that it belongs to a Zarr hierarchy, of version 3 and 2.
+_ZARR_NAMES = ("zarr.json", ".zgroup", ".zarray")
+
+# A file without content fits on a full disk, one block does not.
+_PROBE_BYTES = 4096
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """Return where a file will be written, links followed, if that is allowed and possible.
+
+    The directory that it lies in is made.
+
+    Raises
+    ------
+    ExistsError
+        If a file is there and `overwrite` is false, or something that is no file.
+    ParameterError
+        If it is no local path, or inside a Zarr group.
+    StorageError
+        If nothing can be written there.
+    """
+    text = os.fspath(path).removeprefix("file://")
+    if "://" in text:
+        raise ParameterError(f"{path} is not a local file.", "Give a path on this machine.")
+    text = os.path.expanduser(text)
+    target = Path(os.path.realpath(text))
+    with disk_errors_named(path):
+        if target.is_dir():
+            raise ExistsError(f"{path} is a directory.", "Give the name of a file.")
+        check_path_outside_groups(text)
+        if os.path.lexists(target) and not target.is_file():
+            raise ExistsError(f"{path} exists and is no file.", "Give another path.")
+        if target.exists() and not overwrite:
+            raise ExistsError(f"{path} exists.", "Give another path, or `overwrite` it.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target.parent) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+    return target
+
+
+def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
+    """Raise ParameterError if a local path, links followed, is inside a Zarr group or array."""
+    for parent in Path(os.path.realpath(path)).parents:
+        if any(os.path.lexists(parent / name) for name in _ZARR_NAMES):
+            raise inside_group(path, parent)
+
+
+def inside_group(place: object, group: object) -> ParameterError:
+    """Return what is said of a place inside a group."""
+    return ParameterError(
+        f"{place} is inside the Zarr group {group}.", "Give a place outside of it."
+    )
+
+
+@contextmanager
+def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
+    """Give the path of a file to write, which is called `path` once the block has ended well.
+
+    Raises
+    ------
+    ExistsError, ParameterError, StorageError
+        As `check_output_file`, before the block; the first also if the name is taken meanwhile.
+    """
+    target = check_output_file(path, overwrite=overwrite)
+    # dask and others choose a format by the suffix.
+    name = f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished{target.suffix}"
+    unfinished = target.with_name(name)
+    try:
+        with full_disk_named(path):
+            yield unfinished
+        with disk_errors_named(path):
+            if overwrite:
+                os.replace(unfinished, target)
+            else:
+                place_new(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def place_new(new: Path, target: Path) -> None:
+    """Give a file or directory the name `target`, where nothing is but perhaps an empty directory.
+
+    Raises
+    ------
+    ExistsError
+        If something is there, however short a time.
+    """
+    try:
+        if new.is_dir():
+            # The system refuses to rename it to a file or to a directory with entries.
+            os.rename(new, target)
+        else:
+            _link(new, target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
+        raise ExistsError(
+            f"{target} exists: another job has written it meanwhile.", "Give another path."
+        ) from error
+
+
+def _link(new: Path, target: Path) -> None:
+    """Rename a file to what no file is called."""
+    try:
+        os.link(new, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links. Whoever makes the file, still empty, has the name.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.replace(new, target)
+    else:
+        new.unlink()
+
+
+@contextmanager
+def disk_errors_named(place: object) -> Iterator[None]:
+    """Say of a place that it cannot be written, and why, in the words of the system."""
+    try:
+        with full_disk_named(place):
+            yield
+    except NRBFNError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"{place} cannot be written ({error.strerror or error}).",
+            "Give a path in a directory that you may write to.",
+        ) from error
+
+
+@contextmanager
+def full_disk_named(place: object) -> Iterator[None]:
+    """Say of what there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise StorageError(
+            f"there is no room for {place} ({error.strerror or error}).",
+            "Free some space, or write elsewhere.",
+        ) from error

@@ -1,0 +1,126 @@
+"""Options that name a file: none replaces what is there unasked, and it is said before the work."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.fit import fit_dataset
+from tests.cli.program import refuse, succeed
+from tests.tables import spirals, write_table
+
+INLINE = ("--workers", 0)
+NO_SCHEDULER = ("--scheduler", "tcp://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a dataset, a run and a dataset that cannot be read."""
+    place = tmp_path_factory.mktemp("outputs")
+    dataset = write_table(place / "data.zarr", *spirals(60))
+    params = FitParams(basis="random", basis_size=10, alpha=1e-6)
+    fit_dataset(dataset, place / "run.zarr", params, InlineEngine())
+    shutil.copytree(place / "data.zarr", place / "damaged.zarr")
+    (place / "damaged.zarr" / "X" / "c" / "0" / "0").write_bytes(b"")
+    for name in ("old.html", "old.csv", "old.parquet", "old"):
+        (place / name).write_text("mine")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_changed(place, monkeypatch):
+    """Run in that directory, and find it afterwards as it was."""
+    monkeypatch.chdir(place)
+    before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    yield
+    after = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+    assert {path for path in before if after.get(path) != before[path]} <= {place}
+
+
+REFUSED = {
+    "old.html": "old.html exists.",
+    "run.zarr/zarr.json": "run.zarr/zarr.json is inside the Zarr group",
+    "run.zarr/new.html": "run.zarr/new.html is inside the Zarr group",
+    "run.zarr/new/page.html": "run.zarr/new/page.html is inside the Zarr group",
+    ".": ". is a directory.",
+    "run.zarr": "run.zarr is a directory.",
+    "old.html/page.html": "old.html/page.html cannot be written (",
+    "/sys/page.html": "/sys/page.html cannot be written (",
+}
+
+
+@pytest.mark.parametrize("out", REFUSED)
+def test_report__refused_before_the_evaluation(out):
+    # Which would fail.
+    arguments = ("report", "run.zarr", "--out", out, "--evaluate", "damaged.zarr", *INLINE)
+    problem, _ = refuse(*arguments)
+    assert problem.startswith(REFUSED[out])
+    if out != "old.html":
+        problem, _ = refuse(*arguments, "--overwrite")
+        assert problem.startswith(REFUSED[out])
+
+
+@pytest.mark.parametrize("out", REFUSED)
+def test_performance_report__refused_before_the_cluster_starts(out):
+    fit = ("fit", "data.zarr", "new.zarr", *NO_SCHEDULER, "--performance-report", out)
+    assert refuse(*fit)[0].startswith(REFUSED[out])
+    if out != "old.html":
+        assert refuse(*fit, "--overwrite")[0].startswith(REFUSED[out])
+
+
+@pytest.mark.parametrize("out", [name for name in REFUSED if name.endswith(".html")])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
+def test_predict__refused_before_the_cluster_starts(place, out, suffix):
+    problem = REFUSED[out].replace(".html", suffix)
+    predict = ("predict", "run.zarr", "data.zarr", out.replace(".html", suffix))
+    found, _ = refuse(*predict, *(NO_SCHEDULER if suffix or "cannot" not in problem else INLINE))
+    assert found.removeprefix(f"{place}/").startswith(problem)
+
+
+def test_metrics_file__refused_before_the_cluster_starts():
+    fit = ("fit", "data.zarr", "new.zarr", *NO_SCHEDULER, "--metrics-file")
+    for name in ("old.csv", "run.zarr/zarr.json", "run.zarr/model/zarr.json"):
+        problem, _ = refuse(*fit, name)
+        assert re.match(f"{name} (exists and holds something|is inside the Zarr group)", problem)
+
+
+def test_report__overwrites_a_file_when_told(place, tmp_path):
+    page = tmp_path / "page.html"
+    assert succeed("report", "run.zarr", "--out", page) == f"{page}\n"
+    new = page.read_bytes()
+    assert b"</html>" in new
+    page.write_text("mine")
+    refuse("report", "run.zarr", "--out", page)
+    assert page.read_text() == "mine"
+    succeed("report", "run.zarr", "--out", page, "--overwrite")
+    assert page.read_bytes() == new
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ""])
+def test_predict__overwrites_its_own_kind_when_told(place, tmp_path, suffix):
+    out = tmp_path / f"out{suffix}"
+    predict = ("predict", "run.zarr", "data.zarr", out, *INLINE)
+    succeed(*predict)
+    assert "out" in refuse(*predict)[0]
+    succeed(*predict, "--overwrite")
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+def test_overwrite__nothing_that_could_be(tmp_path):
+    fit = ("fit", "data.zarr", tmp_path / "new.zarr", *INLINE, "--overwrite")
+    assert "overwrite is given, but no" in refuse(*fit)[0]
+    assert not (tmp_path / "new.zarr").exists()
+
+
+def test_groups__none_inside_another(place, tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones((3, 2)))
+    for arguments in (
+        ("ingest", tmp_path / "rows.npy", "run.zarr/data"),
+        ("branch", "run.zarr", "data.zarr/run"),
+        ("fit", "data.zarr", "data.zarr/run", *INLINE),
+    ):
+        assert "is inside the Zarr group" in refuse(*arguments)[0]
