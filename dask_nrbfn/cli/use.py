@@ -55,7 +55,11 @@ def predict(
 @locations("run", "dataset")
 @click.pass_obj
 def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
-    """Print the error rate of RUN, or of a saved model, on a labelled DATASET."""
+    """Print the error rate of RUN, or of a saved model, on a labelled DATASET.
+
+    Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
+    the last line of the confusion, and log_loss is that of the other rows.
+    """
     job.begin("evaluate", run)
     opened, model = Dataset.open(dataset), Model.load(run)
     job.n_rows = opened.n_rows
@@ -68,6 +72,7 @@ def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) ->
         **describe_model(model),
         "n_rows": evaluation.n_rows,
         "n_errors": evaluation.n_errors,
+        "n_unknown_labels": evaluation.n_unknown_labels,
         "error_rate": evaluation.error_rate,
         "log_loss": evaluation.log_loss,
         "confusion": evaluation.confusion,
