@@ -377,13 +377,16 @@ def write_chunk(
     return summarize_chunk(X, y, weights)
 
 
-def check_finite(X: NDArray[Any], *, first_row: int) -> None:
-    """Raise DataError naming the first value of a block that is NaN or infinite."""
+def check_finite(X: NDArray[Any], *, first_row: int, within: str = "") -> None:
+    """Raise DataError naming the first value of a block that is NaN or infinite.
+
+    Its row is counted from `first_row` on, in the table or in what `within` says.
+    """
     if X.dtype.kind != "f" or np.isfinite(X).all():
         return
     row, column = np.argwhere(~np.isfinite(X))[0]
     raise DataError(
-        f"X has {X[row, column]} in row {first_row + row}, column {column}.",
+        f"X has {X[row, column]} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
 
