@@ -203,6 +203,7 @@ def check_same_columns(model: Model, dataset: Dataset) -> None:
 
 def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
+    dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_classes = len(model.classes)
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,

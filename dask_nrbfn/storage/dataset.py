@@ -18,9 +18,12 @@ from dask_nrbfn.storage.group import (
     Array,
     Location,
     attributes_of,
+    check_stored,
+    chunk_rows_stored,
     create_array,
     get_array,
     mark_complete,
+    metadata_named,
     normalize,
     open_group,
     read_rows,
@@ -104,31 +107,58 @@ class Dataset:
         """
         location = normalize(location)
         group = open_group(location, kind="dataset")
-        attributes = attributes_of(group)
-        names = attributes["feature_names"]
-        dataset = cls(
-            location,
-            get_array(group, "X"),
-            get_array(group, "y") if attributes["has_labels"] else None,
-            get_array(group, "weights") if attributes.get("has_weights") else None,
-            np.asarray(attributes["classes"]),
-            np.asarray(attributes["class_counts"], dtype=np.int64),
-            attributes["fingerprint"],
-            attributes["content"],
-            None if names is None else tuple(names),
-        )
-        dataset._check_lengths()
+        with metadata_named(location):
+            attributes = attributes_of(group)
+            names = attributes["feature_names"]
+            dataset = cls(
+                location,
+                get_array(group, "X"),
+                get_array(group, "y") if attributes["has_labels"] else None,
+                get_array(group, "weights") if attributes.get("has_weights") else None,
+                np.asarray(attributes["classes"]),
+                np.asarray(attributes["class_counts"], dtype=np.int64),
+                attributes["fingerprint"],
+                attributes["content"],
+                None if names is None else tuple(names),
+            )
+            dataset._check_lengths()
         return dataset
 
     def _check_lengths(self) -> None:
+        """Raise DamagedDataError unless everything has as many rows, columns and classes."""
+        n_rows, n_features = self.X.shape
+        fitting = {
+            "its chunks": self.X.chunks[1] == n_features,
+            "the names of the columns": self.feature_names is None
+            or len(self.feature_names) == n_features,
+            "the counts of the classes": self.class_counts.shape == self.classes.shape,
+        }
         for name, column in (("y", self.y), ("weights", self.sample_weights)):
-            if column is None:
-                continue
-            aligned = column.shape == (self.n_rows,) and column.chunks == (self.chunk_rows,)
-            if not aligned or (name == "y" and self.class_counts.sum() != self.n_rows):
+            if column is not None:
+                fitting[name] = column.shape == (n_rows,) and column.chunks == (self.chunk_rows,)
+        if self.y is not None:
+            fitting["y"] &= self.class_counts.sum() == n_rows
+        for name, fits in fitting.items():
+            if not fits:
                 raise DamagedDataError(
                     f"X and {name} of {self.location} do not fit together.", "Ingest it again."
                 )
+
+    def check_stored(self) -> None:
+        """Raise unless the last rows are there: metadata may say that there are more.
+
+        Raises
+        ------
+        MissingDataError, DamagedDataError
+        """
+        for array in (self.X, self.y, self.sample_weights):
+            if array is not None:
+                check_stored(array)
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of the chunks that are there, whole or in part."""
+        arrays = (self.X, self.y, self.sample_weights)
+        return set().union(*(chunk_rows_stored(array) for array in arrays if array is not None))
 
     @property
     def n_rows(self) -> int:

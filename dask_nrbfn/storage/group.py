@@ -6,6 +6,7 @@ the place of an old one only when it is complete.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -54,14 +55,29 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
     ) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(_METADATA_NAMES):
-            raise MissingDataError(
-                f"chunk {key} of {self._store} is missing.",
-                "Restore it from a copy, or write the data again.",
-            )
+            raise self._missing(key)
         return value
+
+    async def getsize(self, key: str) -> int:
+        try:
+            return await self._store.getsize(key)
+        except FileNotFoundError as error:
+            raise self._missing(key) from error
+
+    def _missing(self, key: str) -> MissingDataError:
+        return MissingDataError(
+            f"chunk {key} of {self._store} is missing.",
+            "Restore it from a copy, or write the data again.",
+        )
 
 
 _FORMAT_VERSION = 3
+
+# Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
+_MOST_EXPANSION = 2**15
+
+# Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
+_READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 # Whatever else is asked for is a chunk.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -416,6 +432,7 @@ def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[
     MissingDataError, DamagedDataError
         If a chunk is not there or fails its checksum.
     """
+    _check_claim(array, start, stop)
     try:
         return np.asarray(array[start:stop])
     except MissingDataError:
@@ -426,6 +443,48 @@ def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[
             f"{array.store_path} cannot be read ({error}).",
             "Restore the damaged chunk from a copy, or write the data again.",
         ) from error
+
+
+def _check_claim(array: Array, start: int, stop: int | None) -> None:
+    """Let what is stored bound the memory and the time of a reading, whatever metadata says."""
+    n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
+    shape, chunks = (n_rows, *array.shape[1:]), array.chunks
+    n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
+    n_bytes = max(math.prod(shape), math.prod(chunks)) * array.dtype.itemsize
+    if n_bytes > _READ_AT_SIGHT_BYTES or n_chunks > _READ_AT_SIGHT_CHUNKS:
+        check_stored(array)
+
+
+def check_stored(array: Array) -> None:
+    """Raise unless the last chunk of an array is there, and can hold what its shape says.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+    """
+    # Of an array with shards a chunk of the grid is a shard.
+    chunks = array.shards or array.chunks
+    last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
+    place = array.store_path / array.metadata.encode_chunk_key(last)
+    stored_bytes = sync(place.store.getsize(place.path))
+    claimed_bytes = math.prod(chunks) * array.dtype.itemsize
+    # The length of text is not in the shape.
+    if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
+        raise DamagedDataError(
+            f"{array.store_path} is said to have the shape {array.shape}, but its last chunk has "
+            f"only {stored_bytes} bytes.",
+            "Restore its zarr.json from a copy, or write the data again.",
+        )
+
+
+def chunk_rows_stored(array: Array) -> set[int]:
+    """Return the numbers, along the first axis, of the chunks of which anything is stored."""
+    first = array.metadata.encode_chunk_key((0,) * array.ndim).partition("/")[0]
+
+    async def listed() -> list[str]:
+        return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
+
+    return {int(name) for name in sync(listed()) if name.isdecimal()}
 
 
 def get_array(group: zarr.Group, name: str) -> Array:
