@@ -43,6 +43,8 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
 
     Takes the time and the memory of what is stored, also where metadata says that there is more.
     """
+    # Chunks that were changed behind its back are to be looked at too.
+    dataset = Dataset.open(dataset.location, as_it_is=True)
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)

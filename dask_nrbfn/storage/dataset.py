@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -19,8 +19,10 @@ from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     check_stored,
+    chunk_checksum,
     chunk_rows_stored,
     create_array,
+    expect_chunks,
     get_array,
     mark_complete,
     metadata_named,
@@ -56,11 +58,16 @@ class StoredChunk(NamedTuple):
 
 
 class ChunkSummary(NamedTuple):
-    """What is known of one written chunk: its digest, `content_of_rows` and rows of each label."""
+    """What is known of one written chunk.
+
+    Its digest, `content_of_rows` and rows of each label; of one that was written just now also the
+    `chunk_checksum` of each array.
+    """
 
     digest: bytes
     content: int
     label_counts: dict[int | str, int]
+    checksums: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +104,10 @@ class Dataset:
     feature_names: tuple[str, ...] | None
 
     @classmethod
-    def open(cls, location: Location) -> Self:
+    def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
         """Open the dataset at `location`.
+
+        With `as_it_is` chunks are also read that were written, or put there, after it was finished.
 
         Raises
         ------
@@ -122,7 +131,15 @@ class Dataset:
                 None if names is None else tuple(names),
             )
             dataset._check_lengths()
+            if not as_it_is:
+                dataset._expect_chunks(attributes.get("chunk_checksums", {}))
         return dataset
+
+    def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
+        arrays = {"X": self.X, "y": self.y, "weights": self.sample_weights}
+        for name, array in arrays.items():
+            if array is not None and name in checksums:
+                expect_chunks(array, checksums[name])
 
     def _check_lengths(self) -> None:
         """Raise DamagedDataError unless everything has as many rows, columns and classes."""
@@ -401,10 +418,13 @@ def write_chunk(
     if weights is not None:
         check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
+    written = {"X": rows}
     for name, column in (("y", y), ("weights", weights)):
         if column is not None:
-            get_array(group, name)[start : start + len(X)] = column
-    return summarize_chunk(X, y, weights)
+            written[name] = get_array(group, name)
+            written[name][start : start + len(X)] = column
+    checksums = {name: chunk_checksum(array, index) for name, array in written.items()}
+    return summarize_chunk(X, y, weights)._replace(checksums=checksums)
 
 
 def check_finite(X: NDArray[Any], *, first_row: int, within: str = "") -> None:
@@ -470,6 +490,7 @@ def finish_dataset(
         for label, count in summary.label_counts.items():
             counts[label] = counts.get(label, 0) + count
     classes = sorted(counts)
+    written = [summary.checksums or {} for summary in summaries]
     mark_complete(
         group,
         kind="dataset",
@@ -479,6 +500,9 @@ def finish_dataset(
             "classes": classes,
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
+            "chunk_checksums": {
+                name: "".join(checksums[name] for checksums in written) for name in written[0]
+            },
             "fingerprint": fingerprint(get_array(group, "X"), summaries),
             "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
         },
