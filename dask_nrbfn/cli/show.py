@@ -32,8 +32,9 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
                 label = f"drift {key}" if name == "drift" else key
                 click.echo(f"{label:<18} {_readable(key, item)}")
         elif name == "confusion":
-            for row in value:
-                click.echo(f"{'confusion':<18} " + " ".join(f"{count:>7}" for count in row))
+            for code, row in enumerate(value):
+                label = "confusion" if code < len(row) else "unknown labels"
+                click.echo(f"{label:<18} " + " ".join(f"{count:>7}" for count in row))
         elif value is not None:
             click.echo(f"{name:<18} {_readable(name, value)}")
 

@@ -61,7 +61,11 @@ def predict(
 @locations("run", "dataset")
 @click.pass_obj
 def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
-    """Print the error rate of RUN, or of a saved model, on a labelled DATASET."""
+    """Print the error rate of RUN, or of a saved model, on a labelled DATASET.
+
+    Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
+    the last line of the confusion, and log_loss is that of the other rows.
+    """
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.stages.describe import describe_model
     from dask_nrbfn.stages.predict import evaluate_dataset
@@ -80,6 +84,7 @@ def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) ->
         **describe_model(model),
         "n_rows": evaluation.n_rows,
         "n_errors": evaluation.n_errors,
+        "n_unknown_labels": evaluation.n_unknown_labels,
         "error_rate": evaluation.error_rate,
         "log_loss": evaluation.log_loss,
         "confusion": evaluation.confusion,

@@ -676,13 +676,15 @@ def _process_directory() -> str:
     return directory
 
 
-def _scores_in_blocks(model: Model, X: Any, *, threads: int) -> NDArray[np.float64]:
+def _scores_in_blocks(
+    model: Model, X: Any, *, threads: int, first_row: int = 0, within: str = ""
+) -> NDArray[np.float64]:
     step = block_rows(len(model.basis))
     scores = np.empty((X.shape[0], len(model.classes)))
     buffer = np.empty((min(step, len(scores)), len(model.basis)))
     for start in range(0, len(scores), step):
         rows = np.asarray(X[start : start + step])
-        check_finite(rows, first_row=start)
+        check_finite(rows, first_row=first_row + start, within=within)
         scores[start : start + step] = model.scores(
             rows, buffer=buffer[: len(rows)], threads=threads
         )
@@ -695,10 +697,19 @@ def _open_model(location: str | RemoteLocation) -> Model:
     return Model.load(location)
 
 
-def _predict_block(X: NDArray[Any], location: str | RemoteLocation, wanted: str) -> NDArray[Any]:
+def _predict_block(
+    X: NDArray[Any],
+    location: str | RemoteLocation,
+    wanted: str,
+    block_info: Mapping[int, Mapping[str, Any]],
+) -> NDArray[Any]:
     model = _open_model(location)
+    first_row, within = block_info[0]["array-location"][0][0], ""
+    if np.isnan(first_row):
+        # To know how many rows are before it, all blocks before it would have to be computed.
+        first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
     # Other blocks keep the other cores busy.
-    scores = _scores_in_blocks(model, X, threads=1)
+    scores = _scores_in_blocks(model, X, threads=1, first_row=int(first_row), within=within)
     if wanted == "labels":
         return model.classes[scores.argmax(axis=1)]
     return _decisions(scores) if wanted == "decisions" else model.probabilities(scores)

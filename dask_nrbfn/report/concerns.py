@@ -189,8 +189,7 @@ def _memory(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _unknown_labels(evaluation: Evaluation) -> Iterator[Concern]:
-    unknown = evaluation.n_rows - sum(map(sum, evaluation.confusion))
-    if unknown:
+    if unknown := evaluation.n_unknown_labels:
         yield Concern(
             f"{count(unknown)} of {plural(evaluation.n_rows, 'evaluated row')} have labels that "
             "the model does not know.",

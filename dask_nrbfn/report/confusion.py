@@ -15,6 +15,9 @@ Floats = NDArray[np.float64]
 _MOST_CLASSES = 30
 _MOST_PAIRS = 20
 
+# Rows of classes that the model does not know, none of which is right.
+_UNKNOWN = "(unknown)"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -68,31 +71,42 @@ class ConfusionTable:
 
     @classmethod
     def of(cls, title: str, labels: Sequence[str], confusion: ArrayLike) -> Self:
-        """Lay out counts, or weights, (K, K) of true classes by the label they got."""
+        """Lay out counts, or weights, (K, K) of true classes by the label they got.
+
+        One row more, the last, is of rows whose class is none of `labels`.
+        """
         counts = np.asarray(confusion, dtype=np.float64)
+        own = [*labels, _UNKNOWN][: len(counts)]
         totals = counts.sum(axis=1, keepdims=True)
         shares = counts / np.where(totals > 0, totals, 1.0)
-        wrong = shares * (1 - np.eye(len(labels)))
+        diagonal = np.eye(*counts.shape)
+        wrong = shares * (1 - diagonal)
         gravest = wrong.max(initial=0.0) or 1.0
-        heat = np.where(np.eye(len(labels)) > 0, shares, wrong / gravest)
+        heat = np.where(diagonal > 0, shares, wrong / gravest)
         in_table = len(labels) <= _MOST_CLASSES
         lines = []
-        for code, label in enumerate(labels):
+        for code, label in enumerate(own):
             cells = zip(counts[code], heat[code], strict=True) if in_table else ()
-            right = percent(shares[code, code], 1) if totals[code] else "-"
+            can_be_right = totals[code] and code < len(labels)
+            right = percent(shares[code, code], 1) if can_be_right else "-"
             drawn = tuple(
                 Cell(count(rows) if rows else "", round(share, 3)) for rows, share in cells
             )
             lines.append(ClassLine(label, count(totals[code, 0]), right, drawn))
-        return cls(title, list(labels) if in_table else [], lines, _pairs(labels, counts, shares))
+        return cls(title, list(labels) if in_table else [], lines, _pairs(own, counts, shares))
 
 
-def _pairs(labels: Sequence[str], counts: Floats, shares: Floats) -> list[list[str]]:
-    wrong = counts * (1 - np.eye(len(labels)))
+def _pairs(own_labels: Sequence[str], counts: Floats, shares: Floats) -> list[list[str]]:
+    wrong = counts * (1 - np.eye(*counts.shape))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
     places = zip(*np.unravel_index(order, wrong.shape), strict=True)
     return [
-        [labels[own], labels[given], count(wrong[own, given]), percent(shares[own, given], 1)]
+        [
+            own_labels[own],
+            own_labels[given],
+            count(wrong[own, given]),
+            percent(shares[own, given], 1),
+        ]
         for own, given in places
         if wrong[own, given]
     ]

@@ -171,12 +171,14 @@ def _accuracy_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def _evaluation_facts(evaluation: Evaluation) -> list[Fact]:
-    log_loss = "" if evaluation.log_loss is None else f", log loss {decimals(evaluation.log_loss)}"
+    unknown = f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model"
     return [
         Fact(
             "evaluation",
-            f"{percent(evaluation.error_rate)} wrong of "
-            f"{plural(evaluation.n_rows, 'row')}{log_loss}",
+            f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
+            f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
+            f"{'of the others ' if evaluation.n_unknown_labels else ''}"
+            f"{decimals(evaluation.log_loss)}",
         )
     ]
 

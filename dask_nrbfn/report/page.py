@@ -61,9 +61,9 @@ def write_report(
         If nothing can be written there.
     """
     finished = FinishedRun.of(run)
-    if evaluation is not None and len(evaluation.confusion) != len(finished.labels):
+    if evaluation is not None and len(evaluation.confusion[0]) != len(finished.labels):
         raise ParameterError(
-            f"the evaluation has {len(evaluation.confusion)} classes, the run "
+            f"the evaluation has {len(evaluation.confusion[0])} classes, the run "
             f"{len(finished.labels)}.",
             "Give the evaluation of this run's model.",
         )

@@ -3,7 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, attributes_of, get_array, kind_of, open_group
+from dask_nrbfn.storage.group import (
+    Location,
+    attributes_of,
+    check_stored,
+    get_array,
+    kind_of,
+    open_group,
+)
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -32,7 +39,14 @@ def describe(location: Location) -> dict[str, Any]:
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return the sizes of a dataset."""
+    """Return the sizes of a dataset.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+        If its last rows are not there.
+    """
+    dataset.check_stored()
     return {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
@@ -71,7 +85,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "temperature": validation.get("temperature"),
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
-        "n_parts": len(run.spans),
+        "n_parts": run.layout.n_parts,
         "params": run.params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
         "predicted_bytes": max(
@@ -121,5 +135,7 @@ def _describe_stored_model(location: Location) -> dict[str, Any]:
 
 def _describe_predictions(location: Location) -> dict[str, Any]:
     group = open_group(location, kind="predictions")
-    n_rows, n_classes = get_array(group, "scores").shape
+    scores = get_array(group, "scores")
+    check_stored(scores)
+    n_rows, n_classes = scores.shape
     return {"n_rows": n_rows, "n_classes": n_classes, "classes": attributes_of(group)["classes"]}

@@ -210,8 +210,16 @@ class _Job:
                 f"`min_recall` is {self.min_recall}.", "Give a number from 0 to 1."
             )
         check_fit(self.dataset, self.params)
+        self.dataset.check_stored()
+        most_folds = max(2, self.dataset.n_rows // 2)
+        if self.tuning is not None and self.tuning.n_folds > most_folds:
+            raise ParameterError(
+                f"`folds` is {self.tuning.folds}, but there are {self.dataset.n_rows} rows.",
+                f"Give at most {most_folds}, a fold for every two rows.",
+            )
         if self.validation is not None:
             codes_in_training(self.dataset, self.validation)
+            self.validation.check_stored()
         if self.params.basis_is_given and self.basis is None:
             raise ParameterError("the basis rows are not there.", "Give them beside params.")
         if self.basis is not None:

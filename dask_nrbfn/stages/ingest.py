@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -261,17 +261,24 @@ def _with_lengths(values: Any) -> "da.Array":
     return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
 
 
-def _block_labels(labels: NDArray[Any]) -> NDArray[Any]:
-    values = np.asarray(labels)
+def _block_labels(
+    labels: NDArray[Any], block_info: Mapping[int, Mapping[str, Any]]
+) -> NDArray[Any]:
+    values, first_row = np.asarray(labels), int(block_info[0]["array-location"][0][0])
     if values.dtype.kind in "OT":
-        wrong = [label for label in values.tolist() if not isinstance(label, str)]
+        wrong = [
+            (row, label)
+            for row, label in enumerate(values.tolist(), first_row)
+            if not isinstance(label, str)
+        ]
         if wrong:
+            row, label = wrong[0]
             raise DataError(
-                f"y has the label {wrong[0]!r} among text.",
+                f"y has the label {label!r} among text in row {row} (the first is 0).",
                 "Remove rows without a label; labels are all integers or all text.",
             )
         values = np.array(values.tolist(), dtype=np.dtypes.StringDType())
-    return to_labels(values, "y")
+    return to_labels(values, "y", first_row=first_row)
 
 
 def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:

@@ -154,6 +154,7 @@ def plan_on_options(
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
     check_fit(planned, params)
+    dataset.check_stored()
     given = None if rates is None else read_rates(rates)
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:

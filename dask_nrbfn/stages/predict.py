@@ -1,5 +1,6 @@
 """Predict and evaluate: a model applied to all rows of a dataset, part by part."""
 
+import logging
 import math
 import uuid
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.model import Model, PinnedModel
+
+logger = logging.getLogger(__name__)
 
 # Tasks of a worker: enough that a slow worker does not hold up the rest, and not so many that
 # reading the model, which each of them does, takes more than a tenth of the time.
@@ -70,20 +73,27 @@ class Evaluation:
     Attributes
     ----------
     n_rows, n_errors : int
+        All rows, and those that got another label than their own. A label that the model does not
+        know is never got, so its rows are errors.
     confusion : tuple of tuples of int
-        Rows of each class of the model (first index) by the label they got.
-    log_loss : float or None
-        Of a row on average. None if there are rows of classes that the model does not know.
+        Rows of each class of the model (first index) by the label they got. Where there are labels
+        that the model does not know, their rows together are one more, the last. Adds up to
+        `n_rows`.
+    log_loss : float
+        Of a row on average, among those whose label the model knows.
+    n_unknown_labels : int
+        Rows whose label the model does not know.
     """
 
     n_rows: int
     n_errors: int
     confusion: tuple[tuple[int, ...], ...]
-    log_loss: float | None
+    log_loss: float
+    n_unknown_labels: int = 0
 
     @property
     def error_rate(self) -> float:
-        """Share of rows whose predicted label is wrong."""
+        """Share of all rows whose predicted label is wrong, unknown labels among them."""
         return self.n_errors / self.n_rows
 
 
@@ -163,7 +173,7 @@ def _suffix(out: Location) -> str:
 def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
     """Return how a model labels a labelled dataset.
 
-    Labels that the model was not trained on count as errors and are in no row of the confusion.
+    Labels that the model was not trained on count as errors; how many there are is logged.
 
     Raises
     ------
@@ -190,12 +200,20 @@ def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evalu
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusion = np.sum([confusion for confusion, _ in counts], axis=0)
     log_loss = math.fsum(log_loss for _, log_loss in counts)
-    known = int(confusion.sum()) == dataset.n_rows
+    n_unknown = int(confusion[-1].sum())
+    if n_unknown:
+        logger.warning(
+            "%d of the %d rows of %s have labels that the model does not know; they are errors.",
+            n_unknown,
+            dataset.n_rows,
+            dataset.location,
+        )
     return Evaluation(
         n_rows=dataset.n_rows,
         n_errors=dataset.n_rows - int(np.trace(confusion)),
-        confusion=tuple(map(tuple, confusion.tolist())),
-        log_loss=log_loss / dataset.n_rows if known else None,
+        confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
+        log_loss=log_loss / (dataset.n_rows - n_unknown),
+        n_unknown_labels=n_unknown,
     )
 
 
@@ -207,6 +225,7 @@ def check_same_columns(model: Model, dataset: Dataset) -> None:
 
 def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
+    dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_classes = len(model.classes)
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
@@ -307,19 +326,22 @@ def _write_scores(
 def _count(
     model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
 ) -> tuple[NDArray[np.int64], float]:
-    """Return the confusion (K, K) and the sum of log losses of the rows whose class is known."""
+    """Return the confusion (K + 1, K) and the sum of log losses of the rows whose class is known.
+
+    The last row of the confusion is of the rows whose class is not.
+    """
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
     own = {label: code for code, label in enumerate(model.classes.tolist())}
-    code_in_model = np.array([own.get(label, -1) for label in dataset.classes.tolist()])
     n_classes = len(own)
-    confusion, log_loss = np.zeros((n_classes, n_classes), dtype=np.int64), 0.0
+    code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
+    confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
     for scores, block_codes in _scored_blocks(model, dataset, start, stop):
         assert block_codes is not None
         codes = code_in_model[block_codes]
-        known = codes >= 0
-        scores, codes = scores[known], codes[known]
         np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)
+        known = codes < n_classes
+        scores, codes = scores[known], codes[known]
         given = model.probabilities(scores)[np.arange(len(codes)), codes]
         # A probability of exactly 0, as clipped scores have, would make the loss infinite.
         log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())

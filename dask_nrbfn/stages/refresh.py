@@ -7,6 +7,7 @@ import numpy as np
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import (
+    DamagedDataError,
     DataError,
     MissingDataError,
     NRBFNError,
@@ -30,9 +31,8 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run, member_of
-from dask_nrbfn.storage.versions import members_by_content, members_held
+from dask_nrbfn.storage.versions import latest_place, members_by_content, members_held
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,8 @@ def refresh_run(
     Parameters
     ----------
     location : Location
-        Of a run with a model. It stays until the new one is complete.
+        Of a run with a model, which need not be readable: what a run has recorded of itself is
+        enough. It stays until the new one is complete.
     datasets : sequence of Dataset
         Rows to fit; empty for all that the run holds.
     engine : Engine
@@ -83,7 +84,7 @@ def refresh_run(
     building, joined = (hidden_sibling(location, name) for name in ("refresh", "rows"))
     if not exists(location):
         _put_in_place(building, location)
-    Model.load(location)
+    _check_has_model(Run.open(location))
     with locked_run(location) as check_still_locked:
         old = Run.open(location)
         if old.params.basis_is_given:
@@ -125,6 +126,16 @@ def _put_in_place(building: Location, location: Location) -> None:
         finished = False
     if finished:
         replace_group(building, location)
+
+
+def _check_has_model(run: Run) -> None:
+    """Raise unless a model was finished; it is made anew, so it need not be there any more."""
+    attributes = run.attributes
+    place = latest_place(attributes)
+    if place is None:
+        raise MissingDataError(f"the run {run.location} has no rows yet.", "Add some with update.")
+    if not place and "model" not in attributes["stages"]:
+        raise DamagedDataError(f"the run {run.location} has no model yet.", "Finish it with fit.")
 
 
 def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:

@@ -398,6 +398,7 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int]:
     """Return the code in the model of each class of a dataset whose rows may be taken."""
     check_same_columns(model, dataset)
+    dataset.check_stored()
     if dataset.y is None:
         raise DataError(
             f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -18,9 +18,14 @@ from dask_nrbfn.storage.group import (
     Array,
     Location,
     attributes_of,
+    check_stored,
+    chunk_checksum,
+    chunk_rows_stored,
     create_array,
+    expect_chunks,
     get_array,
     mark_complete,
+    metadata_named,
     normalize,
     open_group,
     read_rows,
@@ -53,11 +58,16 @@ class StoredChunk(NamedTuple):
 
 
 class ChunkSummary(NamedTuple):
-    """What is known of one written chunk: its digest, `content_of_rows` and rows of each label."""
+    """What is known of one written chunk.
+
+    Its digest, `content_of_rows` and rows of each label; of one that was written just now also the
+    `chunk_checksum` of each array.
+    """
 
     digest: bytes
     content: int
     label_counts: dict[int | str, int]
+    checksums: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +104,10 @@ class Dataset:
     feature_names: tuple[str, ...] | None
 
     @classmethod
-    def open(cls, location: Location) -> Self:
+    def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
         """Open the dataset at `location`.
+
+        With `as_it_is` chunks are also read that were written, or put there, after it was finished.
 
         Raises
         ------
@@ -104,31 +116,66 @@ class Dataset:
         """
         location = normalize(location)
         group = open_group(location, kind="dataset")
-        attributes = attributes_of(group)
-        names = attributes["feature_names"]
-        dataset = cls(
-            location,
-            get_array(group, "X"),
-            get_array(group, "y") if attributes["has_labels"] else None,
-            get_array(group, "weights") if attributes.get("has_weights") else None,
-            np.asarray(attributes["classes"]),
-            np.asarray(attributes["class_counts"], dtype=np.int64),
-            attributes["fingerprint"],
-            attributes["content"],
-            None if names is None else tuple(names),
-        )
-        dataset._check_lengths()
+        with metadata_named(location):
+            attributes = attributes_of(group)
+            names = attributes["feature_names"]
+            dataset = cls(
+                location,
+                get_array(group, "X"),
+                get_array(group, "y") if attributes["has_labels"] else None,
+                get_array(group, "weights") if attributes.get("has_weights") else None,
+                np.asarray(attributes["classes"]),
+                np.asarray(attributes["class_counts"], dtype=np.int64),
+                attributes["fingerprint"],
+                attributes["content"],
+                None if names is None else tuple(names),
+            )
+            dataset._check_lengths()
+            if not as_it_is:
+                dataset._expect_chunks(attributes.get("chunk_checksums", {}))
         return dataset
 
+    def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
+        arrays = {"X": self.X, "y": self.y, "weights": self.sample_weights}
+        for name, array in arrays.items():
+            if array is not None and name in checksums:
+                expect_chunks(array, checksums[name])
+
     def _check_lengths(self) -> None:
+        """Raise DamagedDataError unless everything has as many rows, columns and classes."""
+        n_rows, n_features = self.X.shape
+        fitting = {
+            "its chunks": self.X.chunks[1] == n_features,
+            "the names of the columns": self.feature_names is None
+            or len(self.feature_names) == n_features,
+            "the counts of the classes": self.class_counts.shape == self.classes.shape,
+        }
         for name, column in (("y", self.y), ("weights", self.sample_weights)):
-            if column is None:
-                continue
-            aligned = column.shape == (self.n_rows,) and column.chunks == (self.chunk_rows,)
-            if not aligned or (name == "y" and self.class_counts.sum() != self.n_rows):
+            if column is not None:
+                fitting[name] = column.shape == (n_rows,) and column.chunks == (self.chunk_rows,)
+        if self.y is not None:
+            fitting["y"] &= self.class_counts.sum() == n_rows
+        for name, fits in fitting.items():
+            if not fits:
                 raise DamagedDataError(
                     f"X and {name} of {self.location} do not fit together.", "Ingest it again."
                 )
+
+    def check_stored(self) -> None:
+        """Raise unless the last rows are there: metadata may say that there are more.
+
+        Raises
+        ------
+        MissingDataError, DamagedDataError
+        """
+        for array in (self.X, self.y, self.sample_weights):
+            if array is not None:
+                check_stored(array)
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of the chunks that are there, whole or in part."""
+        arrays = (self.X, self.y, self.sample_weights)
+        return set().union(*(chunk_rows_stored(array) for array in arrays if array is not None))
 
     @property
     def n_rows(self) -> int:
@@ -371,19 +418,25 @@ def write_chunk(
     if weights is not None:
         check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
+    written = {"X": rows}
     for name, column in (("y", y), ("weights", weights)):
         if column is not None:
-            get_array(group, name)[start : start + len(X)] = column
-    return summarize_chunk(X, y, weights)
+            written[name] = get_array(group, name)
+            written[name][start : start + len(X)] = column
+    checksums = {name: chunk_checksum(array, index) for name, array in written.items()}
+    return summarize_chunk(X, y, weights)._replace(checksums=checksums)
 
 
-def check_finite(X: NDArray[Any], *, first_row: int) -> None:
-    """Raise DataError naming the first value of a block that is NaN or infinite."""
+def check_finite(X: NDArray[Any], *, first_row: int, within: str = "") -> None:
+    """Raise DataError naming the first value of a block that is NaN or infinite.
+
+    Its row is counted from `first_row` on, in the table or in what `within` says.
+    """
     if X.dtype.kind != "f" or np.isfinite(X).all():
         return
     row, column = np.argwhere(~np.isfinite(X))[0]
     raise DataError(
-        f"X has {X[row, column]} in row {first_row + row}, column {column}.",
+        f"X has {X[row, column]} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
 
@@ -437,6 +490,7 @@ def finish_dataset(
         for label, count in summary.label_counts.items():
             counts[label] = counts.get(label, 0) + count
     classes = sorted(counts)
+    written = [summary.checksums or {} for summary in summaries]
     mark_complete(
         group,
         kind="dataset",
@@ -446,6 +500,9 @@ def finish_dataset(
             "classes": classes,
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
+            "chunk_checksums": {
+                name: "".join(checksums[name] for checksums in written) for name in written[0]
+            },
             "fingerprint": fingerprint(get_array(group, "X"), summaries),
             "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
         },

@@ -6,6 +6,7 @@ the place of an old one only when it is complete.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import uuid
@@ -13,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 import zarr
 import zarr.abc.store
 from numpy.typing import DTypeLike, NDArray
-from zarr.abc.store import ByteRequest
+from zarr.abc.store import ByteRequest, SuffixByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.core.sync import sync
@@ -55,7 +57,15 @@ Array = zarr.Array[Any]
 
 
 class _StrictStore(WrapperStore[zarr.abc.store.Store]):
-    """Raises where zarr would read a missing chunk as the fill value."""
+    """Raises where zarr would read a missing chunk as the fill value, or one of another place.
+
+    Attributes
+    ----------
+    checksums : mapping of str to str
+        What chunks end in, in hexadecimal, by their key.
+    """
+
+    checksums: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         return str(self._store)
@@ -68,14 +78,42 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
     ) -> Buffer | None:
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(_METADATA_NAMES):
-            raise MissingDataError(
-                f"chunk {key} of {self._store} is missing.",
+            raise self._missing(key)
+        if value is not None and byte_range is None and key in self.checksums:
+            self._check_whole(key, value)
+        return value
+
+    def _check_whole(self, key: str, chunk: Buffer) -> None:
+        if chunk[-_CHECKSUM_BYTES:].to_bytes().hex() != self.checksums[key]:
+            raise DamagedDataError(
+                f"chunk {key} of {self._store} is not the one that was written there.",
                 "Restore it from a copy, or write the data again.",
             )
-        return value
+
+    async def getsize(self, key: str) -> int:
+        try:
+            return await self._store.getsize(key)
+        except FileNotFoundError as error:
+            raise self._missing(key) from error
+
+    def _missing(self, key: str) -> MissingDataError:
+        return MissingDataError(
+            f"chunk {key} of {self._store} is missing.",
+            "Restore it from a copy, or write the data again.",
+        )
 
 
 _FORMAT_VERSION = 3
+
+# Every chunk ends in a checksum of what is in it, that of Zstandard or CRC32C, which decoding
+# compares; recorded beside it, it also tells the chunk from all others.
+_CHECKSUM_BYTES = 4
+
+# Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
+_MOST_EXPANSION = 2**15
+
+# Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
+_READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 # Whatever else is asked for is a chunk.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
@@ -428,11 +466,13 @@ def create_array(
     dimensions: tuple[str, ...],
     shards: tuple[int, ...] | None = None,
     compress: bool = False,
+    content: str | None = None,
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
     An existing array of the name is replaced. Floating-point results hardly compress, so only
-    `compress` runs them through Zstandard. With `shards`, many chunks share one file.
+    `compress` runs them through Zstandard. With `shards`, many chunks share one file. `content` is
+    the digest of what will be written.
     """
     text = np.dtype(dtype).kind in "TU"
     array = group.create_array(
@@ -446,7 +486,8 @@ def create_array(
         overwrite=True,
         config={"write_empty_chunks": True},
     )
-    return array.update_attributes({"checksum": checksum(_layout(array))})
+    recorded = {} if content is None else {"content": content}
+    return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
 
 
 def write_array(
@@ -471,8 +512,20 @@ def write_array(
         chunks=(rows, *values.shape[1:]),
         dimensions=dimensions,
         shards=None if shard is None else (shard, *values.shape[1:]),
+        content=_content(name, values),
     )
     array[...] = values
+
+
+def _content(name: str, values: NDArray[Any]) -> str:
+    """Return a digest of a whole array, which chunks that changed places do not pass."""
+    digest = hashlib.blake2b(name.encode(), digest_size=16)
+    if values.dtype.kind in "TU":
+        digest.update(json.dumps(values.tolist()).encode())
+    else:
+        native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+        digest.update(native.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
@@ -481,11 +534,12 @@ def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[
     Raises
     ------
     MissingDataError, DamagedDataError
-        If a chunk is not there or fails its checksum.
+        If a chunk is not there or fails its checksum, or the whole array is not what was written.
     """
+    _check_claim(array, start, stop)
     try:
-        return np.asarray(array[start:stop])
-    except MissingDataError:
+        values = np.asarray(array[start:stop])
+    except (MissingDataError, DamagedDataError):
         raise
     except (ValueError, RuntimeError, TypeError) as error:
         raise DamagedDataError(
@@ -493,6 +547,85 @@ def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[
             f"{array.store_path} cannot be read ({error}).",
             "Restore the damaged chunk from a copy, or write the data again.",
         ) from error
+    recorded = array.attrs.get("content") if values.shape == array.shape else None
+    if recorded is not None and recorded != _content(array.basename, values):
+        raise DamagedDataError(
+            f"{array.store_path} has other values than were written.",
+            "Restore it from a copy, or write the data again.",
+        )
+    return values
+
+
+def _check_claim(array: Array, start: int, stop: int | None) -> None:
+    """Let what is stored bound the memory and the time of a reading, whatever metadata says."""
+    n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
+    shape, chunks = (n_rows, *array.shape[1:]), array.chunks
+    n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
+    n_bytes = max(math.prod(shape), math.prod(chunks)) * array.dtype.itemsize
+    if n_bytes > _READ_AT_SIGHT_BYTES or n_chunks > _READ_AT_SIGHT_CHUNKS:
+        check_stored(array)
+
+
+def chunk_checksum(array: Array, index: int) -> str:
+    """Return what a stored chunk along the first axis ends in, as `expect_chunks` takes it."""
+    place = array.store_path / _chunk_key(array, index)
+    ending = sync(place.get(byte_range=SuffixByteRequest(_CHECKSUM_BYTES)))
+    assert ending is not None
+    return ending.to_bytes().hex()
+
+
+def expect_chunks(array: Array, checksums: str) -> None:
+    """Let the chunks of an array opened for reading be only those that were written.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    checksums : str
+        The `chunk_checksum` of all its chunks, one after another.
+    """
+    assert isinstance(array.store, _StrictStore)
+    width = 2 * _CHECKSUM_BYTES
+    expected = {
+        f"{array.path}/{_chunk_key(array, place // width)}": checksums[place : place + width]
+        for place in range(0, len(checksums), width)
+    }
+    array.store.checksums = {**array.store.checksums, **expected}
+
+
+def _chunk_key(array: Array, index: int) -> str:
+    return array.metadata.encode_chunk_key((index, *(0,) * (array.ndim - 1)))
+
+
+def check_stored(array: Array) -> None:
+    """Raise unless the last chunk of an array is there, and can hold what its shape says.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+    """
+    # Of an array with shards a chunk of the grid is a shard.
+    chunks = array.shards or array.chunks
+    last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
+    place = array.store_path / array.metadata.encode_chunk_key(last)
+    stored_bytes = sync(place.store.getsize(place.path))
+    claimed_bytes = math.prod(chunks) * array.dtype.itemsize
+    # The length of text is not in the shape.
+    if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
+        raise DamagedDataError(
+            f"{array.store_path} is said to have the shape {array.shape}, but its last chunk has "
+            f"only {stored_bytes} bytes.",
+            "Restore its zarr.json from a copy, or write the data again.",
+        )
+
+
+def chunk_rows_stored(array: Array) -> set[int]:
+    """Return the numbers, along the first axis, of the chunks of which anything is stored."""
+    first = _chunk_key(array, 0).partition("/")[0]
+
+    async def listed() -> list[str]:
+        return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
+
+    return {int(name) for name in sync(listed()) if name.isdecimal()}
 
 
 def get_array(group: zarr.Group, name: str) -> Array:

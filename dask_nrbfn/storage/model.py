@@ -22,6 +22,7 @@ from dask_nrbfn.storage.group import (
     get_array,
     kind_of,
     mark_complete,
+    metadata_named,
     normalize,
     open_group,
     open_member,
@@ -209,7 +210,11 @@ class Model:
     @classmethod
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
-        attributes = attributes_of(group)
+        with metadata_named(group.store_path):
+            return cls._read(group, attributes_of(group))
+
+    @classmethod
+    def _read(cls, group: zarr.Group, attributes: dict[str, Any]) -> Self:
         classes = read_rows(get_array(group, "classes"))
         names = attributes["feature_names"]
         model = cls(

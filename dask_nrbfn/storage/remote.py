@@ -33,6 +33,12 @@ class _RemoteStore(FsspecStore):
         async with self._explained(key):
             return await super().get(key, prototype, byte_range)
 
+    async def getsize(self, key: str) -> int:
+        async with self._explained(key):
+            with suppress(FileNotFoundError):
+                return await super().getsize(key)
+        raise FileNotFoundError(key)
+
     async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
         async with self._explained(key):
             await super().set(key, value, byte_range)

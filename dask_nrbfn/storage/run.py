@@ -88,6 +88,11 @@ class PartLayout:
         return cls(n_rows, -(-share // chunk_rows) * chunk_rows, chunk_rows)
 
     @property
+    def n_parts(self) -> int:
+        """Number of parts there are."""
+        return -(-self.n_rows // self.part_rows)
+
+    @property
     def spans(self) -> list[tuple[int, int]]:
         """First and last-plus-one row of every part."""
         size = self.part_rows
@@ -211,23 +216,31 @@ class Run:
         """
         location = normalize(location)
         attributes = attributes_of(open_group(location, kind="run"))
-        return cls(
-            location,
-            attributes["run_id"],
-            FitParams(**attributes["params"]),
-            None if not attributes.get("tuning") else TuneParams(**attributes["tuning"]),
-            attributes["fingerprint"],
-            attributes["n_rows"],
-            attributes["n_parts"],
-            PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
-        )
+        with metadata_named(location):
+            run = cls(
+                location,
+                attributes["run_id"],
+                FitParams(**attributes["params"]),
+                None if not attributes.get("tuning") else TuneParams(**attributes["tuning"]),
+                attributes["fingerprint"],
+                attributes["n_rows"],
+                attributes["n_parts"],
+                PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
+            )
+            fitted = sum(member["n_rows"] for member in attributes["members"])
+            if run.n_rows != fitted or run.layout.part_rows < 1 or run.layout.chunk_rows < 1:
+                raise DamagedDataError(
+                    f"the numbers of rows in the attributes of {location} do not fit together.",
+                    "Restore its zarr.json from a copy, or fit again.",
+                )
+        return run
 
     def _check_same(self, dataset: Dataset, params: FitParams, tuning: TuneParams | None) -> None:
         if self.fingerprint is None:
             raise RunMismatchError(
                 f"the run {self.location} is a branch.", "Add rows to it with update."
             )
-        if dataset.fingerprint != self.fingerprint:
+        if (dataset.fingerprint, dataset.n_rows) != (self.fingerprint, self.n_rows):
             raise RunMismatchError(
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give that dataset, or another path for a new run.",
@@ -428,19 +441,30 @@ class Run:
         update_record(group, {"members": members, "refresh": refresh})
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
-        """Lay out an array with one row, or one value, per row of X."""
-        if self.has(name):
-            self.array(name)
-        else:
-            columns = () if width is None else (width,)
+        """Lay out an array with one row, or one value, per row of X.
+
+        Raises
+        ------
+        DamagedResultError
+            If there is one that is laid out otherwise.
+        """
+        columns = () if width is None else (width,)
+        shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
+        if not self.has(name):
             create_array(
                 self._writable,
                 name,
-                shape=(self.n_rows, *columns),
+                shape=shape,
                 dtype=dtype,
-                chunks=(self.chunk_rows, *columns),
+                chunks=tuple(max(1, size) for size in chunks),
                 dimensions=("row", "neighbor")[: 1 + len(columns)],
             )
+        elif (found := self.array(name)) and (found.shape, found.chunks) != (shape, chunks):
+            with self._result_named(name):
+                raise DamagedDataError(
+                    f"{self.location}/{name} is not laid out as it was written.",
+                    "Start the fit again.",
+                )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
         """Write whole chunks of an array laid out by `require_row_array`."""

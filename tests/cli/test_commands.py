@@ -264,6 +264,23 @@ def test_cli__nothing_replaces_another_kind(tmp_path, csv, dataset):
     assert "out.csv is a directory" in problem
 
 
+def test_cli__labels_that_the_model_does_not_know(tmp_path, dataset, caplog):
+    succeed(
+        "fit", dataset, tmp_path / "run", "--basis", "random", "--basis-size", 20, "--workers", 0
+    )
+    X, y = spirals(40)
+    write_table(tmp_path / "more", X, np.where(np.arange(40) < 5, 7, y))
+    command = ("evaluate", tmp_path / "run", tmp_path / "more", "--workers", 0)
+    figures = json.loads(succeed(*command, "--json"))
+    assert figures["n_unknown_labels"] == sum(figures["confusion"][-1]) == 5
+    assert len(figures["confusion"]) == 4
+    assert sum(map(sum, figures["confusion"])) == 40
+    out = succeed(*command)
+    assert "n_unknown_labels   5\n" in out
+    assert "\nunknown labels " in out
+    assert "5 of the 40 rows" in caplog.text
+
+
 def test_cli__labels_of_another_kind(tmp_path, dataset):
     succeed("fit", dataset, tmp_path / "run", "--workers", 0)
     X, y = spirals(40)

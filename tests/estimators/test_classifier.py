@@ -283,6 +283,53 @@ def test_classifier__nan_in_lazy_rows(table, expected):
         expected.predict(zarr.array(X))
 
 
+@pytest.fixture
+def frame_with_nan(table):
+    """Give a pandas frame whose row 217 has one, its row numbers beginning anew after 150."""
+    import pandas as pd
+
+    frame = pd.DataFrame(table[0], columns=list("abcd"), index=np.arange(300) % 150)
+    frame.iloc[217, 1] = np.nan
+    return frame
+
+
+@pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba"])
+def test_classifier__nan_in_a_later_lazy_block(table, expected, frame_with_nan, method):
+    import dask.dataframe as dd
+
+    predict = getattr(expected, method)
+    X = da.from_array(frame_with_nan.to_numpy(), chunks=(70, 3))
+    with pytest.raises(NRBFNError, match="nan in row 217, column 1"):
+        predict(X).compute(scheduler="sync")
+    with pytest.raises(NRBFNError, match="nan in row 17, column 1"):
+        predict(X[200:])[2:50].compute(scheduler="sync")
+    lazy = dd.from_pandas(frame_with_nan, npartitions=3, sort=False)
+    with pytest.raises(NRBFNError, match="nan in row 17 of block 2, column 1"):
+        predict(lazy).compute(scheduler="sync")
+    with pytest.raises(NRBFNError, match="nan in row 217, column 1"):
+        predict(lazy.to_dask_array(lengths=True)).compute(scheduler="sync")
+
+
+def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
+    import dask.dataframe as dd
+
+    one_thread = dask.config.set(scheduler="sync")
+    y, network = da.from_array(table[1], chunks=41), NRBFNClassifier()
+    frame = dd.from_pandas(frame_with_nan, npartitions=3, sort=False)
+    unknown = frame.to_dask_array()
+    assert np.isnan(unknown.shape[0])
+    known = da.from_array(frame_with_nan.to_numpy(), chunks=(70, 3))
+    for X in (frame, unknown, known):
+        with pytest.raises(NRBFNError, match="nan in row 217, column 1"), one_thread:
+            network.fit(X, y)
+    labels = da.where(da.arange(300, chunks=41) == 217, 0.5, y)
+    with pytest.raises(NRBFNError, match=r"label 0\.5 in row 217"), one_thread:
+        network.fit(da.from_array(table[0]), labels)
+    weights = da.where(da.arange(300, chunks=41) == 217, np.nan, 1.0)
+    with pytest.raises(NRBFNError, match="weights has nan in row 217"), one_thread:
+        network.fit(da.from_array(table[0]), y, sample_weight=weights)
+
+
 def test_classifier__empty_blocks(table, expected):
     X = da.from_array(table[0], chunks=(100, 4))
     nothing = expected.predict(X[X[:, 0] > 100])
@@ -294,8 +341,9 @@ def test_classifier__empty_blocks(table, expected):
 def test_classifier__missing_lazy_labels(table, missing):
     y = np.array(["a", "b", "c"], dtype=object)[table[1]]
     y[7] = missing
-    with pytest.raises(NRBFNError, match="among text"), dask.config.set(scheduler="sync"):
-        NRBFNClassifier().fit(da.from_array(table[0]), y)
+    lazy = da.from_array(y, chunks=4)
+    with pytest.raises(NRBFNError, match="among text in row 7"), dask.config.set(scheduler="sync"):
+        NRBFNClassifier().fit(da.from_array(table[0]), lazy)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "bool", "f8", "object", "i4"])

@@ -16,6 +16,16 @@ def test_confusion__counts_shares_and_heat():
     assert table.pairs == [["a", "b", "2", "20.0 %"], ["b", "a", "1", "10.0 %"]]
 
 
+def test_confusion__of_labels_that_the_model_does_not_know():
+    table = ConfusionTable.of("t", ["a", "b"], [[8, 2], [0, 10], [0, 4]])
+    assert table.labels == ["a", "b"]
+    unknown = table.lines[-1]
+    assert (unknown.label, unknown.n_rows, unknown.right) == ("(unknown)", "4", "-")
+    assert [cell.text for cell in unknown.cells] == ["", "4"]
+    assert unknown.cells[1].heat == 1.0
+    assert table.pairs == [["(unknown)", "b", "4", "100.0 %"], ["a", "b", "2", "20.0 %"]]
+
+
 def test_confusion__of_weights():
     table = ConfusionTable.of("t", ["a", "b"], [[1.25, 0.5], [0, 2.0]])
     assert [cell.text for cell in table.lines[0].cells] == ["1.25", "0.5"]

@@ -1,5 +1,6 @@
 import os
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -140,6 +141,16 @@ def test_page__of_an_evaluation(page_of, fitted, dataset):
     assert f"{100 * evaluation.error_rate:.2f}\xa0% wrong of 300 rows" in " ".join(page.words)
     for row in evaluation.confusion:
         assert str(max(row)) in page.words
+
+
+def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of, fitted, dataset):
+    known = evaluate_dataset(fitted.location, dataset, InlineEngine())
+    unknown = replace(
+        known, n_rows=307, confusion=(*known.confusion, (3, 0, 4)), n_unknown_labels=7
+    )
+    words = " ".join(page_of(fitted, evaluation=unknown).words)
+    assert "(unknown) 3 4 7 -" in " ".join(words.split())
+    assert "7 of them with labels unknown to the model, log loss of the others" in words
 
 
 def test_page__an_evaluation_of_another_model(fitted, tmp_path):

@@ -65,7 +65,8 @@ def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, 
     labels = NAMES[scores.argmax(axis=1)]
     assert out["labels"][:].tolist() == labels.tolist()
     assert evaluation.n_errors == np.sum(labels != strange)
-    assert np.sum(evaluation.confusion) == 240
+    assert np.sum(evaluation.confusion) == 250
+    assert evaluation.n_unknown_labels == sum(evaluation.confusion[-1]) == 10
 
 
 @pytest.mark.parametrize("n_rows", [1, 3000])
@@ -332,17 +333,21 @@ def test_evaluate__classes_without_rows_have_empty_rows(place, new_rows):
     assert evaluation.log_loss > 0
 
 
-def test_evaluate__unknown_labels_are_outside_the_confusion(place, new_rows):
+def test_evaluate__unknown_labels_are_the_last_row_of_the_confusion(place, new_rows, caplog):
     X, y = new_rows
-    strange = np.where(np.arange(250) < 10, "zebra", NAMES[y])
+    strange = np.where(np.arange(250) < 10, np.where(np.arange(250) < 4, "zebra", "gnu"), NAMES[y])
     dataset = write_table(MemoryStore(), X, strange, chunk_rows=7)
     evaluation = evaluate_dataset(place / "run", dataset, InlineEngine())
     kept = write_table(MemoryStore(), X[10:], NAMES[y[10:]])
     known = evaluate_dataset(place / "run", kept, InlineEngine())
-    assert evaluation.confusion == known.confusion
+    given = Model.load(place / "run").scores(X[:10]).argmax(axis=1)
+    assert evaluation.confusion[:-1] == known.confusion
+    assert evaluation.confusion[-1] == tuple(np.bincount(given, minlength=3).tolist())
     assert evaluation.n_errors == known.n_errors + 10
-    assert evaluation.log_loss is None
-    assert known.log_loss is not None
+    assert (evaluation.n_unknown_labels, known.n_unknown_labels) == (10, 0)
+    assert evaluation.log_loss == pytest.approx(known.log_loss, rel=1e-12)
+    (line,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("10 of the 250 rows")
 
 
 def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
     MissingDataError,
+    NRBFNError,
     ParameterError,
     RecallError,
     WorseModelError,
@@ -242,6 +244,43 @@ def test_refresh_run__needs_a_model(tmp_path, run, rows):
     with pytest.raises(MissingDataError):
         refresh_run(tmp_path / "nowhere" / "run", [], InlineEngine())
     assert not (tmp_path / "nowhere").exists()
+
+
+def flip_in_the_middle(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, flip_in_the_middle], ids=["removed", "flipped"])
+def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
+    (rows,) = tables(tmp_path, 1, n_rows=40)
+    params = FitParams(basis="random", basis_size=5, alpha=1e-6)
+    kept, place = tmp_path / "kept", tmp_path / "run"
+    expected = Model.load(fit_dataset(rows, kept, params, InlineEngine()).location).digest()
+    update_run(kept, rows, InlineEngine(), again=True)
+    files = [path for path in kept.glob("versions/1/*/model/**/*") if path.is_file()]
+    assert len(files) == 11
+    for file in files:
+        shutil.copytree(kept, place)
+        harm(place / file.relative_to(kept))
+        with pytest.raises(NRBFNError):
+            Model.load(place)
+        with pytest.raises(StoppedError):
+            refresh_run(place, [], CountingEngine(0))
+        shutil.rmtree(place)
+    shutil.copytree(kept, place)
+    for file in files:
+        harm(place / file.relative_to(kept))
+    refresh_run(place, [], InlineEngine())
+    assert Model.load(place).digest() == expected
+
+
+@pytest.mark.parametrize("lost", ["versions", "model"])
+def test_refresh_run__needs_no_model_at_all(tmp_path, run, rows, lost):
+    shutil.rmtree(tmp_path / "run" / lost)
+    refresh_run(run.location, [], InlineEngine())
+    assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
 
 
 def test_refresh_run__counts_no_rows_twice(run, rows):

@@ -642,15 +642,23 @@ def test_tune__rows_sorted_by_class():
     assert rates[0] == pytest.approx(rates[1], abs=0.08)
 
 
-@pytest.mark.parametrize("folds", [2, 25])
+@pytest.mark.parametrize("folds", [2, 10])
 def test_tune__a_class_of_two_rows_and_folds_without_rows(folds):
     X, y = spirals(20)
     y[[3, 15]] = 9
     run = tune(X, y, replace(PARAMS, basis_size=8, n_parts=2), replace(ONE, folds=folds))
     assert run.read("validation/confusion").sum(axis=(1, 2)).tolist() == [20.0] * len(ALPHAS)
     n_empty = folds - len(np.unique(folds_of_rows(0, 20, n_folds=folds, seed=0)))
-    assert (n_empty > 0) == (folds == 25)
+    assert (n_empty > 0) == (folds == 10)
     assert Model.load(run.location).classes.tolist() == [0, 1, 2, 9]
+
+
+def test_tune__more_folds_than_half_the_rows():
+    X, y = spirals(41)
+    with pytest.raises(ParameterError, match=r"folds is 21, but .* 41 rows\. Give at most 20"):
+        tune(X, y, tuning=replace(ONE, folds=21))
+    with pytest.raises(ParameterError, match="folds is 1000000000000"):
+        tune(X, y, tuning=replace(ONE, folds=10**12))
 
 
 def test_tune__scaled_columns():

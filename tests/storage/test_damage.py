@@ -16,7 +16,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import get_array, open_group, read_rows
+from dask_nrbfn.storage.group import checksum, get_array, open_group, read_rows, write_array
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import (
@@ -25,6 +25,7 @@ from tests.storage.written import (
     edit_attributes,
     flips,
     make_model,
+    swap,
     table,
     text,
     write_dataset,
@@ -168,6 +169,36 @@ def test_dataset_chunk__missing_is_found_by_every_reader(dataset):
     np.testing.assert_array_equal(opened.take(np.arange(4)), table(7)[:4])
 
 
+@pytest.mark.parametrize("labels", LABELS)
+def test_dataset_chunk__swapped_with_another(tmp_path, labels):
+    y = np.concatenate([LABELS[labels], LABELS[labels][:1]])
+    dataset = write_dataset(tmp_path / "data", table(8), y)
+    for name in ("X", "y"):
+        one, other = chunk_files(f"{dataset.location}/{name}")
+        swap(one, other)
+        opened = Dataset.open(dataset.location)
+        for index in range(2):
+            with pytest.raises(DamagedDataError, match=f"chunk {name}/c/{index}.* not the one"):
+                opened.read_chunk(index)
+        as_it_is = Dataset.open(dataset.location, as_it_is=True)
+        np.testing.assert_array_equal(
+            as_it_is.read_chunk(0)[name == "y"], [table(8), y][name == "y"][4:]
+        )
+        swap(one, other)
+    dataset_values(dataset.location)
+
+
+def test_dataset_chunk__of_an_older_version_has_no_place_of_its_own(tmp_path):
+    dataset = write_dataset(
+        tmp_path / "data", table(8), LABELS["integer"][[0, 1, 2, 3, 4, 5, 6, 0]]
+    )
+    values = dataset_values(dataset.location)
+    attributes = zarr.open_group(dataset.location, mode="r").attrs.asdict()
+    del attributes["chunk_checksums"], attributes["checksum"]
+    edit_attributes(dataset.location, drop="chunk_checksums", checksum=checksum(attributes))
+    assert dataset_values(dataset.location) == values
+
+
 def test_dataset_chunk__damage_names_array_and_remedy(dataset):
     path = chunk_files(f"{dataset.location}/X")[1]
     path.write_bytes(path.read_bytes()[:-3])
@@ -176,6 +207,26 @@ def test_dataset_chunk__damage_names_array_and_remedy(dataset):
     ) as caught:
         dataset_values(dataset.location)
     assert "write the data again" in caught.value.remedy
+
+
+def test_run_chunk__swapped_with_another(run):
+    for name in ("one", "two"):
+        write_array(
+            run.group("basis"), name, table(6, seed=len(name) + ord(name[0])), "row", "feature"
+        )
+    one, two = run.read("basis/one"), run.read("basis/two")
+    files = [f"{run.location}/basis/{name}/c/0/0" for name in ("one", "two")]
+    swap(*files)
+    for name in ("one", "two"):
+        with pytest.raises(DamagedResultError, match=f"basis/{name} has other values"):
+            run.read(f"basis/{name}")
+    swap(*files)
+    assert [one.tolist(), two.tolist()] == [
+        run.read(f"basis/{name}").tolist() for name in ("one", "two")
+    ]
+    swap(*(f"{run.location}/basis/{name}" + "/zarr.json" for name in ("one", "two")))
+    with pytest.raises(DamagedResultError, match="basis/one has other values"):
+        run.read("basis/one")
 
 
 @pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/gram"])
@@ -225,6 +276,16 @@ def test_model_chunk__any_damage(tmp_path, name, labels):
         path.unlink()
         with pytest.raises(MissingDataError, match=f"chunk {name}/c/0"):
             Model.load(place)
+
+
+def test_model_chunk__swapped_with_another(tmp_path):
+    model, place = make_model(), tmp_path / "model"
+    model.save(place)
+    swap(place / "shift/c/0", place / "scale/c/0")
+    with pytest.raises(DamagedDataError, match=r"(shift|scale) has other values than were written"):
+        Model.load(place)
+    swap(place / "shift/c/0", place / "scale/c/0")
+    assert Model.load(place).digest() == model.digest()
 
 
 GARBAGE = {

@@ -97,6 +97,13 @@ def file_size_limit(n_bytes) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def swap(one, other):
+    """Let two files change places."""
+    content = Path(one).read_bytes()
+    Path(one).write_bytes(Path(other).read_bytes())
+    Path(other).write_bytes(content)
+
+
 def flips(good: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the number of each bit, and the bytes with that bit flipped."""
     for bit in range(8 * len(good)):

@@ -1,0 +1,147 @@
+"""Files of a dataset, a run and a model that flip, end early, vanish or change places."""
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from dask_nrbfn.storage.model import Model
+from tests.cli.program import run, succeed
+from tests.tables import spirals, write_table
+
+N_SEEDS = 60
+FIT = ("--basis-size", 8, "--alpha", 1e-6, "--parts", 3, "--workers", 0)
+HARMS = ("flip", "cut", "remove", "swap")
+KINDS = ("data", "run", "updated", "model")
+
+
+class Sound:
+    """A dataset in chunks, a run, one with a version of its own, a model, and what they say."""
+
+    def __init__(self, place):
+        self.place = place
+        X, y = spirals(90)
+        write_table(place / "data", X, y, weights=np.linspace(1, 2, 90), chunk_rows=30)
+        write_table(place / "more", *spirals(30, seed=5), chunk_rows=10)
+        succeed("fit", place / "data", place / "run", *FIT)
+        shutil.copytree(place / "run", place / "updated")
+        succeed("update", place / "updated", place / "more", "--workers", 0)
+        Model.load(place / "updated").save(place / "model")
+        self.digests = {name: Model.load(place / name).digest() for name in KINDS[1:]}
+        self.labels = {name: labels_of(place, name) for name in KINDS[1:]}
+        self.errors = {name: evaluation_of(place, name) for name in KINDS[1:]}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return Sound(tmp_path_factory.mktemp("sound"))
+
+
+def labels_of(place, name):
+    out = place / f"labels-{name}"
+    if code_of("predict", place / name, place / "data", out, "--workers", 0):
+        return None
+    labels = zarr.open_group(str(out), mode="r")["labels"][:].tolist()
+    shutil.rmtree(out)
+    return labels
+
+
+def evaluation_of(place, name):
+    code, out, err = run("evaluate", place / name, place / "data", "--workers", 0)
+    return None if refused(code, err) else out
+
+
+def code_of(*arguments):
+    code, _, err = run(*arguments)
+    refused(code, err)
+    return code
+
+
+def refused(code, err):
+    """Return whether a command told the user what to mend; anything else but success fails."""
+    assert code in (0, 2), err
+    if code == 2:
+        lines = err.strip().split("\n")
+        assert lines[0].startswith("error: "), err
+        assert lines[-1].startswith("  fix: "), err
+    return code == 2
+
+
+def mutate(rng, root):
+    """Harm one or two files under a directory; return what was done."""
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    harm, path = rng.choice(HARMS), rng.choice(files)
+    content = path.read_bytes()
+    if harm == "remove":
+        path.unlink()
+    elif harm == "swap":
+        # Most pairs differ in length or kind; those that do not are the ones that could pass.
+        alike = [other for other in files if len(other.read_bytes()) == len(content)]
+        other = rng.choice([*files, *alike])
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+        return f"swapped {path} and {other}"
+    elif harm == "cut":
+        path.write_bytes(content[: rng.randrange(max(1, len(content)))])
+    elif content:
+        place = rng.randrange(len(content))
+        flipped = content[place] ^ 1 << rng.randrange(8)
+        path.write_bytes(content[:place] + bytes([flipped]) + content[place + 1 :])
+    return f"{harm} {path}"
+
+
+def check_uses(sound, place, name):
+    """Every command that reads a run or model gives what it gave before, or refuses."""
+    assert labels_of(place, name) in (None, sound.labels[name])
+    assert evaluation_of(place, name) in (None, sound.errors[name])
+    refused(*run("inspect", place / name)[::2])
+
+
+def check_data(sound, place):
+    """What is learnt from a dataset is what it was, or `check` says why nothing can be."""
+    checked, out, err = run("check", place / "data")
+    assert "problem            none" in out if checked == 0 else "problem  " in out or err
+    refused(*run("inspect", place / "data")[::2])
+    if code_of("fit", place / "data", place / "fitted", *FIT) == 0:
+        assert Model.load(place / "fitted").digest() == sound.digests["run"]
+    else:
+        assert checked == 2
+    check_uses(sound, place, "run")
+
+
+def check_run(sound, place, name):
+    """A fit of the same rows ends with the same network, also where it has to be done again."""
+    check_uses(sound, place, name)
+    if name == "updated":
+        code_of("update", place / name, place / "data", "--forget", "--workers", 0)
+    if code_of("fit", place / "data", place / name, *FIT) == 0 and name == "run":
+        assert Model.load(place / name).digest() == sound.digests[name]
+        assert labels_of(place, name) == sound.labels[name]
+    refused(*run("report", place / name, "--out", place / "page.html")[::2])
+
+
+@pytest.mark.parametrize("seed", range(N_SEEDS))
+def test_mutations__end_in_the_right_result_or_one_line(sound, tmp_path, seed):
+    check_mutation(sound, tmp_path, seed)
+
+
+def check_mutation(sound, place, seed):
+    """Harm one thing, the seed says which and how, and use it in every way."""
+    rng = random.Random(seed)
+    kind = KINDS[seed % len(KINDS)]
+    for name in ("data", "more", *KINDS[1:]):
+        shutil.copytree(sound.place / name, Path(place) / name)
+    done = mutate(rng, place / kind)
+    try:
+        if kind == "data":
+            check_data(sound, place)
+        elif kind == "model":
+            check_uses(sound, place, "model")
+        else:
+            check_run(sound, place, kind)
+    except BaseException as error:
+        error.add_note(done)
+        raise
