@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import dask
-from dask.system import CPU_COUNT
 from dask.utils import parse_bytes, parse_timedelta
 from distributed import CancelledError, Client, LocalCluster, Security
 from distributed.comm import connect as comm_connect
 from distributed.system import MEMORY_LIMIT
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.budget import usable_bytes
 from dask_nrbfn.engine.performance import reported_performance
@@ -28,6 +27,7 @@ from dask_nrbfn.engine.tasks import (
     InlineEngine,
     scheduler_lost,
 )
+from dask_nrbfn.engine.threads import available_threads, threads_of_workers
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file
@@ -139,10 +139,11 @@ def connect(
         check_output_file(options.performance_report, overwrite=options.overwrite)
     if client is None and options.workers == 0:
         _load_thread_pools()
-        with threadpool_limits(options.threads):
+        threads = options.threads or available_threads()
+        with threadpool_limits(threads):
             yield InlineEngine(
                 bar=options.bar,
-                threads=blas_threads(),
+                threads=threads,
                 memory_bytes=_memory_bytes(options),
                 watch=watch,
             )
@@ -191,7 +192,7 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
     limit = _memory_bytes(options)
     return InlineEngine(
         n_workers=n_workers,
-        threads=options.threads or max(1, CPU_COUNT // n_workers),
+        threads=options.threads or threads_of_workers(n_workers),
         memory_bytes=limit if options.workers == 0 else usable_bytes(limit, 1),
     )
 
@@ -202,7 +203,7 @@ def local_cluster(
 ) -> Iterator[LocalCluster]:
     """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS."""
     workers = options.workers or 1
-    threads = options.threads or max(1, CPU_COUNT // workers)
+    threads = options.threads or threads_of_workers(workers)
     with (
         _environment(worker_environment(threads)),
         dask.config.set(cluster_settings(threads)),
@@ -381,13 +382,6 @@ def _no_workers_timeout_s() -> float:
             f"nrbfn.no-workers-timeout is {given!r} in dask's configuration.",
             'Give a time with a unit: "5 minutes".',
         ) from error
-
-
-def blas_threads() -> int:
-    """Return the threads that BLAS uses in this process."""
-    import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
-
-    return max((pool["num_threads"] for pool in threadpool_info()), default=1)
 
 
 def _memory_bytes(options: EngineOptions) -> int:

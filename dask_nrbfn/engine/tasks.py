@@ -10,7 +10,6 @@ from itertools import islice
 from queue import Empty, Queue
 from typing import Any, Protocol
 
-from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.system import MEMORY_LIMIT
@@ -18,6 +17,7 @@ from distributed.system import MEMORY_LIMIT
 from dask_nrbfn.engine.budget import describe_memory
 from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.progress import progress
+from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 
@@ -84,7 +84,7 @@ class InlineEngine:
 
     bar: bool = False
     n_workers: int = 1
-    threads: int = CPU_COUNT
+    threads: int = field(default_factory=available_threads)
     memory_bytes: int = MEMORY_LIMIT
     expected_bytes: int = 0
     peak_bytes: int = 0

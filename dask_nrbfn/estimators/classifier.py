@@ -26,7 +26,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams

@@ -1,5 +1,6 @@
 """Approximate neighbours by NNDescent; the one module that knows pynndescent."""
 
+import logging
 import threading
 import warnings
 from typing import Any
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.neighbors.cost import candidate_list, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
+
+logger = logging.getLogger(__name__)
 
 # One build at a time in a process: numba's threads are shared by all of them.
 _BUILDING = threading.Lock()
@@ -25,7 +28,8 @@ def approximate_neighbors(
     n_neighbors : int
         k < n.
     seed, threads : int
-        The graph depends on both.
+        The graph depends on both. Numba computes with no more threads than it found when the
+        process began.
 
     Notes
     -----
@@ -43,10 +47,24 @@ def approximate_neighbors(
             n_neighbors=min(searched_neighbors(n_neighbors) + 1, len(rows)),
             max_candidates=candidate_list(n_neighbors),
             random_state=seed,
-            n_jobs=threads,
+            n_jobs=numba_threads(threads),
         ).neighbor_graph
     found = drop_self(graph[0].astype(np.int64), np.arange(len(rows)))[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
         found[incomplete] = exact_neighbors(rows, incomplete, n_neighbors=n_neighbors)
     return found
+
+
+def numba_threads(wanted: int) -> int:
+    """Return `wanted`, or the threads that numba has in this process if these are fewer.
+
+    A run may go on where there are fewer cores than where it began, and joblib's workers, an
+    affinity or NUMBA_NUM_THREADS leave a process fewer than the machine has.
+    """
+    from numba import config
+
+    most = int(config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    if wanted > most:
+        logger.info("approximate search: %d thread(s), numba has no %d here", most, wanted)
+    return min(wanted, most)

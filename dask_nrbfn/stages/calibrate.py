@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import (
     Partitions,
     exact_neighbors,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
+from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.calibrate import Rates, calibrate
@@ -162,7 +162,7 @@ def plan_on_options(
             return plan_fit(planned, params, engine, given)
     engine = describe_engine(options)
     if given is None:
-        cores = min(engine.threads, CPU_COUNT)
+        cores = min(engine.threads, threads_of_workers(1))
         with threadpool_limits(cores):
             measured = measure_rates(dataset, params, InlineEngine())
         given = scale_rates(measured, engine.threads / cores)

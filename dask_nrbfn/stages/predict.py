@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums
 from dask_nrbfn.numeric.moments import Moments, MomentSums

@@ -20,7 +20,7 @@ import zarr
 
 from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedResultError,

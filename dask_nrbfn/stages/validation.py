@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature

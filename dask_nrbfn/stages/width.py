@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.stages.columns import read_scaling

@@ -10,31 +10,44 @@ from contextlib import contextmanager
 from urllib.request import urlopen
 
 import pytest
+from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
+from dask_nrbfn.cli import commands
 from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, run, succeed
+from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
 
 SLOW = ("--basis", "random", "--basis-size", 1200, "--parts", 8, "--alpha", 1e-6, "--threads", 1)
+N_LARGE = 30_000
 QUICK = ("--basis", "random", "--basis-size", 12, "--threads", 1)
 
 
-def call(*arguments, **environment):
-    """Run the program; return its exit code, standard output and the lines of standard error."""
+def call(*arguments):
+    """Run the program in this process; return its exit code and the lines of standard error."""
+    with fresh_logging():
+        result = CliRunner().invoke(commands, [*map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stderr.splitlines()
+
+
+def call_json(*arguments):
+    """Do so with JSON logs; return the exit code and the log's entries."""
+    code, lines = call("--log-format", "json", *arguments)
+    return code, [json.loads(line) for line in lines]
+
+
+def call_process_json(*arguments, **environment):
+    """Run the program in a process of its own with JSON logs, which its workers write too."""
     done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
+        [*PROGRAM, "--log-format", "json", *map(str, arguments)],
         capture_output=True,
         text=True,
         env=os.environ | environment,
     )
-    return done.returncode, done.stdout, done.stderr.splitlines()
-
-
-def call_json(*arguments, **environment):
-    """Run the program with JSON logs; return its exit code and the log's entries."""
-    code, _, lines = call("--log-format", "json", *arguments, **environment)
-    return code, [json.loads(line) for line in lines]
+    return done.returncode, [json.loads(line) for line in done.stderr.splitlines()]
 
 
 @contextmanager
@@ -72,8 +85,8 @@ def dataset(tmp_path):
 
 @pytest.fixture
 def large(tmp_path):
-    """Rows whose moments take several seconds."""
-    write_table(tmp_path / "large", *spirals(60_000, n_features=8), chunk_rows=10_000)
+    """Rows whose moments take seconds."""
+    write_table(tmp_path / "large", *spirals(N_LARGE, n_features=8), chunk_rows=10_000)
     return tmp_path / "large"
 
 
@@ -100,7 +113,7 @@ def test_metrics__scraped_while_the_job_runs(tmp_path, large):
     assert found["nrbfn_stage_in_progress", moments] == 1
     assert found["nrbfn_stage_in_progress", "width"] == 0
     assert found["nrbfn_stage_tasks_done", moments] < found["nrbfn_stage_tasks", moments] == 8
-    assert found["nrbfn_stage_rows", moments] == 60_000
+    assert found["nrbfn_stage_rows", moments] == N_LARGE
     assert found["nrbfn_stage_duration_seconds", moments] > 0
     assert found["nrbfn_stage_peak_memory_bytes", moments] > 0
     predicted = Run.open(tmp_path / "run").stages[moments]["predicted_bytes"]
@@ -110,6 +123,7 @@ def test_metrics__scraped_while_the_job_runs(tmp_path, large):
         urlopen(url)
 
 
+@pytest.mark.slow
 def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     page, place = tmp_path / "report.html", tmp_path / "run"
     with started("fit", large, place, *SLOW, "--performance-report", page) as job:
@@ -125,7 +139,7 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     assert list(told) == list(stages)
     for stage, record in stages.items():
         assert told[stage]["run"] == str(place)
-        assert told[stage]["rows"] == 60_000
+        assert told[stage]["rows"] == N_LARGE
         for name in ("seconds", "peak_bytes", "predicted_bytes"):
             assert told[stage][name] == record[name]
     for entry in entries:
@@ -134,7 +148,7 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     summary = entries[-1]
     assert summary["command"] == "fit"
     assert summary["what"] == str(place)
-    assert (summary["rows"], summary["exit_status"]) == (60_000, 0)
+    assert (summary["rows"], summary["exit_status"]) == (N_LARGE, 0)
     assert summary["seconds"] >= sum(record["seconds"] for record in stages.values())
     assert summary["peak_bytes"] >= max(record["peak_bytes"] for record in stages.values())
     assert page.read_text().lstrip().startswith("<!DOCTYPE html>")
@@ -143,7 +157,7 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
 def test_json_logs__of_a_job_that_fails_on_a_cluster(tmp_path, damaged):
     page, textfile = tmp_path / "report.html", tmp_path / "job.prom"
     options = ("--performance-report", page, "--metrics-file", textfile)
-    code, entries = call_json("fit", damaged, tmp_path / "run", *QUICK, *options)
+    code, entries = call_process_json("fit", damaged, tmp_path / "run", *QUICK, *options)
     assert code == 2
     error, summary = entries[-2:]
     assert error["level"] == "ERROR"
@@ -168,9 +182,10 @@ def test_json_logs__errors_of_all_kinds(dataset):
     assert error["message"].startswith("there is no")
 
 
+@pytest.mark.slow
 def test_json_logs__an_error_that_nobody_foresaw(tmp_path, dataset):
     bad = {"DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "nonsense"}
-    code, entries = call_json("fit", dataset, tmp_path / "run", *QUICK, **bad)
+    code, entries = call_process_json("fit", dataset, tmp_path / "run", *QUICK, **bad)
     assert code == 1
     error, summary = entries[-2:]
     assert "Traceback" in error["exception"]
@@ -193,17 +208,17 @@ def test_summary__is_the_last_line(tmp_path, dataset):
         (("fit", dataset, place, *QUICK, "--workers", 0), f"fit {place}"),
         (("evaluate", place, dataset, "--workers", 0), f"evaluate {place}"),
     ):
-        code, _, lines = call(*arguments)
+        code, lines = call(*arguments)
         assert code == 0
         assert re.fullmatch(rf"\d\d:\d\d:\d\d {re.escape(what)}: {figures}", lines[-1])
         assert sum("exit status" in line for line in lines) == 1
 
 
 def test_summary__after_an_error(damaged):
-    code, _, lines = call("check", damaged)
+    code, lines = call("check", damaged)
     assert code == 2
     assert lines[-1].endswith("exit status 2")
-    code, _, (error, fix, summary) = call("fit", damaged, damaged, "--workers", 0)
+    code, (error, fix, summary) = call("fit", damaged, damaged, "--workers", 0)
     assert code == 2
     assert error.startswith("error: ")
     assert fix.startswith("  fix: ")
@@ -211,7 +226,7 @@ def test_summary__after_an_error(damaged):
 
 
 def test_summary__not_of_what_takes_no_time(dataset):
-    assert call("inspect", dataset)[2] == []
+    assert call("inspect", dataset) == (0, [])
 
 
 def test_metrics_file__of_every_command_with_an_engine(tmp_path, dataset):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from importlib import metadata
 
-import jsonschema
 import numpy as np
 import pytest
 
@@ -26,6 +25,8 @@ def compose():
 
 
 def validate(document):
+    import jsonschema
+
     (schema,) = (path for path in metadata.files("check-jsonschema") if str(path) == SCHEMA)
     jsonschema.validate(document, json.loads(schema.locate().read_text()))
 
@@ -42,13 +43,17 @@ def interpolated(text, variables):
     return re.sub(r"\$\{(\w+):([-?])([^}]*)\}", value, str(text))
 
 
+@pytest.mark.ci
 def test_compose__validates(compose):
     validate(compose)
 
 
+@pytest.mark.ci
 def test_compose__unknown_key_is_found(compose):
+    from jsonschema import ValidationError
+
     services = compose["services"] | {"worker": compose["services"]["worker"] | {"comand": "dask"}}
-    with pytest.raises(jsonschema.ValidationError):
+    with pytest.raises(ValidationError):
         validate(compose | {"services": services})
 
 
@@ -103,6 +108,7 @@ def unused_keys(monkeypatch):
         monkeypatch.delenv(name)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_compose__environment_reaches_the_store(compose, store, tmp_path):
     services = compose["services"]

@@ -8,7 +8,8 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn import EngineOptions, connect
-from dask_nrbfn.engine.connection import blas_threads
+from dask_nrbfn.engine.threads import blas_threads
+from tests.workflows.script import run_here
 
 LOCAL = Path(__file__).parents[2] / "cluster" / "local.py"
 
@@ -33,20 +34,20 @@ def end(process, number):
     return process.returncode, errors
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("cluster")
     options = ("--workers", "2", "--threads", "3", "--memory", "400MiB")
-    process, line = start(tmp_path, *options)
-    yield process, line, tmp_path / "scheduler.json"
-    if process.poll() is None:
-        end(process, signal.SIGTERM)
+    process, line = start(directory, *options)
+    yield line, directory / "scheduler.json"
+    end(process, signal.SIGTERM)
 
 
 def test_local__workers_have_the_shape_asked_for(cluster):
-    _, line, path = cluster
+    line, path = cluster
     assert line.endswith(": use --scheduler-file scheduler.json\n")
     with Client(scheduler_file=str(path)) as client:
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=60)
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [1, 1]
         assert [worker["memory_limit"] for worker in workers] == [400 * 2**20] * 2
@@ -54,20 +55,21 @@ def test_local__workers_have_the_shape_asked_for(cluster):
 
 
 def test_local__engine_connects_through_the_file(cluster):
-    *_, path = cluster
+    _, path = cluster
     with connect(EngineOptions(scheduler_file=str(path))) as engine:
         assert (engine.n_workers, engine.threads) == (2, 3)
 
 
-def test_local__sigterm_ends_it_with_0_and_removes_the_file(cluster):
-    process, _, path = cluster
-    assert path.exists()
+def test_local__sigterm_ends_it_with_0_and_removes_the_file(tmp_path):
+    process, _ = start(tmp_path, "--workers", "1", "--threads", "1")
+    assert (tmp_path / "scheduler.json").exists()
     code, errors = end(process, signal.SIGTERM)
     assert code == 0, errors
     assert "Traceback" not in errors
-    assert list(path.parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_local__sigint_and_the_file_of_another_scheduler(tmp_path):
     path = tmp_path / "named.json"
     options = ("--workers", "1", "--threads", "1", "--scheduler-file", str(path))
@@ -87,14 +89,7 @@ def test_local__sigint_and_the_file_of_another_scheduler(tmp_path):
     ],
 )
 def test_local__option_that_cannot_be_used(tmp_path, options, problem):
-    process = subprocess.run(
-        [sys.executable, str(LOCAL), *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    process = run_here("cluster/local.py", *options, cwd=tmp_path)
     assert process.returncode == 2
     what, how = process.stderr.splitlines()
     assert what == problem

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from distributed import Client, LocalCluster
 
-from dask_nrbfn.engine.connection import blas_threads
 from dask_nrbfn.engine.settings import cluster_settings, worker_environment
+from dask_nrbfn.engine.threads import blas_threads
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "worker-environment.sh"
 
@@ -43,6 +44,7 @@ def test_worker_environment__asks_for_threads():
     assert "set THREADS" in errors
 
 
+@pytest.mark.slow
 def test_worker_environment__reaches_blas_in_a_worker_started_by_hand(tmp_path):
     # A dask worker overrides these variables with 1, except where they are set in its environment.
     with LocalCluster(n_workers=0, dashboard_address=":0") as cluster, Client(cluster) as client:

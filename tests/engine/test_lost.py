@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import dask
 import pytest
@@ -50,8 +49,11 @@ def act_when_begun(begun, action):
 
 
 def test_run__scheduler_killed(processes, begun):
-    start = time.monotonic()
-    with connect(EngineOptions(scheduler=processes.address)) as engine:
+    with (
+        # It does not wait for workers; pytest's own limit is shorter than this.
+        dask.config.set({"nrbfn.no-workers-timeout": "1 hour"}),
+        connect(EngineOptions(scheduler=processes.address)) as engine,
+    ):
         thread = act_when_begun(begun, lambda: processes.kill("scheduler"))
         with pytest.raises(ClusterError) as caught:
             engine.run(work.mark_and_sleep, sleepers(begun, 5), label="moments")
@@ -61,9 +63,9 @@ def test_run__scheduler_killed(processes, begun):
     assert caught.value.remedy == (
         "Start the scheduler and the job again: finished parts are kept."
     )
-    assert time.monotonic() - start < PATIENCE_S
 
 
+@pytest.mark.slow
 def test_run__scheduler_killed_between_two_runs(processes):
     with connect(EngineOptions(scheduler=processes.address)) as engine:
         assert engine.run(work.square, [(2,)], label="width") == [4]
@@ -111,7 +113,8 @@ from tests.engine import work
 if __name__ == "__main__":
     scheduler, directory = sys.argv[1:]
     with connect(EngineOptions(scheduler=scheduler) if scheduler else None) as engine:
-        tasks = [(directory, number, 30 * (number == 0)) for number in range(9)]
+        # Longer than a test may take: it must be left as it runs.
+        tasks = [(directory, number, 600 * (number == 0)) for number in range(9)]
         engine.run(work.mark_and_sleep, tasks, label="moments")
 """
 
@@ -129,10 +132,8 @@ def test_run__interrupted(request, begun, tmp_path, where, signal_number):
         stderr=subprocess.PIPE,
     )
     wait_until(lambda: any(begun.iterdir()))
-    start = time.monotonic()
     job.send_signal(signal_number)
     job.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - start < 10
     assert job.returncode in (-signal_number, 128 + signal_number, 1)
     if where == "external":
         with Client(scheduler, set_as_default=False) as client:

@@ -1,5 +1,4 @@
 import threading
-import time
 
 import pytest
 
@@ -46,39 +45,56 @@ def test_stage__fails_and_is_begun_again(engine):
     assert (again.n_starts, again.n_errors, again.n_tasks, again.n_done) == (2, 1, 1, 1)
 
 
-def test_stage__is_seen_from_another_thread_while_it_runs(engine):
-    seen = []
+def test_stage__is_seen_from_another_thread_while_it_runs(engine, tmp_path):
+    seen, looked, there = [], tmp_path / "looked", tmp_path / "there"
+    there.touch()
 
     def look():
         wait_until(lambda: "moments" in engine.watch.stages)
         figures = engine.watch.stages["moments"]
         wait_until(lambda: figures.n_done == 2)
         seen.append((figures.in_progress, figures.n_done, figures.n_tasks))
+        looked.touch()
 
     thread = threading.Thread(target=look)
     thread.start()
     with watched_stage(engine, "moments", n_rows=1):
-        engine.run(work.sleep, [(0,), (0,), (1,), (1,)], label="moments")
+        tasks = [(str(path),) for path in (there, there, looked, looked)]
+        engine.run(work.wait_for, tasks, label="moments")
     thread.join()
     assert seen == [(True, 2, 4)]
 
 
 @pytest.mark.slow
-def test_watch__workers_lost(tmp_path):
-    begun = tmp_path / "begun"
+def test_watch__workers_lost(tmp_path, monkeypatch):
+    begun, lost = tmp_path / "begun", tmp_path / "lost"
+    asked, seen = [], threading.Event()
     begun.mkdir()
 
     def kill():
-        wait_until(lambda: any(begun.iterdir()))
-        # The cluster is looked at every two seconds; it must have been seen with its worker.
-        time.sleep(5)
+        # The cluster must have been seen with its worker, and then without it.
+        seen.wait()
         processes.kill("worker")
+        wait_until(lambda: engine.watch.n_workers_lost == 1)
+        lost.touch()
 
     with Processes(tmp_path, n_workers=1) as processes:
         processes.revive()
         thread = threading.Thread(target=kill)
-        thread.start()
         with connect(EngineOptions(scheduler=processes.address)) as engine:
-            engine.run(work.mark_and_sleep, [(str(begun), 0, 7)], label="moments")
+            nthreads = engine.client.nthreads
+
+            def look():
+                threads = nthreads()
+                if threads and any(begun.iterdir()):
+                    asked.append(threads)
+                # A second question means that the first answer was taken in.
+                if len(asked) > 1:
+                    seen.set()
+                return threads
+
+            monkeypatch.setattr(engine.client, "nthreads", look)
+            thread.start()
+            engine.run(work.mark_and_wait, [(str(begun), 0, str(lost))], label="moments")
             thread.join()
             assert engine.watch.n_workers_lost == 1

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_info
 
+from tests.engine.processes import PATIENCE_S, wait_until
+
 
 def square(number):
     return number * number
@@ -23,7 +25,18 @@ def sleep(seconds):
 
 
 def process_id(number):
-    time.sleep(0.05)
+    return os.getpid()
+
+
+def wait_for(path):
+    """Wait until somebody makes a file."""
+    wait_until(Path(path).exists)
+
+
+def meet(directory, number, n_tasks):
+    """Wait until so many tasks run at once; return the process of this one."""
+    Path(directory, str(number)).touch()
+    wait_until(lambda: len(list(Path(directory).iterdir())) == n_tasks)
     return os.getpid()
 
 
@@ -35,6 +48,14 @@ def fail_on(bad, number):
     if number == bad:
         raise ZeroDivisionError(f"task {number}")
     return number
+
+
+def fail_first(path, number):
+    """Fail as the first task, which the others wait for."""
+    if number == 0:
+        Path(path).touch()
+        raise ZeroDivisionError
+    wait_for(path)
 
 
 def touch_later(path):
@@ -79,6 +100,13 @@ def environment():
     }
 
 
+def mark_and_wait(directory, number, path):
+    """Leave a file that says the task has begun, and wait for another."""
+    Path(directory, str(number)).touch()
+    wait_for(path)
+    return number
+
+
 def mark_and_sleep(directory, number, seconds):
     """Leave a file that says the task has begun."""
     Path(directory, str(number)).touch()
@@ -88,15 +116,17 @@ def mark_and_sleep(directory, number, seconds):
 
 def append_number(path, number):
     with open(path, "a") as file:
-        file.write(f"{number}\n")
+        file.write(f"{os.getpid()} {number}\n")
 
 
 def allocate_slowly(n_bytes):
-    """Hold more and more memory, at a rate at which a nanny notices."""
+    """Hold more and more memory, and what is too much until a nanny notices."""
     blocks = []
     for _ in range(n_bytes // 2**25):
         blocks.append(np.ones(2**25, dtype=np.uint8))
         time.sleep(0.02)
+    if n_bytes > 2**30:
+        time.sleep(PATIENCE_S)
     return len(blocks)
 
 

@@ -30,10 +30,12 @@ NOT_PROMISED = {
 }
 # A basis without neighbours keeps the promise that weights count as repeated rows.
 DRAWN = NRBFNClassifier(basis="random", basis_size=4, alpha=1e-6)
+# The least that leaves something to choose.
+TUNED = NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
 
 
 @parametrize_with_checks(
-    [NETWORK, DRAWN, NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0))],
+    [NETWORK, DRAWN, TUNED],
     expected_failed_checks=lambda network: {} if network.basis == "random" else NOT_PROMISED,
 )
 def test_classifier__scikit_learn_contract(estimator, check):
@@ -80,6 +82,14 @@ def test_classifier__in_pipelines_and_searches():
     np.testing.assert_allclose(*scores)
     search = GridSearchCV(inside, {"alpha": [1e-3, 1e-9]}).fit(X, y)
     assert search.best_score_ > 0.95
+
+
+@pytest.mark.slow
+def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
+    X, y = load_wine(return_X_y=True)
+    network = NRBFNClassifier(neighbors="approximate", alpha=1e-6, scale="standard")
+    search = GridSearchCV(network, {"alpha": [1e-3, 1e-9]}, n_jobs=2, cv=2).fit(X, y)
+    assert search.best_score_ > 0.9
 
 
 def test_classifier__save_and_load(tmp_path, table):

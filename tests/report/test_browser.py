@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 
 from dask_nrbfn.report import write_report
 
@@ -24,6 +22,7 @@ FLAGS = (
 )
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.slow,
     pytest.mark.skipif(
         bool(MISSING), reason=f"{', '.join(MISSING)} missing; install chromium, chromium-driver"
@@ -33,6 +32,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import uuid
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.remote import file_system
 from dask_nrbfn.storage.run import Run
+from tests.engine.processes import wait_until
 from tests.storage.written import table, write_dataset
 from tests.tables import spirals, write_table
 
@@ -193,16 +195,14 @@ def test_locked_run__a_file_system_without_locks_warns(tmp_path, monkeypatch, ca
 
 
 def test_lease__is_renewed_and_keeps_others_out(url, monkeypatch):
-    monkeypatch.setattr(lock, "_RENEWAL_S", 0.05)
-    monkeypatch.setattr(lock, "_EXPIRY_S", 0.6)
+    now = [time.time()]
+    monkeypatch.setattr(lock, "time", SimpleNamespace(time=lambda: now[0], sleep=time.sleep))
+    monkeypatch.setattr(lock, "_RENEWAL_S", 0.01)
     with locked_run(url) as check:
-        (first,) = leases(url).values()
-        end = time.monotonic() + 1.2
-        while time.monotonic() < end:
+        for _ in range(5):
+            now[0] += lock._EXPIRY_S / 2
+            wait_until(lambda: next(iter(leases(url).values()))["renewed"] == now[0])
             refuse(url)
-            time.sleep(0.1)
-        (last,) = leases(url).values()
-        assert last["renewed"] > first["renewed"] + 0.5
         check()
     assert leases(url) == {}
 
@@ -237,6 +237,14 @@ def test_lease__garbage_is_nobody(url, content):
         pass
 
 
+def is_lost(check):
+    try:
+        check()
+    except RunBusyError:
+        return True
+    return False
+
+
 def test_lease__taken_over_while_the_machine_slept(url, monkeypatch):
     monkeypatch.setattr(lock, "_RENEWAL_S", 0.05)
     with locked_run(url) as check:
@@ -244,7 +252,7 @@ def test_lease__taken_over_while_the_machine_slept(url, monkeypatch):
         fs, path = file_system(RemoteLocation(f"{url}".replace("/run", "/.run.lock")))
         fs.rm(path, recursive=True)
         write_lease(url, renewed=time.time())
-        time.sleep(0.5)
+        wait_until(lambda: is_lost(check))
         with pytest.raises(RunBusyError, match="another job took the run over"):
             check()
     # The lease of the other job is its own.
@@ -257,12 +265,10 @@ def test_lease__one_failing_renewal_is_no_loss(url, monkeypatch, caplog):
         fs, _ = file_system(url)
         with monkeypatch.context() as patch:
             patch.setattr(fs, "pipe_file", lambda *_: (_ for _ in ()).throw(OSError("gone")))
-            time.sleep(0.3)
+            wait_until(lambda: "was not renewed" in caplog.text)
         check()
         before = next(iter(leases(url).values()))["renewed"]
-        time.sleep(0.3)
-        assert next(iter(leases(url).values()))["renewed"] > before
-    assert "was not renewed" in caplog.text
+        wait_until(lambda: next(iter(leases(url).values()))["renewed"] > before)
 
 
 def test_lease__jobs_of_the_same_moment(url, monkeypatch):

@@ -122,7 +122,7 @@ def bucket(options):
     return RemoteLocation(f"s3://{name}", options)
 
 
-@pytest.fixture(params=["s3", "memory"])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.ci), "memory"])
 def place(request):
     """A URL under which nothing is."""
     if request.param == "s3":
@@ -192,6 +192,7 @@ def test_object_store__flipped_byte(place):
         Dataset.open(dataset.location).read_chunk(1)
 
 
+@pytest.mark.ci
 def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
     dataset = write_dataset(join(bucket, "data"), table(9))
     source = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).X[8, 2])"
@@ -224,6 +225,7 @@ def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp
     assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
 
 
+@pytest.mark.ci
 def test_object_store__parts_of_other_processes_are_seen(bucket):
     dataset = write_dataset(join(bucket, "data"), table(9), np.arange(9) % 2)
     run = Run.start(join(bucket, "run"), dataset, FitParams(n_parts=3), {})
@@ -243,6 +245,7 @@ def test_object_store__parts_of_other_processes_are_seen(bucket):
 # Options
 
 
+@pytest.mark.ci
 def test_remote_location__tells_no_secret(bucket):
     data, run = join(bucket, "data"), join(bucket, "run")
     dataset = write_dataset(data, table(9), np.arange(9) % 2)
@@ -268,6 +271,7 @@ def test_remote_location__must_be_a_url():
         RemoteLocation("run.zarr", {"key": "a"})
 
 
+@pytest.mark.ci
 def test_object_store__environment_is_enough(bucket, options, monkeypatch):
     for name, value in environment(options).items():
         monkeypatch.setenv(name, value)
@@ -415,6 +419,7 @@ def test_replacing__not_inside_a_group(place):
     assert files(place) == before
 
 
+@pytest.mark.ci
 def test_replacing__a_whole_bucket(bucket):
     with pytest.raises(ParameterError, match="is a whole bucket") as caught:
         write_dataset(bucket, table(3))
@@ -429,12 +434,14 @@ def refused(action):
     start = time.perf_counter()
     with pytest.raises(NRBFNError) as caught:
         action()
-    assert time.perf_counter() - start < 20
+    # No patience for a store that does not answer, but for a machine that is busy.
+    assert time.perf_counter() - start < START_S
     assert caught.value.problem.endswith(".")
     assert caught.value.remedy
     return caught.value
 
 
+@pytest.mark.ci
 def test_errors__no_such_bucket(options):
     nowhere = RemoteLocation("s3://no-such-bucket/data", options)
     assert not exists(nowhere)
@@ -451,10 +458,11 @@ def require_credentials(endpoint, after_actions):
         data=str(after_actions).encode(),
         headers={"Content-Type": "text/plain"},
     )
-    with urllib.request.urlopen(request, timeout=5):
+    with urllib.request.urlopen(request, timeout=START_S):
         pass
 
 
+@pytest.mark.ci
 def test_errors__wrong_credentials(endpoint, bucket):
     write_dataset(join(bucket, "data"), table(3))
     require_credentials(endpoint, 0)
@@ -471,11 +479,13 @@ def test_errors__wrong_credentials(endpoint, bucket):
         require_credentials(endpoint, "inf")
 
 
+@pytest.mark.ci
 def test_errors__no_credentials(bucket, endpoint):
     location = RemoteLocation(f"{bucket}/data", {"client_kwargs": {"endpoint_url": endpoint}})
     assert "Check the credentials" in refused(lambda: Dataset.open(location)).remedy
 
 
+@pytest.mark.ci
 def test_errors__nobody_listens(options):
     unreachable = {**options, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
     location = RemoteLocation("s3://bucket/data", unreachable)
@@ -485,6 +495,7 @@ def test_errors__nobody_listens(options):
     assert "Check the network" in error.remedy
 
 
+@pytest.mark.ci
 def test_errors__no_answer(options, monkeypatch):
     monkeypatch.setattr(remote, "_METADATA_TIMEOUT_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -503,6 +514,7 @@ def test_errors__package_is_missing(monkeypatch):
     assert "dask-nrbfn[gcs]" in error.remedy
 
 
+@pytest.mark.ci
 def test_errors__unknown_protocol_and_option(options):
     assert "s4" in refused(lambda: Dataset.open("s4://bucket/data")).problem
     wrong = RemoteLocation("s3://bucket/data", {**options, "colour": "red"})
@@ -518,6 +530,7 @@ def inspect(*arguments):
     return result.exit_code, result.stderr
 
 
+@pytest.mark.ci
 def test_storage_option__reaches_the_file_system(bucket, options):
     write_dataset(join(bucket, "data"), table(3))
     assert inspect(f"{bucket}/data", *storage_arguments(options)) == (0, "")
@@ -559,6 +572,7 @@ with locked_run(sys.argv[1]):
 """
 
 
+@pytest.mark.ci
 def test_lease__of_another_process(bucket):
     run = join(bucket, "run")
     holder = subprocess.Popen(
@@ -621,6 +635,7 @@ def rows(tmp_path):
     return tmp_path / "rows.npz"
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
@@ -676,6 +691,7 @@ client_kwargs = {{ endpoint_url = "{endpoint}" }}
 """
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_jobs__storage_table(bucket, endpoint, rows):
     settings = rows.with_name("settings.toml")
@@ -689,6 +705,7 @@ def test_jobs__storage_table(bucket, endpoint, rows):
     assert {name.split("/")[0] for name in files(bucket)} == {"train.zarr", "test.zarr", "run.zarr"}
 
 
+@pytest.mark.ci
 def test_estimator__store_with_options_on_workers(bucket, two_workers):
     X, y = load_iris(return_X_y=True)
     rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)

@@ -10,7 +10,7 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 from tests.engine.processes import PATIENCE_S
 from tests.tables import spirals
-from tests.workflows.script import ENVIRONMENT, ROOT, run_script
+from tests.workflows.script import ENVIRONMENT, ROOT, run_here
 
 SETTINGS = """
 [data]
@@ -59,8 +59,8 @@ class Place:
         write_csv(self.incoming / name, X, y, names)
 
     def night(self):
-        """Run a night; return the finished process."""
-        return run_script(NIGHT, self.settings, cwd="/")
+        """Run a night; return its exit code and output."""
+        return run_here(NIGHT, self.settings, cwd="/")
 
     @contextmanager
     def killed_night(self):

@@ -7,6 +7,9 @@ from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.stages.ingest import ingest_source
 from tests.workflows.script import run_script
 
+# Each starts several processes, and what they print is told apart from noise by repeating it.
+pytestmark = pytest.mark.slow
+
 
 def run_benchmark(name, *arguments, cwd):
     process = run_script(f"workflows/benchmarks/{name}.py", *arguments, cwd=cwd)
@@ -40,7 +43,6 @@ def test_moments__prints_the_ratio_and_its_terms(tmp_path, dataset):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_moments__draws_rows(tmp_path):
     arguments = ("--rows", 400, "--features", 6, "--basis-size", 40)
     out = run_benchmark("moments", *arguments, "--threads", 1, cwd=tmp_path)
@@ -48,7 +50,6 @@ def test_moments__draws_rows(tmp_path):
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
 
-@pytest.mark.slow
 def test_moments__basis_larger_than_the_rows(tmp_path, dataset):
     arguments = (dataset, "--basis-size", 601, "--threads", 1)
     process = run_script("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)
@@ -90,7 +91,6 @@ def test_predict__prints_the_ratio(tmp_path, dataset):
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
 
-@pytest.mark.slow
 def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
     arguments = (dataset, "--basis-size", 50, "--partitions", 3, "--parts", 2, "--repeats", 2)
     out = run_benchmark("workers", *arguments, cwd=tmp_path)

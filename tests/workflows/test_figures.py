@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.workflows.script import run_script
+from tests.workflows.script import run_here, run_script
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,7 @@ def points(drawn):
     return table
 
 
+@pytest.mark.slow
 def test_figures__files(drawn):
     names = {f"figure-{n}.{suffix}" for n in (1, 2, 3) for suffix in ("png", "svg")}
     assert {path.name for path in drawn.iterdir()} == names | {"points.csv"}
@@ -36,6 +37,7 @@ def test_figures__files(drawn):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "panels"), [(1, 3), (2, 4), (3, 4)])
 def test_figures__panels_with_one_line_each(drawn, number, panels):
     root = ElementTree.parse(drawn / f"figure-{number}.svg").getroot()
@@ -44,6 +46,7 @@ def test_figures__panels_with_one_line_each(drawn, number, panels):
     assert sum(name.startswith("legend_") for name in identities) == 1
 
 
+@pytest.mark.slow
 def test_figures__sweeps_meet_at_the_defaults(points):
     assert set(points) == {"alpha", "confidence_threshold", "n_neighbors"}
     defaults = [points["alpha"][1e-13], points["confidence_threshold"][0.9]]
@@ -53,6 +56,7 @@ def test_figures__sweeps_meet_at_the_defaults(points):
     assert f"{points['alpha'][1e-9]['eps']:.3f}" == "1.044"
 
 
+@pytest.mark.slow
 def test_figures__smaller_penalty_less_error_more_risk(points):
     path = [points["alpha"][alpha] for alpha in sorted(points["alpha"], reverse=True)]
     errors, risks = [p["eps"] for p in path], [p["gamma"] for p in path]
@@ -60,6 +64,7 @@ def test_figures__smaller_penalty_less_error_more_risk(points):
     assert risks == sorted(risks)
 
 
+@pytest.mark.slow
 def test_figures__larger_threshold_larger_basis_less_error(points):
     path = [points["confidence_threshold"][t / 10] for t in range(1, 11)]
     assert [p["rank"] for p in path] == sorted(p["rank"] for p in path)
@@ -67,7 +72,7 @@ def test_figures__larger_threshold_larger_basis_less_error(points):
 
 
 def test_figures__unknown_set(tmp_path):
-    process = run_script("workflows/paper/figures.py", "here", "--sets", "glass", cwd=tmp_path)
+    process = run_here("workflows/paper/figures.py", "here", "--sets", "glass", cwd=tmp_path)
     assert process.returncode == 2
     assert "invalid choice: 'glass'" in process.stderr
     assert not (tmp_path / "here").exists()

@@ -7,7 +7,7 @@ from tests.tables import spirals
 from tests.workflows.nights import SETTINGS, Place
 from tests.workflows.prefect_server import PrefectServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.ci, pytest.mark.slow]
 
 STAGES = ["ingest", "check", "fit", "update", "publish", "refresh", "publish"]
 NEVER = "0 0 29 2 *"

@@ -6,7 +6,7 @@ from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier, NRBFNError
 from dask_nrbfn.storage.location import RemoteLocation
-from tests.workflows.script import ROOT, run_script
+from tests.workflows.script import ROOT, run_here, run_script
 
 SETTINGS = """
 [data]
@@ -29,8 +29,8 @@ predictions = "predictions.csv"
 JOBS = ("ingest", "fit", "predict", "evaluate")
 
 
-def run_job(name, settings, *options):
-    return run_script(f"workflows/jobs/{name}.py", settings, *options, cwd="/")
+def run_job(name, settings, *options, run=run_script):
+    return run(f"workflows/jobs/{name}.py", settings, *options, cwd="/")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_jobs__overwrite_ingests_again(workplace):
 
 def test_jobs__fit_before_ingest(tmp_path):
     (tmp_path / "settings.toml").write_text(SETTINGS)
-    process = run_job("fit", tmp_path / "settings.toml")
+    process = run_job("fit", tmp_path / "settings.toml", run=run_here)
     assert process.returncode == 2
     assert f"there is no dataset at {tmp_path}/output/train.zarr." in process.stderr
 
@@ -179,7 +179,7 @@ def test_settings__example_of_a_night_is_read(monkeypatch):
 
 def test_jobs__night_is_asked_for(tmp_path):
     (tmp_path / "settings.toml").write_text(SETTINGS)
-    process = run_job("update", tmp_path / "settings.toml")
+    process = run_job("update", tmp_path / "settings.toml", run=run_here)
     assert process.returncode == 2
     assert process.stderr.splitlines()[0] == "the settings have no [night]."
 
@@ -218,7 +218,7 @@ def test_settings__storage_goes_with_urls(monkeypatch, tmp_path):
 def test_jobs__bad_settings_are_two_lines_and_2(tmp_path, case):
     right, wrong, expected = WRONG[case]
     (tmp_path / "settings.toml").write_text(SETTINGS.replace(right, wrong, 1))
-    process = run_job("fit", tmp_path / "settings.toml")
+    process = run_job("fit", tmp_path / "settings.toml", run=run_here)
     assert process.returncode == 2
     what, how = process.stderr.splitlines()
     assert expected in what
@@ -227,7 +227,7 @@ def test_jobs__bad_settings_are_two_lines_and_2(tmp_path, case):
 
 
 def test_jobs__no_settings_file(tmp_path):
-    process = run_job("ingest", tmp_path / "settings.toml")
+    process = run_job("ingest", tmp_path / "settings.toml", run=run_here)
     assert process.returncode == 2
     assert process.stderr.splitlines() == [
         f"{tmp_path}/settings.toml does not exist.",
@@ -239,7 +239,7 @@ def test_jobs__no_settings_file(tmp_path):
 def test_jobs__test_rows_are_asked_for(tmp_path, job):
     without = SETTINGS.replace('test = { source = "test.npz" }\n', "")
     (tmp_path / "settings.toml").write_text(without)
-    process = run_job(job, tmp_path / "settings.toml")
+    process = run_job(job, tmp_path / "settings.toml", run=run_here)
     assert process.returncode == 2
     assert process.stderr.splitlines()[0] == "[data] has no test."
 
@@ -251,7 +251,7 @@ def test_jobs__example_settings_are_read(tmp_path):
         np.savetxt(tmp_path / name, table, delimiter=",", header="a,b,c,d,class", comments="")
     text = (ROOT / "workflows/jobs/example.toml").read_text()
     (tmp_path / "example.toml").write_text(text)
-    process = run_job("ingest", tmp_path / "example.toml")
+    process = run_job("ingest", tmp_path / "example.toml", run=run_here)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "output/train.zarr").is_dir()
     assert (tmp_path / "output/test.zarr").is_dir()

@@ -2,6 +2,9 @@ import pytest
 
 from tests.workflows.script import run_script
 
+# tests/test_paper.py has the figures that are fitted fast.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):

@@ -1,0 +1,54 @@
+"""Where fewer threads are to be had than were asked for, the search uses those."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import numba
+import pytest
+
+from dask_nrbfn.neighbors.approximate import numba_threads
+
+
+def test_numba_threads__no_more_than_the_process_has(caplog):
+    most = numba.config.NUMBA_NUM_THREADS
+    with caplog.at_level(logging.INFO):
+        assert [numba_threads(wanted) for wanted in (1, most, most + 3)] == [1, most, most]
+    assert caplog.messages == [
+        f"approximate search: {most} thread(s), numba has no {most + 3} here"
+    ]
+
+
+FITTED = """
+import numpy as np
+from dask_nrbfn import NRBFNClassifier
+X = np.random.default_rng(0).normal(size=(300, 3))
+network = NRBFNClassifier(neighbors="approximate", confidence_threshold=0.99)
+assert network.fit(X, X[:, 0] > 0).score(X, X[:, 0] > 0) > 0.8
+"""
+ON_ONE_CORE = """
+import os
+import dask_nrbfn
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+"""
+# Of a run that began where there were more.
+SEARCHED = """
+import numpy as np
+from dask_nrbfn.neighbors import approximate_neighbors
+rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+assert approximate_neighbors(rows, n_neighbors=5, seed=0, threads=8).shape == (300, 5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [(ON_ONE_CORE + FITTED, {}), (FITTED, {"NUMBA_NUM_THREADS": "1"}), (SEARCHED, {})],
+    ids=["affinity", "numba", "resumed"],
+)
+def test_approximate_neighbors__fewer_threads_than_the_machine_has(source, limit):
+    if source.startswith(ON_ONE_CORE) and not hasattr(os, "sched_setaffinity"):
+        pytest.skip("needs Linux's affinities")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | limit
+    subprocess.run([sys.executable, "-c", source], env=environment, check=True)
