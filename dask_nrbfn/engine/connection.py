@@ -27,7 +27,7 @@ from dask_nrbfn.engine.tasks import (
     InlineEngine,
     scheduler_lost,
 )
-from dask_nrbfn.engine.threads import available_threads, threads_of_workers
+from dask_nrbfn.engine.threads import available_threads, blas_threads, threads_of_workers
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file
