@@ -236,7 +236,7 @@ def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
 
 def test_npy__absent_weights_file(tmp_path, rows):
     np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give --weights the path"):
+    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give weights the path"):
         open_source(tmp_path / "X.npy", weights="w.npy")
 
 
@@ -345,7 +345,7 @@ def test_npz__member_shorter_than_its_header(tmp_path):
 
 def test_npy__absent_label_file(tmp_path, rows):
     np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give --y the path"):
+    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give y the path"):
         open_source(tmp_path / "X.npy", y="labels.npy")
 
 

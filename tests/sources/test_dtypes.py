@@ -47,7 +47,7 @@ def test_dtype__refuses_objects(check):
     "given", ["c16", "M8[s]", np.longdouble, np.dtypes.StringDType(na_object=None)]
 )
 def test_label_dtype__refuses_what_is_neither_number_nor_text(given):
-    with pytest.raises(DataError, match=r"y has dtype .*Write labels as integers or strings"):
+    with pytest.raises(DataError, match=r"y has dtype .*Write labels as whole numbers"):
         label_dtype(np.dtype(given), "y")
 
 
