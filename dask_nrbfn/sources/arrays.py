@@ -26,6 +26,8 @@ from dask_nrbfn.sources.source import Block
 
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
 READ_BYTES = 1 << 20
+# zipfile unpacks any others as far as they go: a megabyte may become gigabytes.
+BOUNDED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # A block may have 65,536 labels. Names of classes are shorter.
 MAX_LABEL_BYTES = 1 << 14
 
@@ -311,9 +313,15 @@ def _member(path: str, members: list[str], name: str) -> str:
 
 
 def _member_header(archive: zipfile.ZipFile, name: str) -> Header:
-    with archive.open(f"{name}.npy") as member:
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type not in BOUNDED_COMPRESSION:
+        raise DataError(
+            f"{name} is compressed in another way than numpy does.",
+            "Save it again with numpy.savez_compressed, which can be read piece by piece.",
+        )
+    with archive.open(info) as member:
         header = _read_header(member, name)
-        _check_length(header, archive.getinfo(f"{name}.npy").file_size - member.tell())
+        _check_length(header, info.file_size - member.tell())
     return header
 
 
@@ -366,7 +374,7 @@ def _read_header(file: IO[bytes], name: str) -> Header:
         raise ValueError(f"{name} has the shape {shape}")
     if dtype.kind == "T":
         raise ValueError(f"{name} has dtype {dtype}, which .npy cannot hold")
-    return Header(name, shape, dtype, fortran_order)
+    return Header(name, tuple(map(int, shape)), dtype, fortran_order)
 
 
 def _read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:

@@ -35,10 +35,10 @@ def label_of_text(text: str) -> int | float | str:
         return _TRUTH[text]
     if text == "-0" or not _NUMBER.fullmatch(text):
         return text
-    if _INTEGER.fullmatch(text):
-        number = int(text)
-        return number if -(2**63) <= number < 2**63 else float(text)
     value = float(text)
+    # Through float64, long integers would lose their last digits.
+    if _INTEGER.fullmatch(text) and abs(value) <= 2.0**63 and -(2**63) <= int(text) < 2**63:
+        return int(text)
     return int(value) if _whole(np.array([value]))[0] else value
 
 

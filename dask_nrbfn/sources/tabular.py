@@ -58,8 +58,8 @@ BAD_CELL = re.compile(
     re.DOTALL,
 )
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
-# What pyarrow says when a cell goes on over more than two batches.
-LONG_CELL = re.compile("straddling object|out of sync")
+# What pyarrow says when a cell goes on over more than two batches, or a header to the end.
+LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
 NAMES_SHOWN = 10
 
 
@@ -500,7 +500,8 @@ def _explained(file: File, error: Exception) -> NRBFNError:
     if LONG_CELL.search(message):
         with _text(file) as text:
             opened = open_quote(text, _delimiter(file).encode())
-        return _not_csv(file, error) if opened is None else _open_quote_error(file, opened)
+        if opened is not None:
+            return _open_quote_error(file, opened)
     if cell := BAD_CELL.search(message):
         column, row, kind, value = cell.groups()
         name = _csv_schema(file).names[int(column)]

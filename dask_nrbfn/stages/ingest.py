@@ -16,11 +16,13 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
+    STRING,
     check_weight_dtype,
     feature_dtype,
     label_dtype,
     to_labels,
 )
+from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -108,11 +110,13 @@ def ingest_arrays(
     ExistsError
         If something is at `location`.
     """
+    frame = plain_rows(X)
     source = ArraySource(
-        np.asarray(X),
-        None if y is None else np.asarray(y),
+        np.asarray(frame),
+        None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
     )
+    source.feature_names = _column_names(frame)
     return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
@@ -181,7 +185,7 @@ def ingest_dask(
     DataError
         If lengths or types do not fit, a value is not finite, or a weight is not above 0.
     """
-    names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+    names = _column_names(X)
     rows = _dask_rows(X)
     labels = None if y is None else _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
@@ -214,7 +218,16 @@ def _delayed_writes(
         yield write(group, index, *chunk)
 
 
+def _column_names(X: Any) -> tuple[str, ...] | None:
+    return tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+
+
 def _dask_rows(X: Any) -> da.Array:
+    if hasattr(X, "map_partitions"):
+        for name, dtype in X.dtypes.items():
+            if hasattr(dtype, "categories"):
+                _check_known(X[name], f"Column {name!r} of X")
+        X = X.map_partitions(plain_rows, meta=plain_rows(X._meta))
     rows = _with_lengths(X)
     if rows.ndim != 2 or 0 in rows.shape:
         raise DataError(
@@ -225,10 +238,20 @@ def _dask_rows(X: Any) -> da.Array:
 
 def _dask_labels(y: Any, n_rows: int) -> da.Array:
     labels = _dask_column(y, n_rows, "y", "label")
+    if hasattr(y.dtype, "categories"):
+        _check_known(y, "y")
     # A column of text is Python objects in pandas; each block is checked when it is computed.
-    text = labels.dtype.kind in "OT"
-    dtype = np.dtypes.StringDType() if text else label_dtype(labels.dtype, "y")
-    return da.map_blocks(_block_labels, labels, dtype=dtype, meta=np.empty(0, dtype=dtype))
+    given = plain_dtype(y.dtype)
+    dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
+    return da.map_blocks(_block_labels, labels, dtype, dtype=dtype, meta=np.empty(0, dtype=dtype))
+
+
+def _check_known(column: Any, name: str) -> None:
+    if not column.cat.known:
+        raise DataError(
+            f"{name} is a category whose values dask has not looked for.",
+            "Let it do so: X = X.categorize(), or y = y.cat.as_known().",
+        )
 
 
 def _dask_weights(weights: Any, n_rows: int) -> da.Array:
@@ -254,17 +277,17 @@ def _with_lengths(values: Any) -> da.Array:
     return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
 
 
-def _block_labels(labels: NDArray[Any]) -> NDArray[Any]:
-    values = np.asarray(labels)
-    if values.dtype.kind in "OT":
-        wrong = [label for label in values.tolist() if not isinstance(label, str)]
-        if wrong:
-            raise DataError(
-                f"y has the label {wrong[0]!r} among text.",
-                "Remove rows without a label; labels are all integers or all text.",
-            )
-        values = np.array(values.tolist(), dtype=np.dtypes.StringDType())
-    return to_labels(values, "y")
+def _block_labels(
+    labels: NDArray[Any], dtype: np.dtype[Any], block_info: Any = None
+) -> NDArray[Any]:
+    first_row = block_info[0]["array-location"][0][0] if block_info else 0
+    values = to_labels(typed_labels(labels, first_row=first_row), "y", first_row=first_row)
+    if values.dtype != dtype:
+        raise DataError(
+            f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",
+            "Give the column a type, such as y.astype(bool), y.astype(int) or y.astype(str).",
+        )
+    return values
 
 
 def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:

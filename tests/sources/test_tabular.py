@@ -279,6 +279,12 @@ def test_csv__quote_that_is_left_open_is_named_by_its_line(
     assert caught.value.problem == f"{path} ends inside a quote that opens in line 52."
 
 
+def test_csv__header_may_not_leave_its_quote_open(tmp_path):
+    path = csv_of(tmp_path, 'a,"b\n1,2\n3,4\n')
+    with pytest.raises(DataError, match="ends inside a quote that opens in line 1"):
+        open_source(path)
+
+
 def test_csv__last_cell_may_not_leave_its_quote_open(tmp_path):
     path = csv_of(tmp_path, 'a,y\n1,x\n2,"y')
     with pytest.raises(DataError, match="ends inside a quote that opens in line 3"):
