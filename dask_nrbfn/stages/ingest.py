@@ -32,12 +32,13 @@ from dask_nrbfn.storage.dataset import (
     write_chunk,
 )
 from dask_nrbfn.storage.group import Location, get_array, replacing_group
+from dask_nrbfn.storage.location import RemoteLocation
 
 logger = logging.getLogger(__name__)
 
 
 def ingest_file(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RemoteLocation,
     location: Location,
     *,
     x: str | None = None,
@@ -51,8 +52,8 @@ def ingest_file(
 
     Parameters
     ----------
-    source : path
-        .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm.
+    source : path, URL or RemoteLocation
+        .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels.
@@ -68,17 +69,18 @@ def ingest_file(
 
     Raises
     ------
-    DataError, MissingDataError, DamagedDataError, ParameterError
+    DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
         If the source cannot be used; names the place.
     ExistsError
         If something is at `location`.
     """
-    return ingest_source(
-        open_source(source, x=x, y=y, label=label, weights=weights),
-        location,
-        chunk_rows=chunk_rows,
-        overwrite=overwrite,
+    path, storage_options = (
+        (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
+    opened = open_source(
+        path, x=x, y=y, label=label, weights=weights, storage_options=storage_options
+    )
+    return ingest_source(opened, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
 def ingest_arrays(

@@ -50,8 +50,8 @@ _MAX_BLOCK_ROWS = 1024
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
-# Table formats that a user may expect and would not get.
-_OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
+# Of a file or a Zarr group, by its suffix. Whoever writes another one expects another format.
+_TABLES, _GROUPS = (".csv", ".parquet"), ("", ".zarr")
 
 
 class ScoredBlock(NamedTuple):
@@ -102,7 +102,8 @@ def predict_dataset(
     dataset : Dataset
         Needs no labels.
     out : Location
-        A Zarr group; with the suffix .csv or .parquet a local file of that format.
+        A Zarr group, without suffix or with .zarr; with .csv or .parquet a local file of that
+        format.
     engine : Engine
     overwrite : bool
         Replace what is at `out`, once the predictions are complete.
@@ -111,18 +112,16 @@ def predict_dataset(
     ------
     DataError
         If the dataset has other columns than the training rows.
+    ParameterError
+        If `out` has another suffix.
     ExistsError
         If something is at `out`.
     """
+    suffix = _suffix(out)
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
-    suffix = Path(str(out)).suffix.lower()
-    if suffix in _OTHER_TABLES:
-        raise ParameterError(
-            f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
-        )
-    if suffix not in (".csv", ".parquet"):
+    if suffix in _GROUPS:
         _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
         return
     if "://" in str(out):
@@ -138,6 +137,19 @@ def predict_dataset(
         _export(scratch, target, suffix)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _suffix(out: Location) -> str:
+    """Return the suffix of a path or URL; a store object has none."""
+    if isinstance(out, zarr.abc.store.Store):
+        return ""
+    suffix = Path(str(out)).suffix.lower()
+    if suffix not in _TABLES + _GROUPS:
+        raise ParameterError(
+            f"{out} ends in {suffix}, in which predictions are not written.",
+            "Write .csv, .parquet, or a Zarr group: .zarr, or a name without a dot.",
+        )
+    return suffix
 
 
 def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
