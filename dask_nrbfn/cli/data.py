@@ -29,13 +29,14 @@ from dask_nrbfn.cli.show import show
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
-@locations("dataset")
+@locations("source", "dataset")
 @click.pass_obj
-def ingest(job: Job, source: str, dataset: str, as_json: bool, **options: Any) -> None:
+def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.
 
-    SOURCE is .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm, or a directory of
-    files of one of these. It is streamed and never held in memory as a whole.
+    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or .libsvm, or
+    a directory of files of one of these; it may be a URL such as s3://bucket/rows.csv. It is
+    streamed and never held in memory as a whole.
     """
     from dask_nrbfn.stages.describe import describe_dataset
     from dask_nrbfn.stages.ingest import ingest_file

@@ -21,16 +21,17 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError, RunMismatchError
+from dask_nrbfn.estimators.rows import plain_array, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
-from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.sources.frames import plain_dtype
+from dask_nrbfn.stages.fit import check_classes, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
@@ -376,10 +377,10 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Settings(self._params())
 
     def _fit_arrays(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
-        rows, labels = validate_data(self, X, y)
-        check_classification_targets(labels)
+        rows, labels = training_rows(self, X, y)
         table = self._weighted(rows, labels, sample_weight)
         classes, codes, _ = distinct_labels(table.labels)
+        check_classes(classes)
         dataset = ingest_arrays(table.rows, codes, MemoryStore(), weights=table.weights)
         run = self._train(dataset, MemoryStore(), InlineEngine(), self._settings())
         names = getattr(self, "feature_names_in_", None)
@@ -456,7 +457,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 finally:
                     remove_group(place)
         else:
-            rows, labels = validate_data(self, X, y, reset=False)
+            rows, labels = training_rows(self, X, y, reset=False)
             table = self._weighted(rows, labels, sample_weight)
             # A run may have stored the classes as something else, such as their codes.
             labels = Model.load(location).classes[self._codes(table.labels)]
@@ -520,8 +521,9 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 overwrite=True,
             )
             # Stored as int64, bool and whole floats come back as what they were.
-            dtype = labels.dtype if labels.dtype.kind in "bf" else dataset.classes.dtype
-            self._fit_in(place, dataset, dataset.classes.astype(dtype))
+            dtype = plain_dtype(labels.dtype)
+            given = dtype if dtype.kind in "bf" else dataset.classes.dtype
+            self._fit_in(place, dataset, dataset.classes.astype(given))
 
     def _fit_dataset(self, dataset: Dataset) -> None:
         self._check_class_weight()
@@ -585,7 +587,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_same_columns(self._model, X)
             X = X.X
         if not isinstance(X, zarr.Array):
-            X = validate_data(self, X, reset=False)
+            X = plain_array(self, X)
         self._model.check_columns(X.shape[1])
         return _scores_in_blocks(self._model, X, threads=blas_threads())
 

@@ -6,10 +6,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.estimators.rows import plain_array, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
@@ -82,8 +82,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
             self._take_dataset(X, y)
             self._fit_rows(X, None)
         else:
-            rows, labels = validate_data(self, X, y)
-            check_classification_targets(labels)
+            rows, labels = training_rows(self, X, y)
             self.classes_, codes, _ = distinct_labels(labels)
             self._fit_rows(rows, codes)
         return self
@@ -148,7 +147,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         if isinstance(X, Dataset):
             self._check_columns(X)
         else:
-            X = validate_data(self, X, reset=False)
+            X = plain_array(self, X)
         n_rows = X.n_rows if isinstance(X, Dataset) else len(X)
         scores = np.empty((n_rows, len(self.classes_)))
         start = 0

@@ -1,13 +1,13 @@
 """Rows from numpy arrays: members of an .npz file, .npy files, and arrays in memory."""
 
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -20,11 +20,16 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.layout import Layout, check_not_empty, check_weights_apart
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.layout import Layout, check_size, check_weights_apart
 from dask_nrbfn.sources.source import Block
 
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
 READ_BYTES = 1 << 20
+# zipfile unpacks any others as far as they go: a megabyte may become gigabytes.
+BOUNDED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+# A block may have 65,536 labels. Names of classes are shorter.
+MAX_LABEL_BYTES = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,26 @@ class ArrayLayout(Layout):
     y: Header | None
     weights: Header | None
 
-    def block(self, first_row: int, read: Callable[[Header], np.ndarray]) -> Block:
-        """Block of the rows from `first_row` on, which `read` gives of one array."""
+    def block(self, start: int, stop: int, read: Callable[[Header, int, int], np.ndarray]) -> Block:
+        """Block of the rows from `start` to `stop`; `read` gives those of one array, in order."""
         return Block(
-            _features(read(self.x), self.x_dtype),
-            None if self.y is None else to_labels(read(self.y), self.y.name, first_row=first_row),
-            None if self.weights is None else read(self.weights).astype(FLOAT64, copy=False),
+            _features(read(self.x, start, stop), self.x_dtype),
+            None if self.y is None else self._labels(self.y, start, stop, read),
+            None
+            if self.weights is None
+            else read(self.weights, start, stop).astype(FLOAT64, copy=False),
         )
+
+    def _labels(
+        self, y: Header, start: int, stop: int, read: Callable[[Header, int, int], np.ndarray]
+    ) -> np.ndarray:
+        # Text is stored in the length of the longest, and smaller once it is read.
+        step = max(1, READ_BYTES // max(1, y.dtype.itemsize))
+        pieces = [
+            to_labels(read(y, first, min(first + step, stop)), y.name, first_row=first)
+            for first in range(start, stop, step)
+        ]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 class ArraySource(ArrayLayout):
@@ -96,9 +114,9 @@ class ArraySource(ArrayLayout):
             If a label is not a whole number.
         """
         for start, stop in _spans(self.n_rows, block_rows):
-            yield self.block(start, partial(self._rows, start, stop))
+            yield self.block(start, stop, self._rows)
 
-    def _rows(self, start: int, stop: int, header: Header) -> np.ndarray:
+    def _rows(self, header: Header, start: int, stop: int) -> np.ndarray:
         return self.arrays[header.name][start:stop]
 
 
@@ -106,7 +124,7 @@ class ArraySource(ArrayLayout):
 class NpzSource(ArrayLayout):
     """Rows of members of an .npz file, read straight from the zip archive."""
 
-    path: str
+    file: File
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -119,21 +137,22 @@ class NpzSource(ArrayLayout):
             If a member is cut short or fails its checksum.
         """
         names = [h.name for h in (self.x, self.y, self.weights) if h is not None]
-        with _damage_named(self.path), ExitStack() as stack:
-            archive = stack.enter_context(zipfile.ZipFile(self.path))
-            files = {name: stack.enter_context(archive.open(f"{name}.npy")) for name in names}
-            for name, file in files.items():
-                _read_header(file, name)
+        with _damage_named(self.file), ExitStack() as stack:
+            members = {name: stack.enter_context(_member_opened(self.file, name)) for name in names}
+            for name, member in members.items():
+                _read_header(member, name)
             for start, stop in _spans(self.n_rows, block_rows):
-                yield self.block(start, partial(_read_rows, files, stop - start))
+                yield self.block(start, stop, partial(_read_rows, members))
             # The archive compares the checksum when a read meets the end.
-            if any(file.read(1) for file in files.values()):
+            if any(member.read(1) for member in members.values()):
                 raise EOFError("a member is longer than its header says")
 
 
 @dataclass(kw_only=True)
 class NpySource(ArrayLayout):
-    """Rows of an .npy file, with labels and weights in others, all mapped into memory."""
+    """Rows of an .npy file, with labels and weights in others."""
+
+    files: tuple[File, ...]
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -145,18 +164,24 @@ class NpySource(ArrayLayout):
         DamagedDataError
             If a file is cut short.
         """
-        for start, stop in _spans(self.n_rows, block_rows):
-            yield self.block(start, partial(_mapped_rows, start, stop))
+        with ExitStack() as stack:
+            opened = {}
+            for file in self.files:
+                with _damage_named(file):
+                    opened[str(file)] = stack.enter_context(file.open())
+                    _read_header(opened[str(file)], str(file))
+            for start, stop in _spans(self.n_rows, block_rows):
+                yield self.block(start, stop, partial(_npy_rows, opened))
 
 
 def open_npz(
-    path: str, *, x: str | None = None, y: str | None = None, weights: str | None = None
+    file: File, *, x: str | None = None, y: str | None = None, weights: str | None = None
 ) -> NpzSource:
     """Source of the members `x`, `y` and `weights` of an .npz file.
 
     Parameters
     ----------
-    path : str
+    file : File
     x : str, optional
         Member with the features, by default "X".
     y : str, optional
@@ -173,7 +198,12 @@ def open_npz(
     DamagedDataError
         If the file is not an .npz file.
     """
-    with _damage_named(path), zipfile.ZipFile(path) as archive:
+    path = str(file)
+    with (
+        _damage_named(file),
+        file.open(jumps=True) as stream,
+        zipfile.ZipFile(stream) as archive,
+    ):
         members = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
         x = _member(path, members, x or "X")
         y = _member(path, members, y) if y else ("y" if "y" in members else None)
@@ -185,41 +215,46 @@ def open_npz(
             None if weights is None else _member_header(archive, weights),
         )
     if layout.x.fortran_order:
-        raise DataError(
-            f"{layout.x.name} in {path} is stored column by column (Fortran order).",
-            f"Save numpy.ascontiguousarray({layout.x.name}), which can be read row by row.",
-        )
-    return NpzSource(**vars(layout), path=path)
+        raise _stored_by_column(f"{layout.x.name} in {file}", layout.x.name)
+    return NpzSource(**vars(layout), file=file)
 
 
-def open_npy(path: str, *, y: str | None = None, weights: str | None = None) -> NpySource:
+def open_npy(file: File, *, y: str | None = None, weights: str | None = None) -> NpySource:
     """Source of the rows of an .npy file.
 
     Parameters
     ----------
-    path : str
-        File with the features.
+    file : File
+        With the features.
     y, weights : str, optional
-        .npy files with the labels and the weights of the rows.
+        .npy files with the labels and the weights of the rows; URLs need the options of `file`.
 
     Raises
     ------
     DataError
         If a shape or type does not fit.
     ParameterError
-        If `weights` is also `path` or `y`.
+        If `weights` is also `file` or `y`.
     DamagedDataError
         If a file is not an .npy file, or is cut short.
     MissingDataError
         If the file `y` or `weights` does not exist.
     """
-    check_weights_apart(weights, path, y)
-    layout = _layout(
-        _file_header(path),
-        None if y is None else _file_header(y, option="y"),
-        None if weights is None else _file_header(weights, option="weights"),
+    check_weights_apart(weights, str(file), y)
+    others = {"y": y, "weights": weights}
+    files = {name: replace(file, path=path) for name, path in others.items() if path is not None}
+    headers = {name: _file_header(other, option=name) for name, other in files.items()}
+    layout = _layout(_file_header(file), headers.get("y"), headers.get("weights"))
+    if layout.x.fortran_order and file.is_remote:
+        raise _stored_by_column(str(file), "X")
+    return NpySource(**vars(layout), files=(file, *files.values()))
+
+
+def _stored_by_column(name: str, array: str) -> DataError:
+    return DataError(
+        f"{name} is stored column by column (Fortran order).",
+        f"Save numpy.ascontiguousarray({array}), which can be read row by row.",
     )
-    return NpySource(**vars(layout))
 
 
 def _layout(x: Header, y: Header | None, weights: Header | None) -> ArrayLayout:
@@ -229,10 +264,15 @@ def _layout(x: Header, y: Header | None, weights: Header | None) -> ArrayLayout:
             f"{x.name} has shape {x.shape}.", "Write one row of features per sample: (n, p)."
         )
     n_rows, n_features = x.shape[0], math.prod(x.shape[1:])
-    check_not_empty(x.name, n_rows=n_rows, n_features=n_features)
+    check_size(x.name, n_rows=n_rows, n_features=n_features)
     y_dtype = None
     if y is not None:
         y_dtype = label_dtype(y.dtype, y.name)
+        if y.dtype.itemsize > MAX_LABEL_BYTES:
+            raise DataError(
+                f"{y.name} has dtype {y.dtype}.",
+                f"Write labels of at most {MAX_LABEL_BYTES // 4} characters.",
+            )
         _check_column(y, x, "label")
     if weights is not None:
         check_weight_dtype(weights.dtype, weights.name)
@@ -273,22 +313,46 @@ def _member(path: str, members: list[str], name: str) -> str:
 
 
 def _member_header(archive: zipfile.ZipFile, name: str) -> Header:
-    with archive.open(f"{name}.npy") as file:
-        return _read_header(file, name)
-
-
-def _file_header(path: str, *, option: str | None = None) -> Header:
-    if option and not Path(path).is_file():
-        raise MissingDataError(
-            f"{path} is not a file.", f"Give `{option}` the path of an .npy file."
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type not in BOUNDED_COMPRESSION:
+        raise DataError(
+            f"{name} is compressed in another way than numpy does.",
+            "Save it again with numpy.savez_compressed, which can be read piece by piece.",
         )
-    with _damage_named(path), open(path, "rb") as file:
-        header = _read_header(file, path)
-        n_bytes = Path(path).stat().st_size - file.tell()
-        # Objects are pickled, of unknown length; _layout refuses them.
-        if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
-            raise EOFError(f"{header.name} ends before its last row")
+    with archive.open(info) as member:
+        header = _read_header(member, name)
+        _check_length(header, info.file_size - member.tell())
     return header
+
+
+@contextmanager
+def _member_opened(file: File, name: str) -> Iterator[IO[bytes]]:
+    # Each member from a stream of its own: they are read in turn, from places far apart.
+    with (
+        file.open(jumps=True) as stream,
+        zipfile.ZipFile(stream) as archive,
+        archive.open(f"{name}.npy") as member,
+    ):
+        yield member
+
+
+def _file_header(file: File, *, option: str | None = None) -> Header:
+    if option and not file.is_remote and not os.path.isfile(file):
+        raise MissingDataError(
+            f"{file} is not a file.", f"Give `{option}` the path of an .npy file."
+        )
+    with _damage_named(file), file.open() as stream:
+        header = _read_header(stream, str(file))
+        n_bytes = file.n_bytes()
+        if n_bytes is not None:
+            _check_length(header, n_bytes - stream.tell())
+    return header
+
+
+def _check_length(header: Header, n_bytes: int) -> None:
+    # Objects are pickled, of unknown length; _layout refuses them.
+    if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
+        raise EOFError(f"{header.name} ends before its last row")
 
 
 def _read_header(file: IO[bytes], name: str) -> Header:
@@ -299,13 +363,23 @@ def _read_header(file: IO[bytes], name: str) -> Header:
     }
     if version not in readers:
         raise ValueError(f"{name} is of .npy version {version}, not (1, 0) or (2, 0)")
-    shape, fortran_order, dtype = readers[version](file)
-    return Header(name, shape, dtype, fortran_order)
+    try:
+        shape, fortran_order, dtype = readers[version](file)
+    except (NRBFNError, OSError, zipfile.BadZipFile, zlib.error):
+        raise
+    except Exception as error:
+        # The header is an expression; what is wrong with one may be anything.
+        raise ValueError(f"the header of {name} cannot be read ({error})") from error
+    if any(size < 0 for size in shape):
+        raise ValueError(f"{name} has the shape {shape}")
+    if dtype.kind == "T":
+        raise ValueError(f"{name} has dtype {dtype}, which .npy cannot hold")
+    return Header(name, tuple(map(int, shape)), dtype, fortran_order)
 
 
-def _read_rows(files: Mapping[str, IO[bytes]], n_rows: int, header: Header) -> np.ndarray:
+def _read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
     file = files[header.name]
-    rows = np.empty((n_rows, *header.shape[1:]), dtype=header.dtype)
+    rows = np.empty((stop - start, *header.shape[1:]), dtype=header.dtype)
     unread = rows.reshape(-1).view(np.uint8).data
     while unread:
         n_bytes = file.readinto(unread[:READ_BYTES])  # type: ignore[attr-defined]
@@ -315,9 +389,11 @@ def _read_rows(files: Mapping[str, IO[bytes]], n_rows: int, header: Header) -> n
     return rows
 
 
-def _mapped_rows(start: int, stop: int, header: Header) -> np.ndarray:
-    # Mapped anew for each block: pages of a mapping that stays open count as this process's memory.
+def _npy_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
     with _damage_named(header.name):
+        if not header.fortran_order:
+            return _read_rows(files, header, start, stop)
+        # Mapped anew each time: pages of a mapping that stays open count as this process's memory.
         return np.array(np.lib.format.open_memmap(header.name, mode="r")[start:stop])
 
 
@@ -331,7 +407,7 @@ def _spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _damage_named(path: str) -> Iterator[None]:
+def _damage_named(path: File | str) -> Iterator[None]:
     # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
     try:
         yield

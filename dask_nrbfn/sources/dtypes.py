@@ -1,4 +1,11 @@
-"""Which numpy types features, labels and weights may have, and what they become."""
+"""Which types features, labels and weights may have, and what they become, from every source.
+
+Features are numbers, and true and false are 1 and 0. Labels are whole numbers, as which true and
+false count too, or text; other numbers are no labels. A CSV file has no types of its own: a label
+column is text there unless all of it reads as numbers.
+"""
+
+import re
 
 import numpy as np
 
@@ -7,6 +14,32 @@ from dask_nrbfn.errors import DataError
 INT64 = np.dtype(np.int64)
 FLOAT64 = np.dtype(np.float64)
 STRING = np.dtypes.StringDType()
+LABEL_RULE = (
+    "Write labels as whole numbers within int64, true and false, or text; round numbers that stand "
+    "for classes, or give the classes names."
+)
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_NUMBER = re.compile(
+    r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan", re.IGNORECASE
+)
+_TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
+
+
+def label_of_text(text: str) -> int | float | str:
+    """Label that a cell without a type stands for; a float is a number that is no label.
+
+    >>> [label_of_text(text) for text in ("3", "-1.0", "true", "0.5", "03", "setosa")]
+    [3, -1, 1, 0.5, '03', 'setosa']
+    """
+    if text in _TRUTH:
+        return _TRUTH[text]
+    if text == "-0" or not _NUMBER.fullmatch(text):
+        return text
+    value = float(text)
+    # Through float64, long integers would lose their last digits.
+    if _INTEGER.fullmatch(text) and abs(value) <= 2.0**63 and -(2**63) <= int(text) < 2**63:
+        return int(text)
+    return int(value) if _whole(np.array([value]))[0] else value
 
 
 def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
@@ -60,7 +93,7 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
         return INT64
     if dtype.kind in "US" or (dtype.kind == "T" and not hasattr(dtype, "na_object")):
         return STRING
-    raise DataError(f"{name} has dtype {dtype}.", "Write labels as integers or strings.")
+    raise DataError(f"{name} has dtype {dtype}.", LABEL_RULE)
 
 
 def check_weight_dtype(dtype: np.dtype, name: str) -> None:
@@ -106,7 +139,7 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
             row = int(wrong.argmax())
             raise DataError(
                 f"{name} has the label {values[row]} in row {first_row + row} (the first is 0).",
-                "Write labels as classes: whole numbers within int64, or strings.",
+                LABEL_RULE,
             )
         return values.astype(INT64)
     if values.dtype.kind == "S":

@@ -6,6 +6,10 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 
+# A block has at least one row: 128 MiB of float64. The largest known tables of numbers have a
+# tenth of these columns; more are a damaged header, or a number that stands for an index.
+MAX_FEATURES = 2**24
+
 
 @dataclass(kw_only=True)
 class Layout:
@@ -34,13 +38,13 @@ def check_weights_apart(weights: str | None, *others: str | None) -> None:
         )
 
 
-def check_not_empty(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Refuse a table without rows or without features.
+def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
+    """Refuse a table without rows, without features or with more than a row can have.
 
     Raises
     ------
     DataError
-        If either number is 0.
+        If either number is 0, or `n_features` above `MAX_FEATURES`.
     """
     if n_features == 0:
         raise DataError(
@@ -48,3 +52,8 @@ def check_not_empty(origin: str, *, n_rows: int, n_features: int) -> None:
         )
     if n_rows == 0:
         raise DataError(f"{origin} is empty: it has no rows.", "Give at least one row.")
+    if n_features > MAX_FEATURES:
+        raise DataError(
+            f"{origin} has {n_features} feature columns.",
+            f"Check what says so; at most {MAX_FEATURES} fit a row, so hash or project them first.",
+        )

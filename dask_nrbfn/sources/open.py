@@ -1,10 +1,13 @@
 """Which format a path is of, and which options go with it."""
 
 import os
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
 
-from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources.arrays import open_npy, open_npz
+from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Source
 
 SUFFIXES = {
@@ -12,6 +15,8 @@ SUFFIXES = {
     ".npy": "npy",
     ".csv": "csv",
     ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
     ".parquet": "parquet",
     ".svm": "svmlight",
     ".svmlight": "svmlight",
@@ -37,14 +42,15 @@ def open_source(
     y: str | None = None,
     label: str | None = None,
     weights: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Source:
     r"""Source of the rows of a file, or of a directory of CSV, Parquet or svmlight files.
 
     Parameters
     ----------
-    source : path
-        File ending in .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm, or a
-        directory of such files of one suffix, read in the order of their names.
+    source : path or URL
+        File ending in .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or
+        .libsvm, or a directory of such files of one suffix, read in the order of their names.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
         .npy file, `y` is the path of another one that holds the labels.
@@ -53,6 +59,8 @@ def open_source(
     weights : str, optional
         Name of the array in an .npz file, of the column in a CSV or Parquet table, or path of the
         .npy file with one weight per row; by default there are none.
+    storage_options : mapping, optional
+        Arguments of the fsspec file system that opens a URL.
 
     Returns
     -------
@@ -68,6 +76,8 @@ def open_source(
         If the format is unknown, or the table is empty or has types that cannot be used.
     DamagedDataError
         If a file is cut short or not of the format that its name says.
+    StorageError
+        If a URL cannot be read.
 
     Examples
     --------
@@ -82,67 +92,66 @@ def open_source(
         raise ParameterError(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
-    origin = os.fspath(source)
-    paths = _files(origin)
-    kind = _kind(paths[0])
-    if os.path.isdir(origin) and kind in ("npz", "npy"):
+    origin = os.fspath(source).removeprefix("file://")
+    place = File(origin, storage_options or {})
+    is_directory = place.is_directory()
+    files = _data_files(place) if is_directory else (place,)
+    kind = _kind(files[0])
+    if is_directory and kind in ("npz", "npy"):
         raise DataError(
             f"{origin} is a directory of .{kind} files.", f"Give one .{kind} file instead."
         )
     _check_options(origin, kind, {"x": x, "y": y, "label": label, "weights": weights})
-    for path in paths:
-        if os.path.getsize(path) == 0:
-            raise DataError(f"{path} is empty: it has no bytes.", "Write the file again.")
+    for file in files:
+        if file.n_bytes() == 0:
+            raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     if kind == "npz":
-        return open_npz(origin, x=x, y=y, weights=weights)
+        return open_npz(place, x=x, y=y, weights=weights)
     if kind == "npy":
-        return open_npy(origin, y=y, weights=weights)
+        return open_npy(place, y=y, weights=weights)
     # Each format's own library is loaded where a file of it is read.
     if kind == "svmlight":
         from dask_nrbfn.sources.svmlight import open_svmlight
 
-        return open_svmlight(paths, origin=origin)
+        return open_svmlight(files, origin=origin)
     from dask_nrbfn.sources.tabular import open_csv, open_parquet
 
     if kind == "csv":
-        return open_csv(paths, origin=origin, label=label, weights=weights)
-    return open_parquet(paths, origin=origin, label=label, weights=weights)
+        return open_csv(files, origin=origin, label=label, weights=weights)
+    return open_parquet(files, origin=origin, label=label, weights=weights)
 
 
-def _files(origin: str) -> tuple[str, ...]:
-    path = Path(origin)
-    if path.is_file():
-        return (origin,)
-    if not path.is_dir():
-        raise MissingDataError(f"{origin} does not exist.", "Check the path.")
+def _data_files(directory: File) -> tuple[File, ...]:
     # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
-    entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith((".", "_")))
+    entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
     if not entries:
-        raise DataError(f"{origin} is empty: it has no files.", "Give a directory with data files.")
+        raise DataError(
+            f"{directory} is empty: it has no files.", "Give a directory with data files."
+        )
     for entry in entries:
-        if entry.is_dir():
+        if entry.is_directory():
             raise DataError(
-                f"{origin} has a subdirectory, {entry.name}.", "Put all data files side by side."
+                f"{directory} has a subdirectory, {entry.name}.", "Put all data files side by side."
             )
-    suffixes = sorted({_suffix(entry.name) for entry in entries})
+    suffixes = sorted({_suffix(entry) for entry in entries})
     if len(suffixes) > 1:
         raise DataError(
-            f"{origin} has files of several suffixes: {', '.join(suffixes)}.",
+            f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
             "Keep files of one suffix in a directory.",
         )
-    return tuple(str(entry) for entry in entries)
+    return tuple(entries)
 
 
-def _suffix(path: str) -> str:
-    matches = [suffix for suffix in SUFFIXES if path.lower().endswith(suffix)]
-    return max(matches, key=len) if matches else Path(path).suffix or "(none)"
+def _suffix(file: File) -> str:
+    matches = [suffix for suffix in SUFFIXES if file.name.lower().endswith(suffix)]
+    return max(matches, key=len) if matches else PurePath(file.name).suffix or "(none)"
 
 
-def _kind(path: str) -> str:
-    suffix = _suffix(path)
+def _kind(file: File) -> str:
+    suffix = _suffix(file)
     if suffix not in SUFFIXES:
         raise DataError(
-            f"{path} has the suffix {suffix}, which is not a known format.",
+            f"{file} has the suffix {suffix}, which is not a known format.",
             f"Supported are {', '.join(SUFFIXES)}.",
         )
     return SUFFIXES[suffix]

@@ -8,9 +8,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources.dtypes import INT64, to_labels
-from dask_nrbfn.sources.layout import Layout, check_not_empty
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.layout import MAX_FEATURES, Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
@@ -21,9 +22,9 @@ BATCH_BYTES = 2 << 20
 
 @dataclass(kw_only=True)
 class SvmlightSource(Layout):
-    """Rows of svmlight files, in the order of `paths`."""
+    """Rows of svmlight files, in the order of `files`."""
 
-    paths: tuple[str, ...]
+    files: tuple[File, ...]
     first_index: int
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
@@ -38,20 +39,20 @@ class SvmlightSource(Layout):
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
         first, stop = self.first_index, self.first_index + self.n_features
-        for path in self.paths:
-            for X, y in _parsed(path, n_columns=stop):
-                labels = to_labels(y, path)
+        for file in self.files:
+            for X, y in _parsed(file, n_columns=stop):
+                labels = to_labels(y, str(file))
                 for row in range(0, len(y), block_rows):
                     rows = slice(row, row + block_rows)
                     yield Block(X[rows, first:].toarray(), labels[rows])
 
 
-def open_svmlight(paths: tuple[str, ...], *, origin: str) -> SvmlightSource:
+def open_svmlight(files: tuple[File, ...], *, origin: str) -> SvmlightSource:
     """Source of the rows of svmlight files; reads them once to learn their size.
 
     Parameters
     ----------
-    paths : tuple of str
+    files : tuple of File
     origin : str
         What the user named: the only path, or the directory.
 
@@ -63,51 +64,63 @@ def open_svmlight(paths: tuple[str, ...], *, origin: str) -> SvmlightSource:
     Raises
     ------
     DataError
-        If there are no rows or no features, or a label is not a whole number.
+        If there are no rows or no features, a label is not a whole number, or an index is too
+        large for a dense row.
     DamagedDataError
         If a line is not svmlight text.
     """
     n_rows, lowest, highest = 0, np.iinfo(np.int64).max, -1
-    for path in paths:
-        path_rows = 0
-        for X, y in _parsed(path):
-            to_labels(y, path, first_row=path_rows)
-            path_rows += len(y)
+    for file in files:
+        file_rows = 0
+        for X, y in _parsed(file):
+            to_labels(y, str(file), first_row=file_rows)
+            file_rows += len(y)
             if X.indices.size:
                 lowest = min(lowest, int(X.indices.min()))
                 highest = max(highest, int(X.indices.max()))
-        n_rows += path_rows
+        n_rows += file_rows
     first_index = 0 if lowest == 0 else 1
     n_features = highest + 1 - first_index if highest >= 0 else 0
     if n_rows:
-        check_not_empty(origin, n_rows=n_rows, n_features=n_features)
+        check_size(origin, n_rows=n_rows, n_features=n_features)
     else:
-        check_not_empty(origin, n_rows=0, n_features=1)
+        check_size(origin, n_rows=0, n_features=1)
     return SvmlightSource(
         n_rows=n_rows,
         n_features=n_features,
         x_dtype=np.dtype(np.float64),
         y_dtype=INT64,
-        paths=paths,
+        files=files,
         first_index=first_index,
     )
 
 
 def _parsed(
-    path: str, *, n_columns: int | None = None
+    file: File, *, n_columns: int | None = None
 ) -> Iterator[tuple[sparse.csr_matrix, np.ndarray]]:
     line = 0
-    with open(path, "rb") as file:
-        while lines := file.readlines(BATCH_BYTES):
+    with file.open() as stream:
+        while lines := stream.readlines(BATCH_BYTES):
             try:
-                yield _parse(lines, n_columns)
+                X, y = _parse(lines, n_columns)
             except (ValueError, OverflowError) as error:
                 bad = next(i for i, text in enumerate(lines) if not _parses(text))
                 raise DamagedDataError(
-                    f"{path} is not svmlight text in line {line + bad + 1}: {error}.",
+                    f"{file} is not svmlight text in line {line + bad + 1}: {error}.",
                     "Write each line as: label index:value index:value.",
                 ) from error
+            if X.shape[1] > MAX_FEATURES + 1:
+                bad = next(i for i, text in enumerate(lines) if _width(text) == X.shape[1])
+                raise DataError(
+                    f"{file} has the index {X.shape[1] - 1} in line {line + bad + 1}.",
+                    f"Number the features from 1; rows are made dense, of at most {MAX_FEATURES}.",
+                )
+            yield X, y
             line += len(lines)
+
+
+def _width(line: bytes) -> int:
+    return int(_parse([line])[0].shape[1])
 
 
 def _parse(

@@ -9,9 +9,10 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import IO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,24 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, STRING, check_weight_dtype, to_labels
-from dask_nrbfn.sources.layout import Layout, check_not_empty, check_weights_apart
+from dask_nrbfn.sources.dtypes import (
+    FLOAT64,
+    INT64,
+    LABEL_RULE,
+    STRING,
+    check_weight_dtype,
+    label_of_text,
+    to_labels,
+)
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.layout import Layout, check_size, check_weights_apart
+from dask_nrbfn.sources.quotes import (
+    QuoteScan,
+    ScannedFile,
+    line_of_byte,
+    line_of_row,
+    open_quote,
+)
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
@@ -37,66 +54,105 @@ LONGEST_LINE_BYTES = 64 << 20
 COLUMN_BYTES = 64 << 10
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 BAD_CELL = re.compile(
-    r"CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'$", re.DOTALL
+    r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
+    re.DOTALL,
 )
+BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
+# What pyarrow says when a cell goes on over more than two batches, or a header to the end.
+LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
 NAMES_SHOWN = 10
 
 
 @dataclass(kw_only=True)
 class CsvSource(Layout):
-    """Rows of CSV files, in the order of `paths`, with float64 features."""
+    """Rows of CSV files, in the order of `files`, with float64 features.
 
-    paths: tuple[str, ...]
+    Attributes
+    ----------
+    booleans : mapping
+        The columns of each file that say true and false.
+    label_is_plain : bool
+        Whether every label is written as Python writes an integer, or is text.
+    """
+
+    files: tuple[File, ...]
     label: str | None
     weights: str | None
+    booleans: Mapping[File, frozenset[str]] = field(default_factory=dict)
+    label_is_plain: bool = True
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; an empty feature or weight is NaN.
+        """Yield all rows in order, `block_rows` at a time; an empty weight is NaN.
 
         Raises
         ------
         DataError
-            If a feature or weight is not a number.
+            If a feature or weight is not a number, or a feature not finite.
         DamagedDataError
             If a file cannot be read as CSV.
         """
         return recut(self._batches(), block_rows)
 
     def _batches(self) -> Iterator[Block]:
-        types = dict.fromkeys(self.feature_names or (), pa.float64())
+        for file in self.files:
+            row = 0
+            for batch in _csv_batches(file, self._types(file)):
+                yield self._block(batch, file, row)
+                row += batch.num_rows
+
+    def _types(self, file: File) -> dict[str, pa.DataType]:
+        booleans = self.booleans[file]
+        types = {
+            name: pa.bool_() if name in booleans else pa.float64()
+            for name in self.feature_names or ()
+        }
         if self.label is not None:
-            types[self.label] = pa.int64() if self.y_dtype == INT64 else pa.string()
+            as_integers = self.y_dtype == INT64 and self.label_is_plain
+            types[self.label] = pa.int64() if as_integers else pa.string()
         if self.weights is not None:
             types[self.weights] = pa.float64()
-        for path in self.paths:
-            for batch in _csv_batches(path, types):
-                X = np.empty((batch.num_rows, self.n_features))
-                # In the order of `types`; finding each by its name takes quadratic time.
-                columns = batch.columns
-                for j in range(self.n_features):
-                    X[:, j] = columns[j].to_numpy(zero_copy_only=False)
-                yield Block(
-                    X,
-                    None if self.label is None else _label_values(columns[self.n_features]),
-                    None if self.weights is None else columns[-1].to_numpy(zero_copy_only=False),
-                )
+        return types
+
+    def _block(self, batch: pa.RecordBatch, file: File, first_row: int) -> Block:
+        X = np.empty((batch.num_rows, self.n_features))
+        # In the order of the types asked for; finding each by its name takes quadratic time.
+        columns = batch.columns
+        for j in range(self.n_features):
+            X[:, j] = _floats(columns[j])
+        wrong = _not_finite(X)
+        if wrong is not None:
+            row, j = wrong
+            line = _line_of_row(file, first_row + row)
+            raise _not_finite_error(batch, row, j, f"{file}", f"line {line}")
+        return Block(
+            X,
+            None if self.label is None else self._labels(columns[self.n_features]),
+            None if self.weights is None else columns[-1].to_numpy(zero_copy_only=False),
+        )
+
+    def _labels(self, column: pa.Array) -> np.ndarray:
+        if self.y_dtype != INT64 or self.label_is_plain:
+            return _label_values(column)
+        encoded = column.dictionary_encode()
+        values = [label_of_text(text) for text in encoded.dictionary.to_pylist()]
+        return np.array(values, dtype=INT64)[encoded.indices.to_numpy()]
 
 
 @dataclass(kw_only=True)
 class ParquetSource(Layout):
-    """Rows of Parquet files, in the order of `paths`."""
+    """Rows of Parquet files, in the order of `files`."""
 
-    paths: tuple[str, ...]
+    files: tuple[File, ...]
     label: str | None
     weights: str | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; a null in a float column is NaN.
+        """Yield all rows in order, `block_rows` at a time; a null weight is NaN.
 
         Raises
         ------
         DataError
-            If an integer or label is null, or a label is not a whole number.
+            If a feature or label is null, a feature not finite, or a label not a whole number.
         DamagedDataError
             If a file is cut short.
         """
@@ -107,92 +163,159 @@ class ParquetSource(Layout):
         batch_rows = max(1, min(block_rows, BATCH_BYTES // row_bytes))
         named = [name for name in (self.label, self.weights) if name is not None]
         columns = [*(self.feature_names or ()), *named]
-        for path in self.paths:
+        for file in self.files:
             row = 0
-            with _open_parquet(path) as file:
-                for batch in file.iter_batches(batch_rows, columns=columns):
-                    yield self._block(batch, path, row)
-                    row += batch.num_rows
+            with _open_parquet(file) as opened:
+                # All row groups at once would be fetched at once from a URL.
+                for group in range(opened.num_row_groups):
+                    for batch in opened.iter_batches(
+                        batch_rows, row_groups=[group], columns=columns
+                    ):
+                        yield self._block(batch, file, row)
+                        row += batch.num_rows
 
-    def _block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
+    def _block(self, batch: pa.RecordBatch, file: File, first_row: int) -> Block:
         X = np.empty((batch.num_rows, self.n_features), dtype=self.x_dtype)
         # In the order of the file, not of the names asked for.
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         for j, name in enumerate(self.feature_names or ()):
-            where = f"Column {name!r} of {path}"
+            where = f"Column {name!r} of {file}"
             X[:, j] = _feature_values(columns[name], where, first_row, self.x_dtype)
+        wrong = _not_finite(X)
+        if wrong is not None:
+            row, j = wrong
+            named = batch.select(list(self.feature_names or ()))
+            place = f"row {first_row + row} (the first is 0)"
+            raise _not_finite_error(named, row, j, f"{file}", place)
         y = weights = None
         if self.label is not None:
-            where = f"Column {self.label!r} of {path}"
+            where = f"Column {self.label!r} of {file}"
             column = columns[self.label]
             _refuse_nulls(column, where, first_row)
             y = to_labels(_label_values(column), where, first_row=first_row)
         if self.weights is not None:
-            where = f"Column {self.weights!r} of {path}"
+            where = f"Column {self.weights!r} of {file}"
             weights = _feature_values(columns[self.weights], where, first_row, FLOAT64)
         return Block(X, y, None if weights is None else weights.astype(FLOAT64, copy=False))
 
 
 def open_csv(
-    paths: tuple[str, ...], *, origin: str, label: str | None = None, weights: str | None = None
+    files: tuple[File, ...], *, origin: str, label: str | None = None, weights: str | None = None
 ) -> CsvSource:
     """Source of the rows of CSV files; reads the label column once, for its type and length.
 
     Parameters
     ----------
-    paths : tuple of str
-        Files with the same columns, each with a header line; gzip where the name ends in .gz.
+    files : tuple of File
+        With the same columns, each with a header line; gzip where the name ends in .gz, tabs
+        between cells where it has .tsv. Feature columns are numbers, or true and false.
     origin : str
         What the user named: the only path, or the directory.
     label : str, optional
-        Label column. Its type is int64 if every label is an integer as Python would write it
-        ("3", "-1"; not "03" or "3.0"), otherwise string.
+        Label column. Its type is int64 if every label is a whole number ("3", "-1", "2.0"; not
+        "03"), true or false, otherwise string.
     weights : str, optional
         Column with the weights of the rows.
 
     Raises
     ------
     DataError
-        If columns do not fit, there are no rows or no features, or a label is empty.
+        If columns do not fit, there are no rows or no features, a label is empty, all labels are
+        numbers but not all are whole, or a quote is left open.
     ParameterError
         If `weights` is also `label`.
     DamagedDataError
         If a file cannot be read as CSV.
     """
-    columns = _common_columns({path: _csv_columns(path) for path in paths})
+    schemas = {file: _csv_schema(file) for file in files}
+    columns = _common_columns({file: tuple(schema.names) for file, schema in schemas.items()})
     features = _features(columns, label, weights, origin)
-    n_rows, integers = 0, True
-    for path in paths:
-        first_row = n_rows
-        for batch in _csv_batches(path, {label or columns[0]: pa.string()}):
+    n_rows, kind = 0, _LabelKind()
+    for file in files:
+        file_rows = 0
+        for batch in _csv_batches(file, {label or columns[0]: pa.string()}, scanned=True):
             if label is not None:
-                labels = batch.column(label)
-                _refuse_empty_labels(labels, f"Column {label!r} of {path}", n_rows - first_row)
-                integers = integers and _are_integers(labels)
-            n_rows += batch.num_rows
-    check_not_empty(origin, n_rows=n_rows, n_features=len(features))
+                kind.see(batch.column(label), label, file, file_rows)
+            file_rows += batch.num_rows
+        n_rows += file_rows
+    check_size(origin, n_rows=n_rows, n_features=len(features))
+    y_dtype = None if label is None else kind.dtype()
+    booleans = {
+        file: frozenset(c.name for c in schema if pa.types.is_boolean(c.type))
+        for file, schema in schemas.items()
+    }
     return CsvSource(
         n_rows=n_rows,
         n_features=len(features),
         x_dtype=FLOAT64,
-        y_dtype=None if label is None else INT64 if integers else STRING,
+        y_dtype=y_dtype,
         has_weights=weights is not None,
         feature_names=features,
-        paths=paths,
+        files=files,
         label=label,
         weights=weights,
+        booleans=booleans,
+        label_is_plain=kind.plain,
     )
 
 
+class _LabelKind:
+    """What the cells of a label column have been so far: whole numbers, or text.
+
+    Attributes
+    ----------
+    plain : bool
+        Whether all are written as Python writes integers.
+    """
+
+    def __init__(self) -> None:
+        self.plain = True
+        self._text = False
+        self._refused: DataError | None = None
+
+    def see(self, labels: pa.Array, name: str, file: File, first_row: int) -> None:
+        """Take the labels of a file from `first_row` on, none of which may be empty."""
+        empty = pc.index(labels, "").as_py()
+        if empty >= 0:
+            raise DataError(
+                f"Column {name!r} of {file} has no value in line "
+                f"{_line_of_row(file, first_row + empty)}.",
+                "Fill the cell or leave the row out.",
+            )
+        if self._text or (self.plain and _are_integers(labels)):
+            return
+        self.plain = False
+        values = {text: label_of_text(text) for text in pc.unique(labels).to_pylist()}
+        if any(isinstance(value, str) for value in values.values()):
+            self._text = True
+        elif self._refused is None:
+            wrong = [text for text, value in values.items() if isinstance(value, float)]
+            if wrong:
+                row = first_row + pc.index(labels, wrong[0]).as_py()
+                self._refused = DataError(
+                    f"Column {name!r} of {file} has the label {wrong[0]} in line "
+                    f"{_line_of_row(file, row)}.",
+                    LABEL_RULE,
+                )
+
+    def dtype(self) -> np.dtype:
+        """Return what all labels are stored as; raises DataError if some are not whole numbers."""
+        if self._text:
+            return STRING
+        if self._refused is not None:
+            raise self._refused
+        return INT64
+
+
 def open_parquet(
-    paths: tuple[str, ...], *, origin: str, label: str | None = None, weights: str | None = None
+    files: tuple[File, ...], *, origin: str, label: str | None = None, weights: str | None = None
 ) -> ParquetSource:
     """Source of the rows of Parquet files, whose footers give size and types.
 
     Parameters
     ----------
-    paths : tuple of str
-        Files with the same columns. Index columns written by pandas are not features.
+    files : tuple of File
+        With the same columns. Index columns written by pandas are not features.
     origin : str
         What the user named: the only path, or the directory.
     label : str, optional
@@ -216,23 +339,23 @@ def open_parquet(
         If a file is not a Parquet file.
     """
     n_rows, schemas = 0, {}
-    for path in paths:
-        with _open_parquet(path) as file:
-            schemas[path] = file.schema_arrow
-            n_rows += file.metadata.num_rows
-    names = {path: _parquet_columns(schema, (label, weights)) for path, schema in schemas.items()}
+    for file in files:
+        with _open_parquet(file) as opened:
+            schemas[file] = opened.schema_arrow
+            n_rows += opened.metadata.num_rows
+    names = {file: _parquet_columns(schema, (label, weights)) for file, schema in schemas.items()}
     features = _features(_common_columns(names), label, weights, origin)
-    check_not_empty(origin, n_rows=n_rows, n_features=len(features))
+    check_size(origin, n_rows=n_rows, n_features=len(features))
     feature_types, label_types = set(), set()
-    for path, schema in schemas.items():
+    for file, schema in schemas.items():
         types = dict(zip(schema.names, schema.types, strict=True))
         for name in features:
-            feature_types.add(_feature_type(types[name], name, path))
+            feature_types.add(_feature_type(types[name], name, file))
         if label is not None:
-            label_types.add(_label_type(types[label], label, path))
+            label_types.add(_label_type(types[label], label, file))
         if weights is not None:
-            where = f"Column {weights!r} of {path}"
-            check_weight_dtype(_feature_type(types[weights], weights, path), where)
+            where = f"Column {weights!r} of {file}"
+            check_weight_dtype(_feature_type(types[weights], weights, file), where)
     if len(label_types) > 1:
         raise DataError(
             f"Column {label!r} is numbers in some files of {origin} and strings in others.",
@@ -245,13 +368,13 @@ def open_parquet(
         y_dtype=label_types.pop() if label_types else None,
         has_weights=weights is not None,
         feature_names=features,
-        paths=paths,
+        files=files,
         label=label,
         weights=weights,
     )
 
 
-def _common_columns(columns: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _common_columns(columns: Mapping[File, tuple[str, ...]]) -> tuple[str, ...]:
     first, *others = columns
     for path, names in columns.items():
         name, count = Counter(names).most_common(1)[0] if names else ("", 1)
@@ -290,78 +413,163 @@ def _features(
     return tuple(name for name in columns if name not in (label, weights))
 
 
-def _csv_head(path: str) -> list[bytes]:
-    opener = gzip.open if path.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rb") as file:
-            lines = [file.readline(LONGEST_LINE_BYTES) for _ in range(2)]
-        if any(b"\0" in line for line in lines):
-            raise ValueError("it has NUL bytes")
-        lines[0].decode("utf-8")
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise _not_csv(path, error) from error
-    return lines
-
-
-def _csv_reader(path: str, convert: csv.ConvertOptions) -> csv.CSVStreamingReader:
-    head = _csv_head(path)
-    block_bytes = max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
-    return csv.open_csv(
-        path,
-        # pyarrow gives the line of a bad cell only when it reads with one thread.
-        read_options=csv.ReadOptions(use_threads=False, block_size=block_bytes),
-        # In a table of one column, an empty line is an empty cell.
-        parse_options=csv.ParseOptions(ignore_empty_lines=b"," in head[0]),
-        convert_options=convert,
-    )
-
-
-def _csv_columns(path: str) -> tuple[str, ...]:
-    with _csv_errors(path), _csv_reader(path, csv.ConvertOptions()) as reader:
-        return tuple(reader.schema.names)
-
-
-def _csv_batches(path: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    convert = csv.ConvertOptions(column_types=types, include_columns=list(types))
-    with _csv_errors(path), _csv_reader(path, convert) as reader:
-        yield from reader
+def _delimiter(file: File) -> str:
+    return "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
 
 
 @contextmanager
-def _csv_errors(path: str) -> Iterator[None]:
+def _text(file: File) -> Iterator[IO[bytes]]:
+    with file.open() as stream:
+        packed = file.name.lower().endswith(".gz")
+        with gzip.GzipFile(fileobj=stream) if packed else nullcontext(stream) as text:
+            yield cast(IO[bytes], text)
+
+
+def _csv_head(file: File) -> list[bytes]:
+    try:
+        with _text(file) as text:
+            lines = [text.readline(LONGEST_LINE_BYTES) for _ in range(2)]
+        if any(b"\0" in line for line in lines):
+            raise ValueError("it has NUL bytes")
+        lines[0].decode("utf-8")
+    except (NRBFNError, PermissionError):
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise _not_csv(file, error) from error
+    return lines
+
+
+@contextmanager
+def _csv_reader(
+    file: File, convert: csv.ConvertOptions, scan: QuoteScan | None = None
+) -> Iterator[csv.CSVStreamingReader]:
+    head, delimiter = _csv_head(file), _delimiter(file)
+    block_bytes = max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
+    with _text(file) as text:
+        stream = text if scan is None else ScannedFile(text, scan)
+        with csv.open_csv(
+            pa.PythonFile(stream, mode="r"),
+            # pyarrow gives the row of a bad cell only when it reads with one thread.
+            read_options=csv.ReadOptions(use_threads=False, block_size=block_bytes),
+            parse_options=csv.ParseOptions(
+                delimiter=delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=_skips_empty_lines(head[0], delimiter),
+            ),
+            convert_options=convert,
+        ) as reader:
+            yield reader
+
+
+def _skips_empty_lines(header: bytes, delimiter: str) -> bool:
+    # In a table of one column, an empty line is an empty cell.
+    return delimiter.encode() in header
+
+
+def _csv_schema(file: File) -> pa.Schema:
+    """Names of the columns, and types that their first rows suggest."""
+    with _csv_errors(file), _csv_reader(file, csv.ConvertOptions()) as reader:
+        return reader.schema
+
+
+def _csv_batches(
+    file: File, types: dict[str, pa.DataType], *, scanned: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of the columns asked for; once `scanned`, no quote is left open."""
+    convert = csv.ConvertOptions(column_types=types, include_columns=list(types))
+    scan = QuoteScan(_delimiter(file).encode()) if scanned else None
+    with _csv_errors(file):
+        with _csv_reader(file, convert, scan) as reader:
+            yield from reader
+        if scan is not None and scan.inside:
+            raise _open_quote_error(file, scan.opened)
+
+
+@contextmanager
+def _csv_errors(file: File) -> Iterator[None]:
     try:
         yield
     except (NRBFNError, PermissionError):
         raise
-    except (ValueError, OSError) as error:
-        message = str(error)
-        if cell := BAD_CELL.search(message):
-            column, line, text = cell.groups()
-            name = _csv_columns(path)[int(column)]
-            raise DataError(
-                f"Column {name!r} of {path} has {text!r} in line {line}, which is not a number.",
-                "Write numbers in all columns but the one named with `label`.",
-            ) from error
-        if "Empty CSV file" in message:
-            raise DataError(
-                f"{path} is empty: it has no rows.", "Give at least one row."
-            ) from error
-        if message.startswith("CSV parse error"):
-            raise DataError(
-                f"{path} has a line of another length than its header: {message}.",
-                "Write as many cells in every line, with quotes around a comma.",
-            ) from error
-        raise _not_csv(path, error) from error
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise _explained(file, error) from error
 
 
-def _not_csv(path: str, error: Exception) -> DamagedDataError:
-    return DamagedDataError(
-        f"{path} cannot be read as CSV: {error}.", "Write it as comma-separated UTF-8 text."
+def _explained(file: File, error: Exception) -> NRBFNError:
+    message = str(error)
+    if LONG_CELL.search(message):
+        with _text(file) as text:
+            opened = open_quote(text, _delimiter(file).encode())
+        if opened is not None:
+            return _open_quote_error(file, opened)
+    if cell := BAD_CELL.search(message):
+        column, row, kind, value = cell.groups()
+        name = _csv_schema(file).names[int(column)]
+        expected = "neither true nor false" if kind == "bool" else "not a number"
+        return DataError(
+            f"Column {name!r} of {file} has {value!r} in line {_line_of_row(file, int(row) - 2)}, "
+            f"which is {expected}.",
+            "Write numbers, or true and false, in all columns but that of `label`.",
+        )
+    if "Empty CSV file" in message:
+        return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
+    if length := BAD_LENGTH.search(message):
+        row, n_expected, n_found = map(int, length.groups())
+        return DataError(
+            f"{file} has a line of another length than its header: line "
+            f"{_line_of_row(file, row - 2)} has {n_found} cells, not {n_expected}.",
+            "Write as many cells in every line, with quotes around text that holds the delimiter.",
+        )
+    return _not_csv(file, error)
+
+
+def _open_quote_error(file: File, opened: int) -> DataError:
+    with _text(file) as text:
+        line = line_of_byte(text, opened)
+    return DataError(
+        f"{file} ends inside a quote that opens in line {line}.",
+        'Close it at the end of its cell, or write "" for a quote that belongs to the text.',
     )
 
 
-def _refuse_empty_labels(labels: pa.Array, where: str, first_row: int) -> None:
-    _refuse_nulls(pc.if_else(pc.equal(labels, ""), None, labels), where, first_row)
+def _line_of_row(file: File, row: int) -> int:
+    """Line, from 1, in which a row begins whose number counts from 0 without the header."""
+    delimiter = _delimiter(file)
+    skip_empty = _skips_empty_lines(_csv_head(file)[0], delimiter)
+    with _text(file) as text:
+        return line_of_row(text, row + 1, delimiter.encode(), skip_empty=skip_empty)
+
+
+def _not_csv(file: File, error: Exception) -> DamagedDataError:
+    return DamagedDataError(
+        f"{file} cannot be read as CSV: {error}.",
+        "Write it as UTF-8 text with commas, or as .tsv with tabs.",
+    )
+
+
+def _not_finite(X: np.ndarray) -> tuple[int, int] | None:
+    """Row and column of the first value that is NaN or infinite."""
+    if X.dtype.kind != "f" or np.isfinite(X).all():
+        return None
+    row, column = np.argwhere(~np.isfinite(X))[0]
+    return int(row), int(column)
+
+
+def _not_finite_error(
+    features: pa.RecordBatch, row: int, column: int, path: str, place: str
+) -> DataError:
+    value = features.column(column)[row].as_py()
+    has = "no value" if value is None else str(value)
+    return DataError(
+        f"Column {features.schema.names[column]!r} of {path} has {has} in {place}.",
+        "Remove the row or fill the value in; every value must be finite.",
+    )
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    if pa.types.is_boolean(column.type):
+        column = pc.cast(pc.cast(column, pa.uint8()), pa.float64())
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _are_integers(labels: pa.Array) -> bool:
@@ -375,16 +583,30 @@ def _are_integers(labels: pa.Array) -> bool:
 
 
 @contextmanager
-def _open_parquet(path: str) -> Iterator[parquet.ParquetFile]:
+def _open_parquet(file: File) -> Iterator[parquet.ParquetFile]:
     try:
-        with parquet.ParquetFile(path, buffer_size=COLUMN_BYTES, pre_buffer=False) as file:
-            yield file
+        with _parquet_file(file) as opened:
+            yield opened
     except (NRBFNError, PermissionError):
         raise
     except (pa.ArrowException, OSError) as error:
         raise DamagedDataError(
-            f"{path} cannot be read as Parquet: {error}.", "Write the file again."
+            f"{file} cannot be read as Parquet: {error}.", "Write the file again."
         ) from error
+
+
+@contextmanager
+def _parquet_file(file: File) -> Iterator[parquet.ParquetFile]:
+    if not file.is_remote:
+        with parquet.ParquetFile(file, buffer_size=COLUMN_BYTES, pre_buffer=False) as opened:
+            yield opened
+        return
+    # One request for what lies side by side in a row group, instead of one for each column.
+    with (
+        file.open(jumps=True, ahead=False) as stream,
+        parquet.ParquetFile(stream, pre_buffer=True) as opened,
+    ):
+        yield opened
 
 
 def _parquet_columns(schema: pa.Schema, asked: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -393,7 +615,9 @@ def _parquet_columns(schema: pa.Schema, asked: tuple[str | None, ...]) -> tuple[
     return tuple(name for name in schema.names if name not in index or name in asked)
 
 
-def _feature_type(arrow: pa.DataType, name: str, path: str) -> np.dtype:
+def _feature_type(arrow: pa.DataType, name: str, file: File) -> np.dtype:
+    if pa.types.is_dictionary(arrow):
+        arrow = arrow.value_type
     if pa.types.is_boolean(arrow):
         return np.dtype(np.bool_)
     if pa.types.is_integer(arrow):
@@ -403,8 +627,8 @@ def _feature_type(arrow: pa.DataType, name: str, path: str) -> np.dtype:
     if pa.types.is_float64(arrow) or pa.types.is_decimal(arrow):
         return FLOAT64
     raise DataError(
-        f"Column {name!r} of {path} has type {arrow}, which is not a number.",
-        "Write numbers in all columns but the one named with `label`.",
+        f"Column {name!r} of {file} has type {arrow}, which is not a number.",
+        "Write numbers, or true and false, in all columns but that of `label`.",
     )
 
 
@@ -416,19 +640,19 @@ def _common_type(types: set[np.dtype]) -> np.dtype:
     return np.dtype(np.float32) if types == {np.dtype(np.float32)} else FLOAT64
 
 
-def _label_type(arrow: pa.DataType, name: str, path: str) -> np.dtype:
+def _label_type(arrow: pa.DataType, name: str, file: File) -> np.dtype:
     if pa.types.is_dictionary(arrow):
         arrow = arrow.value_type
     if pa.types.is_integer(arrow) or pa.types.is_boolean(arrow) or pa.types.is_floating(arrow):
         return INT64
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow):
         return STRING
-    raise DataError(
-        f"Label column {name!r} of {path} has type {arrow}.", "Write labels as integers or strings."
-    )
+    raise DataError(f"Label column {name!r} of {file} has type {arrow}.", LABEL_RULE)
 
 
 def _feature_values(column: pa.Array, where: str, first_row: int, dtype: np.dtype) -> np.ndarray:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     if pa.types.is_decimal(column.type):
         column = pc.cast(column, pa.float64())
     if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):

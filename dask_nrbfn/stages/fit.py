@@ -399,11 +399,7 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
         raise DataError(
             f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
         )
-    if n_classes < 2:
-        raise DataError(
-            f"y has 1 class only: {dataset.classes.tolist()[0]!r}.",
-            "Give rows of at least two classes.",
-        )
+    check_classes(dataset.classes)
     if params.basis == "sknn" and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
@@ -416,6 +412,14 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
             f"Give at least one basis row per class and at most all rows: {n_classes} to {n_rows}.",
+        )
+
+
+def check_classes(classes: NDArray[Any]) -> None:
+    """Raise DataError unless there are at least two classes."""
+    if len(classes) < 2:
+        raise DataError(
+            f"y has 1 class only: {classes.tolist()[0]!r}.", "Give rows of at least two classes."
         )
 
 

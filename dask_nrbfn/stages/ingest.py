@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
+    STRING,
     check_weight_dtype,
     feature_dtype,
     label_dtype,
     to_labels,
 )
+from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -27,6 +29,7 @@ from dask_nrbfn.storage.dataset import (
     write_chunk,
 )
 from dask_nrbfn.storage.group import Location, get_array, replacing_group
+from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -36,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def ingest_file(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | RemoteLocation,
     location: Location,
     *,
     x: str | None = None,
@@ -50,8 +53,8 @@ def ingest_file(
 
     Parameters
     ----------
-    source : path
-        .npz, .npy, .csv, .csv.gz, .parquet, .svm, .svmlight or .libsvm.
+    source : path, URL or RemoteLocation
+        .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels.
@@ -67,17 +70,18 @@ def ingest_file(
 
     Raises
     ------
-    DataError, MissingDataError, DamagedDataError, ParameterError
+    DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
         If the source cannot be used; names the place.
     ExistsError
         If something is at `location`.
     """
-    return ingest_source(
-        open_source(source, x=x, y=y, label=label, weights=weights),
-        location,
-        chunk_rows=chunk_rows,
-        overwrite=overwrite,
+    path, storage_options = (
+        (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
+    opened = open_source(
+        path, x=x, y=y, label=label, weights=weights, storage_options=storage_options
+    )
+    return ingest_source(opened, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
 def ingest_arrays(
@@ -109,11 +113,13 @@ def ingest_arrays(
     ExistsError
         If something is at `location`.
     """
+    frame = plain_rows(X)
     source = ArraySource(
-        np.asarray(X),
-        None if y is None else np.asarray(y),
+        np.asarray(frame),
+        None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
     )
+    source.feature_names = _column_names(frame)
     return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
@@ -184,7 +190,7 @@ def ingest_dask(
     """
     import dask
 
-    names = tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+    names = _column_names(X)
     rows = _dask_rows(X)
     labels = None if y is None else _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
@@ -219,7 +225,16 @@ def _delayed_writes(
         yield write(group, index, *chunk)
 
 
+def _column_names(X: Any) -> tuple[str, ...] | None:
+    return tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+
+
 def _dask_rows(X: Any) -> "da.Array":
+    if hasattr(X, "map_partitions"):
+        for name, dtype in X.dtypes.items():
+            if hasattr(dtype, "categories"):
+                _check_known(X[name], f"Column {name!r} of X")
+        X = X.map_partitions(plain_rows, meta=plain_rows(X._meta))
     rows = _with_lengths(X)
     if rows.ndim != 2 or 0 in rows.shape:
         raise DataError(
@@ -232,10 +247,20 @@ def _dask_labels(y: Any, n_rows: int) -> "da.Array":
     import dask.array as da
 
     labels = _dask_column(y, n_rows, "y", "label")
+    if hasattr(y.dtype, "categories"):
+        _check_known(y, "y")
     # A column of text is Python objects in pandas; each block is checked when it is computed.
-    text = labels.dtype.kind in "OT"
-    dtype = np.dtypes.StringDType() if text else label_dtype(labels.dtype, "y")
-    return da.map_blocks(_block_labels, labels, dtype=dtype, meta=np.empty(0, dtype=dtype))
+    given = plain_dtype(y.dtype)
+    dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
+    return da.map_blocks(_block_labels, labels, dtype, dtype=dtype, meta=np.empty(0, dtype=dtype))
+
+
+def _check_known(column: Any, name: str) -> None:
+    if not column.cat.known:
+        raise DataError(
+            f"{name} is a category whose values dask has not looked for.",
+            "Let it do so: X = X.categorize(), or y = y.cat.as_known().",
+        )
 
 
 def _dask_weights(weights: Any, n_rows: int) -> "da.Array":
@@ -262,23 +287,16 @@ def _with_lengths(values: Any) -> "da.Array":
 
 
 def _block_labels(
-    labels: NDArray[Any], block_info: Mapping[int, Mapping[str, Any]]
+    labels: NDArray[Any], dtype: np.dtype[Any], block_info: Any = None
 ) -> NDArray[Any]:
-    values, first_row = np.asarray(labels), int(block_info[0]["array-location"][0][0])
-    if values.dtype.kind in "OT":
-        wrong = [
-            (row, label)
-            for row, label in enumerate(values.tolist(), first_row)
-            if not isinstance(label, str)
-        ]
-        if wrong:
-            row, label = wrong[0]
-            raise DataError(
-                f"y has the label {label!r} among text in row {row} (the first is 0).",
-                "Remove rows without a label; labels are all integers or all text.",
-            )
-        values = np.array(values.tolist(), dtype=np.dtypes.StringDType())
-    return to_labels(values, "y", first_row=first_row)
+    first_row = block_info[0]["array-location"][0][0] if block_info else 0
+    values = to_labels(typed_labels(labels, first_row=first_row), "y", first_row=first_row)
+    if values.dtype != dtype:
+        raise DataError(
+            f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",
+            "Give the column a type, such as y.astype(bool), y.astype(int) or y.astype(str).",
+        )
+    return values
 
 
 def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:

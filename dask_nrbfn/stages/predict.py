@@ -52,11 +52,8 @@ _MAX_BLOCK_ROWS = 1024
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
-# Predictions are written to these as one file, to other names as a Zarr group.
-_TABLES = (".csv", ".parquet")
-
-# Table formats that a user may expect and would not get.
-_OTHER_TABLES = (".gz", ".json", ".npy", ".npz", ".tsv", ".txt", ".xlsx")
+# Of a file or a Zarr group, by its suffix. Whoever writes another one expects another format.
+_TABLES, _GROUPS = (".csv", ".parquet"), ("", ".zarr")
 
 
 class ScoredBlock(NamedTuple):
@@ -114,7 +111,8 @@ def predict_dataset(
     dataset : Dataset
         Needs no labels.
     out : Location
-        A Zarr group; with the suffix .csv or .parquet a local file of that format.
+        A Zarr group, without suffix or with .zarr; with .csv or .parquet a local file of that
+        format.
     engine : Engine
     overwrite : bool
         Replace what is at `out`, once the predictions are complete: a file by a file, predictions
@@ -155,19 +153,23 @@ def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     StorageError
         If nothing can be written there.
     """
-    suffix = _suffix(out)
-    if suffix in _OTHER_TABLES:
-        raise ParameterError(
-            f"{out} ends in {suffix}.", "Write .csv, .parquet, or a Zarr group without suffix."
-        )
-    if suffix in _TABLES:
+    if _suffix(out) in _TABLES:
         check_output_file(str(out), overwrite=overwrite)
     else:
         check_target(out, kind="predictions", overwrite=overwrite)
 
 
 def _suffix(out: Location) -> str:
-    return Path(str(out)).suffix.lower()
+    """Return the suffix of a path or URL; a store object has none."""
+    if isinstance(out, zarr.abc.store.Store):
+        return ""
+    suffix = Path(str(out)).suffix.lower()
+    if suffix not in _TABLES + _GROUPS:
+        raise ParameterError(
+            f"{out} ends in {suffix}, in which predictions are not written.",
+            "Write .csv, .parquet, or a Zarr group: .zarr, or a name without a dot.",
+        )
+    return suffix
 
 
 def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources import ArraySource, open_source
+from dask_nrbfn.sources import ArraySource, arrays, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING
+from dask_nrbfn.sources.layout import MAX_FEATURES
 
 N = 23
 BLOCK_ROWS = [1, 5, N, 100]
@@ -236,7 +237,7 @@ def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
 
 def test_npy__absent_weights_file(tmp_path, rows):
     np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give --weights the path"):
+    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give weights the path"):
         open_source(tmp_path / "X.npy", weights="w.npy")
 
 
@@ -343,9 +344,90 @@ def test_npz__member_shorter_than_its_header(tmp_path):
         list(open_source(tmp_path / "d.npz").blocks(3))
 
 
+def described(shape, dtype="<f8", *, order=False):
+    return f"{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': {shape}}}"
+
+
+def stored(header):
+    """Bytes of an .npy file that has this text as its header, and 16 bytes of data."""
+    text = header.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(16)
+
+
+ABSURD = {
+    "negative": described((-1, 3)),
+    "both negative": described((-2, -3)),
+    "negative, by column": described((-1, 3), order=True),
+    "third negative": described((2, 3, -1)),
+    "more rows than bytes": described((10**12, 2)),
+    "more columns than bytes": described((1, 10**12)),
+    "beyond 64 bits": described((2**62, 2**62)),
+    "no numbers": described(("a", 2)),
+    "no dtype": described((1, 2), "zz"),
+    "StringDType": described((1, 1), "|T16"),
+    "no shape": "{'descr': '<f8'}",
+    "expression": described("(1, 2) * 10**9"),
+    "open bracket": "(" * 3000,
+    "open text": "{'descr': \"",
+    "no header": "",
+}
+
+
+@pytest.mark.parametrize("name", ["d.npy", "d.npz"])
+@pytest.mark.parametrize("header", ABSURD.values(), ids=ABSURD)
+def test_arrays__absurd_header_is_damage(tmp_path, name, header):
+    path = tmp_path / name
+    if name == "d.npy":
+        path.write_bytes(stored(header))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("X.npy", stored(header))
+    with pytest.raises(DamagedDataError, match=r"damaged or not a numpy file: .*(X|d\.npy)"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+def test_arrays__more_columns_than_a_row_can_have(tmp_path, form):
+    X = np.zeros((1, MAX_FEATURES + 1), dtype=np.int8)
+    with pytest.raises(DataError, match=f"has {MAX_FEATURES + 1} feature columns.*project them"):
+        sources_of(tmp_path, X)[form]()
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+def test_arrays__label_wider_than_a_name(tmp_path, form):
+    y = np.array(["a" * 5000, "b"])
+    with pytest.raises(DataError, match=r"y.* has dtype <U5000\. Write labels of at most 4096"):
+        sources_of(tmp_path, np.zeros((2, 1)), y)[form]()
+
+
+def test_arrays__wide_labels_are_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrays, "READ_BYTES", 50)
+    y = np.array([f"label {i}" for i in range(N)])
+    for form in sources_of(tmp_path, np.zeros((N, 1)), y):
+        assert collect(form(), 10)[1].tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_npz__compression_without_bounds_is_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "d.npz", "w", method) as archive:
+        archive.writestr("X.npy", stored(described((1, 2))))
+    with pytest.raises(DataError, match=r"X is compressed in another way.*savez_compressed"):
+        open_source(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize("name", ["d.npz", "d.npy"])
+def test_arrays__cut_after_it_was_opened(tmp_path, rows, name):
+    path = tmp_path / name
+    np.savez(path, X=rows[0]) if name == "d.npz" else np.save(path, rows[0])
+    source = open_source(path)
+    path.write_bytes(path.read_bytes()[:-80])
+    with pytest.raises(DamagedDataError, match=rf"{name} is damaged"):
+        list(source.blocks(5))
+
+
 def test_npy__absent_label_file(tmp_path, rows):
     np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give --y the path"):
+    with pytest.raises(MissingDataError, match=r"labels.npy is not a file. Give y the path"):
         open_source(tmp_path / "X.npy", y="labels.npy")
 
 

@@ -8,6 +8,7 @@ from dask_nrbfn.sources.dtypes import (
     check_weight_dtype,
     feature_dtype,
     label_dtype,
+    label_of_text,
     to_labels,
 )
 
@@ -47,7 +48,7 @@ def test_dtype__refuses_objects(check):
     "given", ["c16", "M8[s]", np.longdouble, np.dtypes.StringDType(na_object=None)]
 )
 def test_label_dtype__refuses_what_is_neither_number_nor_text(given):
-    with pytest.raises(DataError, match=r"y has dtype .*Write labels as integers or strings"):
+    with pytest.raises(DataError, match=r"y has dtype .*Write labels as whole numbers"):
         label_dtype(np.dtype(given), "y")
 
 
@@ -95,6 +96,26 @@ def test_to_labels__limits_of_int64_are_exact():
     assert to_labels(np.array([2**63 - 1], dtype=np.uint64), "y")[0] == 2**63 - 1
     with pytest.raises(DataError, match=r"label 9223372036854775808 in row 0"):
         to_labels(np.array([2**63], dtype=np.uint64), "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        *[("0", 0), ("-12", -12), ("2.0", 2), ("-0.0", 0), ("1e3", 1000), ("3.", 3), (".5", 0.5)],
+        *[("true", 1), ("True", 1), ("FALSE", 0), ("tRUE", "tRUE"), ("yes", "yes")],
+        *[("03", "03"), ("+1", "+1"), ("-0", "-0"), ("1,5", "1,5"), (" 1", " 1"), ("", "")],
+        *[("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63))],
+        *[
+            ("9223372036854775808", 2.0**63),
+            ("9" * 5000, np.inf),
+            ("inf", np.inf),
+            ("1e999", np.inf),
+        ],
+    ],
+)
+def test_label_of_text__only_what_is_written_as_a_number_is_one(text, label):
+    assert label_of_text(text) == label
+    assert type(label_of_text(text)) is type(label)
 
 
 def test_to_labels__refuses_bytes_that_are_not_utf8():

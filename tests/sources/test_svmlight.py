@@ -6,6 +6,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import open_source, svmlight
 from dask_nrbfn.sources.dtypes import INT64
+from dask_nrbfn.sources.layout import MAX_FEATURES
 
 N = 40
 
@@ -93,6 +94,23 @@ def test_svmlight__bad_line_is_named(tmp_path, line):
     (tmp_path / "d.svm").write_bytes(b"1 1:1\n# comment\n" + line + b"\n2 1:1\n")
     with pytest.raises(DamagedDataError, match=r"d\.svm is not svmlight text in line 3: "):
         open_source(tmp_path / "d.svm")
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1000])
+def test_svmlight__index_too_large_for_a_row_is_named(tmp_path, monkeypatch, batch_bytes):
+    monkeypatch.setattr(svmlight, "BATCH_BYTES", batch_bytes)
+    (tmp_path / "d.svm").write_text("1 1:1\n# comment\n1 1:1 2000000000:1\n1 2:1\n")
+    with pytest.raises(DataError, match=r"d\.svm has the index 2000000000 in line 3\. Number the"):
+        open_source(tmp_path / "d.svm")
+
+
+def test_svmlight__largest_index(tmp_path):
+    path = tmp_path / "d.svm"
+    path.write_text(f"1 1:1 {MAX_FEATURES}:2\n")
+    assert next(open_source(path).blocks(1)).X[0, -1] == 2
+    path.write_text(f"1 0:1 {MAX_FEATURES}:2\n")
+    with pytest.raises(DataError, match=f"{MAX_FEATURES + 1} feature columns"):
+        open_source(path)
 
 
 @pytest.mark.parametrize("option", ["x", "y", "label", "weights"])

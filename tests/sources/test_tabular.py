@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import open_source, tabular
-from dask_nrbfn.sources.dtypes import INT64, STRING
+from dask_nrbfn.sources.dtypes import INT64, STRING, label_of_text
 
 N = 37
 BLOCK_ROWS = [1, 5, N, 100]
@@ -45,7 +45,8 @@ def write(table, path):
     if path.suffix == ".parquet":
         table.to_parquet(path, index=False, row_group_size=8)
     else:
-        table.to_csv(path, index=False)
+        delimiter = "\t" if ".tsv" in path.name.lower() else ","
+        table.to_csv(path, index=False, sep=delimiter)
 
 
 def csv_of(tmp_path, text, name="d.csv"):
@@ -55,7 +56,9 @@ def csv_of(tmp_path, text, name="d.csv"):
 
 
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "D.CSV", "d.parquet"])
+@pytest.mark.parametrize(
+    "name", ["d.csv", "d.csv.gz", "D.CSV", "d.tsv", "d.tsv.gz", "D.TSV", "d.parquet"]
+)
 def test_table__rows_equal_the_frame(tmp_path, table, name, block_rows):
     write(table, tmp_path / name)
     source = open_source(tmp_path / name, label="kind")
@@ -131,14 +134,17 @@ def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
     [
         (["3", "-1", "0"], INT64),
         (["9223372036854775807", "-9223372036854775808"], INT64),
-        (["9223372036854775808", "1"], STRING),
         (["03", "1"], STRING),
         (["-0", "1"], STRING),
         (["+1", "1"], STRING),
-        (["1.0", "2"], STRING),
+        (["1.0", "2"], INT64),
+        (["-0.0", "1e2", "9007199254740993"], INT64),
+        (["true", "FALSE", "True", "1"], INT64),
+        (["true", "maybe"], STRING),
+        (["1.0", "x"], STRING),
+        (["0.5", "x"], STRING),
         (["1", "x"], STRING),
         (["NA", "null"], STRING),
-        (["true", "false"], STRING),
         (["é", '"with, comma"'], STRING),
     ],
 )
@@ -148,7 +154,67 @@ def test_csv__label_type(tmp_path, labels, dtype):
     assert source.y_dtype == dtype
     _, y = collect(source)
     bare = [label.strip('"') for label in labels]
-    assert y.tolist() == ([int(label) for label in bare] if dtype == INT64 else bare)
+    truth = {"true": 1, "True": 1, "FALSE": 0}
+    numbers = [truth[label] if label in truth else label_of_text(label) for label in bare]
+    assert y.tolist() == (numbers if dtype == INT64 else bare)
+
+
+@pytest.mark.parametrize("label", ["0.5", "nan", "-inf", "9223372036854775808", "1e300"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_csv__number_that_is_no_label_is_named_by_its_line(tmp_path, label, suffix):
+    delimiter = "," if suffix == ".csv" else "\t"
+    text = f"a,y\n1,1\n\n2,2\n3,{label}\n".replace(",", delimiter)
+    path = csv_of(tmp_path, text, f"d{suffix}")
+    with pytest.raises(DataError) as caught:
+        open_source(path, label="y")
+    assert caught.value.problem == f"Column 'y' of {path} has the label {label} in line 5."
+    assert "give the classes names" in caught.value.remedy
+
+
+def test_csv__numbers_of_one_file_and_text_of_another_are_text(tmp_path):
+    csv_of(tmp_path, "a,y\n1,0.5\n", "1.csv")
+    csv_of(tmp_path, "a,y\n1,x\n", "2.csv")
+    assert collect(open_source(tmp_path, label="y"))[1].tolist() == ["0.5", "x"]
+
+
+def test_csv__labels_of_many_batches_are_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 64)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    labels = [1, 2] * 20 + [3.0, 4.0] * 20
+    path = csv_of(tmp_path, "a,y\n" + "".join(f"1,{label}\n" for label in labels))
+    source = open_source(path, label="y")
+    assert source.y_dtype == INT64
+    assert collect(source)[1].tolist() == labels
+
+
+def test_csv__true_and_false_are_features(tmp_path):
+    path = csv_of(tmp_path, "a,b,y\ntrue,1.5,x\nFALSE,0,y\n1,0,y\n")
+    np.testing.assert_array_equal(
+        collect(open_source(path, label="y"))[0], [[1, 1.5], [0, 0], [1, 0]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("0.5", "has '0.5' in line 42, which is neither true nor false"),
+        ("", "has no value in line 42"),
+    ],
+)
+def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, cell, message):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 40)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    path = csv_of(tmp_path, "a,b\n" + "true,1\nfalse,1\n" * 20 + f"{cell},1\n")
+    with pytest.raises(DataError, match=f"Column 'a' of .* {message}"):
+        list(open_source(path).blocks(5))
+
+
+def test_csv__each_file_says_true_in_its_own_way(tmp_path):
+    csv_of(tmp_path, "a,y\ntrue,false\n", "1.csv")
+    csv_of(tmp_path, "a,y\n0,1\n", "2.csv")
+    X, y = collect(open_source(tmp_path, label="y"))
+    assert X.tolist() == [[1], [0]]
+    assert y.tolist() == [0, 1]
 
 
 def test_csv__one_file_of_strings_makes_all_labels_strings(tmp_path):
@@ -158,15 +224,88 @@ def test_csv__one_file_of_strings_makes_all_labels_strings(tmp_path):
 
 
 def test_csv__empty_cells_and_blank_lines(tmp_path):
-    path = csv_of(tmp_path, "\ufeffa,b,y\r\n1,,0\r\n\r\n, 2,1\r\nNaN,inf,2\r\n")
+    path = csv_of(tmp_path, "\ufeffa,b,y\r\n1,3,0\r\n\r\n0, 2,1\r\n")
     X, y = collect(open_source(path, label="y"))
-    np.testing.assert_array_equal(X, [[1, np.nan], [np.nan, 2], [np.nan, np.inf]])
-    assert y.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(X, [[1, 3], [0, 2]])
+    assert y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("batch_bytes", [40, 1000])
+@pytest.mark.parametrize(
+    ("cell", "has"), [("", "no value"), ("NaN", "no value"), ("-inf", "-inf"), ("1e999", "inf")]
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
+def test_csv__value_that_is_not_finite_is_named(
+    tmp_path, monkeypatch, suffix, cell, has, batch_bytes
+):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    lines = ["a,y,b", *[f'{i},"x, \n",{i}' for i in range(9)], "", f"9,x,{cell}", "10,x,10", ""]
+    text = "\n".join(lines)
+    if suffix == ".tsv":
+        text = text.replace(",", "\t")
+    content = gzip.compress(text.encode()) if suffix == ".csv.gz" else text
+    path = csv_of(tmp_path, content, f"d{suffix}")
+    with pytest.raises(DataError) as caught:
+        list(open_source(path, label="y").blocks(100))
+    # Nine rows of two lines each and an empty line follow the header.
+    assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
+    assert "every value must be finite" in caught.value.remedy
 
 
 def test_csv__empty_line_of_one_column_is_a_row(tmp_path):
-    X, _ = collect(open_source(csv_of(tmp_path, "a\n1\n\n3\n")))
-    np.testing.assert_array_equal(X, [[1], [np.nan], [3]])
+    source = open_source(csv_of(tmp_path, "a\n1\n\n3\n"))
+    assert source.n_rows == 3
+    with pytest.raises(DataError, match=r"Column 'a' of .* has no value in line 3"):
+        list(source.blocks(5))
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("batch_bytes", [60, 100_000])
+@pytest.mark.parametrize("label", [None, "y"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_csv__quote_that_is_left_open_is_named_by_its_line(
+    tmp_path, monkeypatch, suffix, label, batch_bytes, end
+):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    rows = [f'{i},"a ""quoted"" word"' for i in range(50)]
+    rows += ['50,"open']
+    rows += [f"{i},x" for i in range(51, 200)]
+    text = ("a,y\n" + "\n".join(rows) + end).encode()
+    path = csv_of(tmp_path, gzip.compress(text) if suffix == ".csv.gz" else text, f"d{suffix}")
+    with pytest.raises(DataError) as caught:
+        open_source(path, label=label)
+    assert caught.value.problem == f"{path} ends inside a quote that opens in line 52."
+
+
+def test_csv__header_may_not_leave_its_quote_open(tmp_path):
+    path = csv_of(tmp_path, 'a,"b\n1,2\n3,4\n')
+    with pytest.raises(DataError, match="ends inside a quote that opens in line 1"):
+        open_source(path)
+
+
+def test_csv__last_cell_may_not_leave_its_quote_open(tmp_path):
+    path = csv_of(tmp_path, 'a,y\n1,x\n2,"y')
+    with pytest.raises(DataError, match="ends inside a quote that opens in line 3"):
+        open_source(path, label="y")
+
+
+@pytest.mark.parametrize("batch_bytes", [40, 1000])
+def test_csv__cells_of_several_lines(tmp_path, monkeypatch, batch_bytes):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    labels = [f'of {i}\nlines, "say"' for i in range(40)]
+    table = pd.DataFrame({"a": np.arange(40.0), "y": labels})
+    write(table, tmp_path / "d.csv")
+    X, y = collect(open_source(tmp_path / "d.csv", label="y"))
+    np.testing.assert_array_equal(X[:, 0], table["a"])
+    assert y.tolist() == labels
+
+
+def test_csv__quotes_in_the_middle_of_cells_are_text(tmp_path):
+    path = csv_of(tmp_path, 'a,y\n1,5" pipe\n2,x\n3,"6"" pipe"\n')
+    assert collect(open_source(path, label="y"))[1].tolist() == ['5" pipe', "x", '6" pipe']
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
@@ -182,8 +321,8 @@ def test_csv__text_in_a_number_column(tmp_path, end):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n1,2,3\n", r"line of another length.*Row #3: Expected 2 columns, got 3: 1,2,3"),
-        ("a,b\n1,2\n1\n", r"line of another length.*Row #3: Expected 2 columns, got 1: 1"),
+        ("a,b\n1,2\n1,2,3\n", r"line of another length.*: line 3 has 3 cells, not 2\."),
+        ("a,b\n1,2\n1\n", r"line of another length.*: line 3 has 1 cells, not 2\."),
         ("a,b\n", "is empty: it has no rows"),
         ("a,b", "is empty: it has no rows"),
         ("a,a\n1,2\n", "several columns named 'a'"),
@@ -197,7 +336,7 @@ def test_csv__what_cannot_be_used(tmp_path, text, message):
 
 def test_csv__empty_label(tmp_path):
     path = csv_of(tmp_path, "a,y\n1,x\n2,\n")
-    with pytest.raises(DataError, match=r"Column 'y' of .* has no value in row 1 \(the first is"):
+    with pytest.raises(DataError, match=r"Column 'y' of .* has no value in line 3\."):
         open_source(path, label="y")
 
 
@@ -292,13 +431,23 @@ def test_parquet__common_type_is_over_all_files(tmp_path):
     np.testing.assert_array_equal(collect(open_source(tmp_path))[0], [[1], [2], [0.5]])
 
 
-def test_parquet__decimal_and_null_floats(tmp_path):
-    path = parquet_of(
-        tmp_path,
-        {"a.b": [decimal.Decimal("1.25"), None], "f": pa.array([None, 2.0], pa.float32())},
+def test_parquet__decimals_are_floats(tmp_path):
+    columns = {"a.b": [decimal.Decimal("1.25")], "f": pa.array([2.0], pa.float32())}
+    np.testing.assert_array_equal(
+        collect(open_source(parquet_of(tmp_path, columns)))[0], [[1.25, 2]]
     )
-    X, _ = collect(open_source(path))
-    np.testing.assert_array_equal(X, [[1.25, np.nan], [np.nan, 2]])
+
+
+@pytest.mark.parametrize("dtype", [pa.float32(), pa.float64(), pa.decimal128(5, 2)])
+@pytest.mark.parametrize(("value", "has"), [(None, "no value"), (np.nan, "nan"), (np.inf, "inf")])
+def test_parquet__value_that_is_not_finite_is_named(tmp_path, dtype, value, has):
+    if pa.types.is_decimal(dtype) and value is not None:
+        dtype = pa.float64()
+    values = pa.array([1.0] * 8 + [value], pa.float64()).cast(dtype)
+    path = parquet_of(tmp_path, {"y": [1] * 9, "a": [1.0] * 9, "f": values}, row_group_size=4)
+    with pytest.raises(DataError) as caught:
+        list(open_source(path, label="y").blocks(3))
+    assert caught.value.problem == f"Column 'f' of {path} has {has} in row 8 (the first is 0)."
 
 
 def test_parquet__null_integer(tmp_path):

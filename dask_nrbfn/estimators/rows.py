@@ -1,0 +1,41 @@
+"""Rows and labels that estimators take, checked as scikit-learn does."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.sources.dtypes import LABEL_RULE
+from dask_nrbfn.sources.frames import plain_labels, plain_rows
+
+
+def training_rows(
+    estimator: Any, X: Any, y: Any, *, reset: bool = True
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return rows (n, p) and labels (n,) as arrays.
+
+    Raises
+    ------
+    DataError
+        If a column is no number, or labels are missing, mixed or numbers that are not whole.
+    ValueError
+        If shapes do not fit, or values are not finite.
+    """
+    rows, labels = validate_data(estimator, plain_rows(X), plain_labels(y), reset=reset)
+    if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(labels != np.floor(labels))):
+        raise DataError(
+            f"Unknown label type: y has the label {labels[wrong[0]]} in row {wrong[0]} (the first "
+            "is 0).",
+            LABEL_RULE,
+        )
+    check_classification_targets(labels)
+    return rows, labels
+
+
+def plain_array(estimator: Any, X: Any) -> NDArray[Any]:
+    """Return rows (n, p) to predict, of the columns that the estimator was trained on."""
+    rows: NDArray[Any] = validate_data(estimator, plain_rows(X), reset=False)
+    return rows

@@ -1,0 +1,196 @@
+"""Files of this machine and files behind URLs, read the same way."""
+
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
+
+# One request for rows that are read in order. File systems' own sizes go up to 50 MiB, of which
+# they hold two.
+REQUEST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class File:
+    """A file or directory: its local path, or its URL and what fsspec must be told to open it.
+
+    Parameters
+    ----------
+    path : str
+    storage_options : mapping
+        Appear in no text.
+    """
+
+    path: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether `path` is a URL."""
+        return "://" in self.path
+
+    @property
+    def name(self) -> str:
+        """The last part of the path; that of a web address has no query."""
+        path = self.path.partition("?")[0] if self._is_web else self.path
+        return path.rstrip("/").rpartition("/")[2] if self.is_remote else os.path.basename(path)
+
+    @property
+    def _is_web(self) -> bool:
+        return self.path.startswith(("http://", "https://"))
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, or a prefix in an object store.
+
+        Raises
+        ------
+        MissingDataError
+            If nothing is there.
+        """
+        if self.is_remote:
+            return bool(self._info()["type"] == "directory")
+        if not os.path.exists(self):
+            raise MissingDataError(f"{self} does not exist.", "Check the path.")
+        return os.path.isdir(self)
+
+    def n_bytes(self) -> int | None:
+        """Return its size; None where a server does not say."""
+        return self._info()["size"] if self.is_remote else os.path.getsize(self)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    def entries(self) -> list["File"]:
+        """Return what is in a directory, in the order of names."""
+        if not self.is_remote:
+            return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
+        with _explained(self):
+            fs, path = self._file_system()
+            names = sorted(name.rstrip("/") for name in fs.ls(path, detail=False))
+            # Some stores list the directory itself, as an object without bytes.
+            inside = [name for name in names if name != path.rstrip("/")]
+            return [replace(self, path=fs.unstrip_protocol(name)) for name in inside]
+
+    def open(self, *, jumps: bool = False, ahead: bool = True) -> IO[bytes]:
+        """Open it to read bytes.
+
+        Parameters
+        ----------
+        jumps : bool
+            Whether bytes are wanted elsewhere than in their order.
+        ahead : bool
+            Whether to fetch more than is asked for.
+
+        Raises
+        ------
+        MissingDataError, StorageError
+            If a URL cannot be opened; reading raises them too.
+        """
+        if not self.is_remote:
+            return open(self, "rb")
+        with _explained(self):
+            fs, path = self._file_system()
+            how: dict[str, Any] = {"block_size": REQUEST_BYTES}
+            how["cache_type"] = "readahead" if ahead else "none"
+            if self._is_web and not _sends_parts(fs, path):
+                if jumps:
+                    raise StorageError(
+                        f"the server of {self} sends whole files only.",
+                        "Fetch the file and read the copy.",
+                    )
+                how = {"block_size": 0}
+            return io.BufferedReader(_RemoteFile(fs.open(path, "rb", **how), self))
+
+    def _file_system(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
+        try:
+            fs, path = url_to_fs(self.path, use_listings_cache=False, **self.storage_options)
+        except ImportError as error:
+            raise ParameterError(
+                f"{self} needs a package that is not installed ({error}).",
+                "Install it: dask-nrbfn[s3] brings what s3:// and http:// need, dask-nrbfn[gcs] "
+                "what gs:// needs.",
+            ) from error
+        except (TypeError, ValueError) as error:
+            raise ParameterError(
+                f"{self} cannot be opened with these storage options ({error}).",
+                "Check the URL's protocol and the arguments of its fsspec file system.",
+            ) from error
+        return fs, path
+
+    def _info(self) -> dict[str, Any]:
+        with _explained(self):
+            fs, path = self._file_system()
+            return dict(fs.info(path))
+
+
+class _RemoteFile(io.RawIOBase):
+    """An fsspec file whose errors name the URL."""
+
+    def __init__(self, file: Any, origin: File) -> None:
+        self._file = file
+        self._origin = origin
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _explained(self._origin):
+            self._file.seek(offset, whence)
+            return self.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        with _explained(self._origin):
+            found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _sends_parts(fs: Any, path: str) -> bool:
+    with fs.open(path, "rb", block_size=1, cache_type="none") as file:
+        if not file.size:
+            return False
+        file.seek(min(1, file.size - 1))
+        try:
+            file.read(1)
+        except ValueError:
+            return False
+    return True
+
+
+@contextmanager
+def _explained(file: File) -> Iterator[None]:
+    try:
+        yield
+    except NRBFNError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingDataError(f"{file} does not exist or is not served.", "Check the URL.") from (
+            error
+        )
+    except Exception as error:
+        # Every file system has errors of its own.
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+        raise StorageError(
+            f"{file} cannot be read ({reason}).",
+            "Check the address, the credentials and the storage options, and try again.",
+        ) from error

@@ -1,0 +1,108 @@
+"""What Python users give: pandas frames, categories and objects as plain numbers and text."""
+
+import math
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.sources.dtypes import LABEL_RULE, STRING, to_labels
+
+
+def plain_rows(X: Any) -> Any:
+    """Return a pandas DataFrame with all columns as numpy numbers, and anything else as it is.
+
+    Categories of numbers, nullable numbers and objects that are numbers become float64, whatever
+    their values, so that the parts of one table have one type.
+
+    Raises
+    ------
+    DataError
+        If a column is text, a category of text, dates or anything else that is no number.
+    """
+    if not hasattr(X, "isetitem"):
+        return X
+    plain = X
+    for place, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
+        kind = plain_dtype(dtype).kind
+        column = X.iloc[:, place]
+        if kind not in "biuf" and not (kind == "O" and all(map(_is_number, column.tolist()))):
+            categories = getattr(dtype, "categories", None)
+            text = f"{dtype}" if categories is None else f"category of {categories.dtype}"
+            raise DataError(
+                f"Column {name!r} of X has type {text}, which is not a number.",
+                "Leave it out or encode it, as pandas.get_dummies(X) does.",
+            )
+        if isinstance(dtype, np.dtype) and kind in "iuf":
+            continue
+        if plain is X:
+            plain = X.copy(deep=False)
+        if isinstance(dtype, np.dtype) and kind == "b":
+            plain.isetitem(place, column.to_numpy(dtype=np.uint8))
+        else:
+            plain.isetitem(place, column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return plain
+
+
+def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
+    """Return labels (n,) of Python objects, bytes, nullable or categories as an array of one type.
+
+    That type is bool, a number or, where it is text, object. What numpy can tell the type of, and
+    scikit-learn takes, is returned as it is.
+
+    Raises
+    ------
+    DataError
+        If labels are missing, or text and numbers mixed.
+    """
+    dtype = getattr(y, "dtype", None)
+    if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OST"):
+        return y
+    values = np.asarray(y)
+    if values.ndim != 1 or (dtype is None and values.dtype.kind not in "OST"):
+        return y
+    if values.dtype.kind in "ST":
+        return to_labels(values, name, first_row=first_row).astype(object)
+    labels = values.tolist()
+    for row, label in enumerate(labels, first_row):
+        if _is_missing(label):
+            raise DataError(
+                f"{name} has no label in row {row} (the first is 0).", "Leave the row out."
+            )
+    text = [isinstance(label, str) for label in labels]
+    if all(text):
+        return np.array(labels, dtype=object)
+    if any(text):
+        row = text.index(False)
+        raise DataError(
+            f"{name} has the label {labels[row]!r} among text in row {first_row + row} (the first "
+            "is 0).",
+            LABEL_RULE,
+        )
+    return np.array(labels) if all(map(_is_number, labels)) else y
+
+
+def typed_labels(y: Any, name: str = "y", *, first_row: int = 0) -> np.ndarray:
+    """Return `plain_labels` as an array in which text is StringDType."""
+    labels = np.asarray(plain_labels(y, name, first_row=first_row))
+    is_text = labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat)
+    return np.array(labels.tolist(), dtype=STRING) if is_text else labels
+
+
+def plain_dtype(dtype: Any) -> np.dtype:
+    """Numpy type of a pandas type, or of its categories; object where that has none."""
+    if hasattr(dtype, "categories"):
+        return plain_dtype(dtype.categories.dtype)
+    if isinstance(dtype, np.dtype):
+        return dtype
+    return np.dtype(getattr(dtype, "numpy_dtype", object))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | np.bool_) or _is_missing(value)
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas has a missing value of its own, of which nothing is true or false.
+    return value is None or str(value) == "<NA>" or (isinstance(value, float) and math.isnan(value))

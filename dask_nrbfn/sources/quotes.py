@@ -1,0 +1,147 @@
+"""Where quotes open and close in CSV text, and which line of it a row is."""
+
+import io
+from collections.abc import Iterable
+from typing import IO
+
+import numpy as np
+
+QUOTE = ord('"')
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SCAN_BYTES = 1 << 20
+
+
+class QuoteScan:
+    r"""Follows quotes through consecutive pieces of CSV text.
+
+    As pyarrow has it, a quote opens at the start of a cell only, closes at the next one, and two
+    of them inside stand for one.
+
+    Parameters
+    ----------
+    delimiter : bytes
+        One character.
+
+    Attributes
+    ----------
+    inside : bool
+        Whether a quote is open after the last piece.
+    opened : int
+        Byte at which the last quote that began a cell stands.
+
+    Examples
+    --------
+    >>> scan = QuoteScan(b",")
+    >>> scan.feed(b'a,"b ""c"" d"\n1,"e')
+    >>> scan.inside, scan.opened
+    (True, 16)
+    """
+
+    def __init__(self, delimiter: bytes) -> None:
+        self.inside = False
+        self.opened = 0
+        self._starts = np.isin(np.arange(256), list(delimiter + b"\r\n"))
+        self._before = ord("\n")
+        self._closed = -2
+        self._offset = 0
+
+    def feed(self, text: bytes) -> None:
+        """Take the next piece."""
+        if self._offset == 0 and text.startswith(BYTE_ORDER_MARK):
+            self._offset = len(BYTE_ORDER_MARK)
+            text = text[self._offset :]
+        if b'"' in text:
+            values = np.frombuffer(text, dtype=np.uint8)
+            quotes = np.flatnonzero(values == QUOTE)
+            before = values[quotes - 1]
+            if quotes[0] == 0:
+                before[0] = self._before
+            starts = self._starts[before]
+            if not self._alternate(quotes, starts):
+                self._one_by_one(quotes, starts)
+        if text:
+            self._before = text[-1]
+            self._offset += len(text)
+
+    def _alternate(self, quotes: np.ndarray, starts: np.ndarray) -> bool:
+        """Take quotes that open and close in turn, as nearly always; else change nothing."""
+        first = int(self.inside)
+        doubled = np.diff(quotes, prepend=self._closed - self._offset) == 1
+        if not (starts | doubled)[first::2].all():
+            return False
+        opening = np.flatnonzero((starts & ~doubled)[first::2])
+        if len(opening):
+            self.opened = self._offset + int(quotes[first::2][opening[-1]])
+        self.inside = (len(quotes) + first) % 2 == 1
+        closing = quotes[1 - first :: 2]
+        if len(closing):
+            self._closed = self._offset + int(closing[-1])
+        return True
+
+    def _one_by_one(self, quotes: np.ndarray, starts: np.ndarray) -> None:
+        for place, begins in zip((quotes + self._offset).tolist(), starts.tolist(), strict=True):
+            if self.inside:
+                self.inside, self._closed = False, place
+            elif place == self._closed + 1:
+                self.inside = True
+            elif begins:
+                self.inside, self.opened = True, place
+
+
+class ScannedFile(io.RawIOBase):
+    """A stream whose text a `QuoteScan` follows while somebody else reads it."""
+
+    def __init__(self, stream: IO[bytes], scan: QuoteScan) -> None:
+        self._stream = stream
+        self._scan = scan
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        text = self._stream.read(size)
+        self._scan.feed(text)
+        return text
+
+
+def open_quote(stream: IO[bytes], delimiter: bytes) -> int | None:
+    """Byte of the quote that a whole stream leaves open, or None."""
+    scan = QuoteScan(delimiter)
+    while text := stream.read(SCAN_BYTES):
+        scan.feed(text)
+    return scan.opened if scan.inside else None
+
+
+def line_of_byte(stream: IO[bytes], offset: int) -> int:
+    """Line, from 1, in which a byte of a stream is."""
+    line = 1
+    while offset > 0 and (text := stream.read(min(offset, SCAN_BYTES))):
+        line += text.count(b"\n")
+        offset -= len(text)
+    return line
+
+
+def line_of_row(lines: Iterable[bytes], row: int, delimiter: bytes, *, skip_empty: bool) -> int:
+    """Line, from 1, in which a row begins; row 0 is the header.
+
+    Parameters
+    ----------
+    lines : iterable of bytes
+        Lines of a whole file, such as the file itself.
+    row : int
+    delimiter : bytes
+    skip_empty : bool
+        Whether empty lines are no rows.
+    """
+    scan = QuoteScan(delimiter)
+    found = -1
+    for number, line in enumerate(lines, 1):
+        if not scan.inside and not (skip_empty and not line.strip(b"\r\n")):
+            found += 1
+            if found == row:
+                return number
+        if b'"' in line:
+            scan.feed(line)
+    raise ValueError(f"there is no row {row}")

@@ -1,0 +1,240 @@
+"""Sources behind URLs: a web server and an object store on loopback."""
+
+import functools
+import http.server
+import io
+import os
+import threading
+import uuid
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    MissingDataError,
+    ParameterError,
+    StorageError,
+)
+from dask_nrbfn.sources import files, open_source, tabular
+from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.storage.location import RemoteLocation
+
+N = 60
+FORMATS = ["d.csv", "d.tsv.gz", "d.parquet", "d.npz", "d.npy", "d.svm"]
+
+
+def content(name):
+    """Bytes of a file of 60 rows."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(N, 2)), columns=["a", "b"]).assign(y=np.arange(N) % 3)
+    file = io.BytesIO()
+    if name.endswith(".parquet"):
+        table.to_parquet(file, row_group_size=25)
+    elif name.endswith(".npz"):
+        np.savez(file, X=np.ascontiguousarray(table[["a", "b"]]), y=table["y"])
+    elif name.endswith(".npy"):
+        np.save(file, np.ascontiguousarray(table[["a", "b"]]))
+    elif name.endswith(".svm"):
+        lines = [f"{y} 1:{a!r} 2:{b!r}\n" for a, b, y in table.itertuples(index=False)]
+        return "".join(lines).encode()
+    else:
+        packing = {"compression": "gzip"} if name.endswith(".gz") else {}
+        table.to_csv(file, index=False, sep="\t" if ".tsv" in name else ",", **packing)
+    return file.getvalue()
+
+
+def options_of(name):
+    return {"label": "y"} if name.endswith((".csv", ".tsv.gz", ".parquet")) else {}
+
+
+class Whole(http.server.SimpleHTTPRequestHandler):
+    """Sends whole files only, as Python's own server does."""
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Parts(Whole):
+    """Sends the part of a file that is asked for, and counts its bytes."""
+
+    sent = 0
+
+    def do_GET(self):
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            super().do_GET()
+            return
+        with open(self.translate_path(self.path), "rb") as file:
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(first)
+            part = file.read(last + 1 - first)
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Content-Range", f"bytes {first}-{first + len(part) - 1}/{size}")
+        self.end_headers()
+        Parts.sent += len(part)
+        self.wfile.write(part)
+
+
+class Quiet(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """Say nothing of clients that have seen enough of a file."""
+
+
+@pytest.fixture(scope="module", params=[Whole, Parts])
+def web(request, tmp_path_factory):
+    """Address of a server, the directory that it shows, and whether it sends parts."""
+    directory = tmp_path_factory.mktemp("web")
+    handler = functools.partial(request.param, directory=str(directory))
+    with pytest.MonkeyPatch.context() as patch, Quiet(("127.0.0.1", 0), handler) as server:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", directory, request.param is Parts
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def memory():
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def rows_of(source):
+    blocks = list(source.blocks(7))
+    labels = None if source.y_dtype is None else np.concatenate([b.y for b in blocks])
+    return np.concatenate([b.X for b in blocks]), labels
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_url__web_gives_the_rows_of_the_file(web, name):
+    address, directory, sends_parts = web
+    (directory / name).write_bytes(content(name))
+    if name.endswith((".npz", ".parquet")) and not sends_parts:
+        with pytest.raises(StorageError, match=rf"the server of {address}/{name} sends whole"):
+            open_source(f"{address}/{name}", **options_of(name))
+        return
+    X, y = rows_of(open_source(f"{address}/{name}", **options_of(name)))
+    expected = rows_of(open_source(directory / name, **options_of(name)))
+    np.testing.assert_array_equal(X, expected[0])
+    np.testing.assert_array_equal(y, expected[1])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_url__object_store_gives_the_rows_of_the_file(tmp_path, memory, name):
+    (tmp_path / name).write_bytes(content(name))
+    with fsspec.open(f"{memory}/{name}", "wb") as file:
+        file.write(content(name))
+    X, y = rows_of(open_source(f"{memory}/{name}", **options_of(name)))
+    expected = rows_of(open_source(tmp_path / name, **options_of(name)))
+    np.testing.assert_array_equal(X, expected[0])
+    np.testing.assert_array_equal(y, expected[1])
+
+
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
+def test_url__directory(memory, name):
+    for part in ("part-1-", "part-2-", "_"):
+        with fsspec.open(f"{memory}/rows/{part}{name}", "wb") as file:
+            file.write(content(name))
+    source = open_source(f"{memory}/rows", label="y")
+    assert [file.name for file in source.files] == [f"part-1-{name}", f"part-2-{name}"]
+    assert len(rows_of(source)[0]) == 2 * N
+
+
+def test_url__labels_of_an_array_are_in_another(memory):
+    for name, values in (("X", np.eye(4)), ("y", np.arange(4))):
+        with fsspec.open(f"{memory}/{name}.npy", "wb") as file:
+            np.save(file, values)
+    X, y = rows_of(open_source(f"{memory}/X.npy", y=f"{memory}/y.npy"))
+    np.testing.assert_array_equal(X, np.eye(4))
+    assert y.tolist() == [0, 1, 2, 3]
+
+
+def test_url__query_is_no_part_of_the_suffix(web):
+    address, directory, _ = web
+    (directory / "d.csv").write_bytes(content("d.csv"))
+    assert open_source(f"{address}/d.csv?token=1.2", label="y").n_rows == N
+
+
+def test_url__bad_value_is_named(web):
+    address, directory, _ = web
+    (directory / "bad.csv").write_text("a,y\n1,0\n\nx,1\n")
+    with pytest.raises(DataError) as caught:
+        list(open_source(f"{address}/bad.csv", label="y").blocks(5))
+    assert caught.value.problem == (
+        f"Column 'a' of {address}/bad.csv has 'x' in line 4, which is not a number."
+    )
+
+
+def test_url__what_is_not_there(web, memory):
+    for url in (f"{web[0]}/none.csv", f"{memory}/none.csv"):
+        with pytest.raises(MissingDataError, match=rf"{url} does not exist or is not served"):
+            open_source(url)
+
+
+def test_url__unknown_protocol():
+    with pytest.raises(ParameterError, match=r"abc://d.csv cannot be opened"):
+        open_source("abc://d.csv")
+
+
+def test_url__options_appear_in_no_error():
+    with pytest.raises(StorageError) as caught:
+        open_source(
+            "s3://bucket/d.csv",
+            storage_options={
+                "key": "me",
+                "secret": "swordfish",
+                "client_kwargs": {"endpoint_url": "http://127.0.0.1:1"},
+                "config_kwargs": {"retries": {"max_attempts": 0}},
+            },
+        )
+    assert "s3://bucket/d.csv cannot be read" in caught.value.problem
+    assert "swordfish" not in str(caught.value)
+
+
+def test_url__cut_while_it_is_read(memory):
+    packed = content("d.npz")
+    with fsspec.open(f"{memory}/d.npz", "wb") as file:
+        file.write(packed)
+    source = open_source(f"{memory}/d.npz")
+    with fsspec.open(f"{memory}/d.npz", "wb") as file:
+        file.write(packed[:-50])
+    with pytest.raises(DamagedDataError, match=r"d\.npz is damaged"):
+        list(source.blocks(7))
+
+
+def test_ingest_file__url_with_options(memory, tmp_path):
+    with fsspec.open(f"{memory}/d.csv", "wb") as file:
+        file.write(content("d.csv"))
+    dataset = ingest_file(RemoteLocation(f"{memory}/d.csv", {}), tmp_path / "data", label="y")
+    (tmp_path / "d.csv").write_bytes(content("d.csv"))
+    local = ingest_file(tmp_path / "d.csv", tmp_path / "same", label="y")
+    assert dataset.fingerprint == local.fingerprint
+
+
+@pytest.mark.parametrize("web", [Parts], indirect=True)
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_url__first_block_needs_no_whole_file(web, monkeypatch, suffix):
+    monkeypatch.setattr(files, "REQUEST_BYTES", 1 << 16)
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 1 << 12)
+    address, directory, _ = web
+    path, n = directory / f"large.{suffix}", 60_000
+    X = np.random.default_rng(0).normal(size=(n, 2))
+    if suffix == "csv":
+        pd.DataFrame(X).to_csv(path, index=False)
+    elif suffix == "parquet":
+        pd.DataFrame(X).add_prefix("c").to_parquet(path, index=False, row_group_size=n // 20)
+    else:
+        np.savez(path, X=X)
+    blocks = open_source(f"{address}/large.{suffix}").blocks(1000)
+    Parts.sent = 0
+    next(blocks)
+    assert 0 < Parts.sent < path.stat().st_size // 3
+    assert sum(len(block.X) for block in blocks) == n - 1000

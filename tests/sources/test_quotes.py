@@ -1,0 +1,63 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_nrbfn.sources.quotes import QuoteScan, line_of_byte, line_of_row, open_quote
+
+
+def naive(text):
+    """Whether a quote is open at the end, and where the last one opened that begins a cell."""
+    inside, opened, at_start, place = False, 0, True, 0
+    while place < len(text):
+        character = text[place : place + 1]
+        if inside and text[place : place + 2] == b'""':
+            place += 1
+        elif inside and character == b'"':
+            inside, at_start = False, False
+        elif not inside and character == b'"' and at_start:
+            inside, opened = True, place
+        elif not inside:
+            at_start = character in b",\r\n"
+        place += 1
+    return inside, opened
+
+
+@given(text=st.text('"",\na', max_size=20), sizes=st.lists(st.integers(1, 6), min_size=20))
+def test_quote_scan__any_division_equals_reading_character_by_character(text, sizes):
+    content, scan, start = text.encode(), QuoteScan(b","), 0
+    for size in sizes:
+        scan.feed(content[start : start + size])
+        start += size
+    inside, opened = naive(content)
+    assert scan.inside == inside
+    assert not inside or scan.opened == opened
+
+
+def test_quote_scan__byte_order_mark_is_no_text():
+    scan = QuoteScan(b",")
+    scan.feed('\ufeff"a'.encode())
+    assert (scan.inside, scan.opened) == (True, 3)
+
+
+def test_open_quote__of_a_whole_stream():
+    assert open_quote(io.BytesIO(b'a\t"b\n'), b"\t") == 2
+    assert open_quote(io.BytesIO(b'a,"b"\n'), b",") is None
+    assert open_quote(io.BytesIO(b""), b",") is None
+
+
+def test_line_of_byte__counts_from_1():
+    text = b"a\nbc\n\nd"
+    assert [line_of_byte(io.BytesIO(text), place) for place in (0, 1, 2, 4, 5, 6)] == [
+        *(1, 1, 2, 2, 3, 4)
+    ]
+
+
+@pytest.mark.parametrize(("skip_empty", "lines"), [(True, [1, 3, 6, 7]), (False, [1, 2, 3, 6])])
+def test_line_of_row__quotes_may_span_lines(skip_empty, lines):
+    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'
+    found = [
+        line_of_row(io.BytesIO(text), row, b",", skip_empty=skip_empty) for row in range(len(lines))
+    ]
+    assert found == lines
