@@ -122,7 +122,7 @@ def test_npz__without_y_has_no_labels(tmp_path, rows):
 @pytest.mark.parametrize("options", [{}, {"x": "train", "y": "labels"}])
 def test_npz__absent_member_names_those_that_exist(tmp_path, options):
     np.savez(tmp_path / "d.npz", train=np.zeros((2, 1)), target=np.zeros(2))
-    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* --x .* --y"):
+    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* x .* y"):
         open_source(tmp_path / "d.npz", **options)
 
 
@@ -214,7 +214,7 @@ def test_npz__weights_are_read_only_when_named(tmp_path, rows):
 
 def test_npz__absent_weights_name_the_members(tmp_path, rows):
     np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
-    with pytest.raises(DataError, match=r"no array 'w'; it has 'X', 'y'\..* --weights"):
+    with pytest.raises(DataError, match=r"no array 'w'; it has 'X', 'y'\..* weights"):
         open_source(tmp_path / "d.npz", weights="w")
 
 
@@ -222,7 +222,7 @@ def test_npz__absent_weights_name_the_members(tmp_path, rows):
 @pytest.mark.parametrize("weights", ["y", "y.npy"])
 def test_npz__labels_are_no_weights(tmp_path, rows, options, weights):
     np.savez(tmp_path / "d.npz", X=rows[0], W=rows[0], y=rows[1])
-    with pytest.raises(ParameterError, match=r"--weights y names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=y names the features or labels"):
         open_source(tmp_path / "d.npz", weights=weights, **options)
 
 
@@ -231,7 +231,7 @@ def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
     paths = {name: str(tmp_path / f"{name}.npy") for name in "Xy"}
     for name, values in zip("Xy", rows, strict=True):
         np.save(paths[name], values)
-    with pytest.raises(ParameterError, match=r"--weights .* names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=.* names the features or labels"):
         open_source(paths["X"], y=paths["y"], weights=paths[other])
 
 
@@ -436,7 +436,7 @@ def test_npy__absent_label_file(tmp_path, rows):
 )
 def test_arrays__option_of_another_format(tmp_path, rows, name, option):
     (np.savez if name == "d.npz" else np.save)(tmp_path / name, rows[0])
-    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*{name}"):
+    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*{name}"):
         open_source(tmp_path / name, **{option: "abc"})
 
 

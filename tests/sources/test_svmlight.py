@@ -116,5 +116,5 @@ def test_svmlight__largest_index(tmp_path):
 @pytest.mark.parametrize("option", ["x", "y", "label", "weights"])
 def test_svmlight__takes_no_options(tmp_path, option):
     (tmp_path / "d.svm").write_text("1 1:1\n")
-    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*svmlight"):
+    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*svmlight"):
         open_source(tmp_path / "d.svm", **{option: "abc"})

@@ -351,7 +351,7 @@ def test_table__label_alone_is_no_table(tmp_path, table, suffix):
 def test_table__unknown_label_lists_columns(tmp_path, suffix):
     path = tmp_path / f"d{suffix}"
     write(pd.DataFrame({f"c{j}": [1.0] for j in range(12)}), path)
-    with pytest.raises(DataError, match=r"no column 'y'; it has 'c0', .*'c9' and 2 more.*--label"):
+    with pytest.raises(DataError, match=r"no column 'y'; it has 'c0', .*'c9' and 2 more.*label"):
         open_source(path, label="y")
 
 
@@ -367,7 +367,7 @@ def test_table__files_of_different_columns(tmp_path, table, suffix):
 @pytest.mark.parametrize("option", ["x", "y"])
 def test_table__option_of_another_format(tmp_path, table, suffix, option):
     write(table[["a", "b"]], tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=rf"--{option} abc does not go with .*d\{suffix}"):
+    with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*d\{suffix}"):
         open_source(tmp_path / f"d{suffix}", **{option: "abc"})
 
 
@@ -612,14 +612,14 @@ def test_table__weights_of_a_directory(tmp_path, table, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__unknown_weights_list_columns(tmp_path, table, suffix):
     write(table, tmp_path / f"d{suffix}")
-    with pytest.raises(DataError, match=r"no column 'w'; it has 'a', 'kind', 'b'\..*--weights"):
+    with pytest.raises(DataError, match=r"no column 'w'; it has 'a', 'kind', 'b'\..*weights"):
         open_source(tmp_path / f"d{suffix}", label="kind", weights="w")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__labels_are_no_weights(tmp_path, table, suffix):
     write(table, tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=r"--weights b names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=b names the features or labels"):
         open_source(tmp_path / f"d{suffix}", label="b", weights="b")
 
 

@@ -203,7 +203,7 @@ def test_dataset_chunk__damage_names_array_and_remedy(dataset):
     path = chunk_files(f"{dataset.location}/X")[1]
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(
-        DamagedDataError, match=r"rows 4 to 8 of .*data.*X cannot be read"
+        DamagedDataError, match=r"chunk X/c/1/0 of .*data is not the one that was written"
     ) as caught:
         dataset_values(dataset.location)
     assert "write the data again" in caught.value.remedy
