@@ -154,7 +154,8 @@ def plan_on_options(
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
     check_fit(planned, params)
-    dataset.check_stored()
+    if n_rows is None:
+        dataset.check_stored()
     given = None if rates is None else read_rates(rates)
     if options.scheduler or options.scheduler_file:
         with connect(options) as engine:
@@ -171,6 +172,7 @@ def plan_on_options(
 
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
+    dataset.check_stored()
     arguments = [(dataset.location, params.basis_size or dataset.n_rows, params.n_neighbors)]
     (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
     return cast(Rates, rates)
