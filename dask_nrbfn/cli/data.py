@@ -12,6 +12,7 @@ from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.describe import describe, describe_dataset
 from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import RemoteLocation
 
 
 @click.command()
@@ -43,9 +44,17 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     streamed and never held in memory as a whole.
     """
     job.begin("ingest", dataset)
-    written = ingest_file(source, dataset, **options)
+    written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
     job.n_rows = written.n_rows
     show(describe_dataset(written), as_json)
+
+
+def _without_foreign_options(source: Any, dataset: Any) -> Any:
+    """Return the source without options that are for the file system of another protocol."""
+    urls = [place.url for place in (source, dataset) if isinstance(place, RemoteLocation)]
+    if len({url.partition("://")[0] for url in urls}) == 2:
+        return source.url
+    return source
 
 
 @click.command()
