@@ -42,9 +42,19 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     from dask_nrbfn.stages.ingest import ingest_file
 
     job.begin("ingest", dataset)
-    written = ingest_file(source, dataset, **options)
+    written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
     job.n_rows = written.n_rows
     show(describe_dataset(written), as_json)
+
+
+def _without_foreign_options(source: Any, dataset: Any) -> Any:
+    """Return the source without options that are for the file system of another protocol."""
+    from dask_nrbfn.storage.location import RemoteLocation
+
+    urls = [place.url for place in (source, dataset) if isinstance(place, RemoteLocation)]
+    if len({url.partition("://")[0] for url in urls}) == 2:
+        return source.url
+    return source
 
 
 @click.command()

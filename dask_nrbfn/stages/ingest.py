@@ -246,9 +246,11 @@ def _dask_rows(X: Any) -> "da.Array":
 def _dask_labels(y: Any, n_rows: int) -> "da.Array":
     import dask.array as da
 
-    labels = _dask_column(y, n_rows, "y", "label")
     if hasattr(y.dtype, "categories"):
         _check_known(y, "y")
+    typed = isinstance(y.dtype, np.dtype)
+    # Dask warns that it makes arrays of objects of pandas' own types.
+    labels = _dask_column(y if typed else y.astype(object), n_rows, "y", "label")
     # A column of text is Python objects in pandas; each block is checked when it is computed.
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")

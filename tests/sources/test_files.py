@@ -11,7 +11,9 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from dask_nrbfn.cli import commands
 from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
@@ -21,6 +23,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.sources import files, open_source, tabular
 from dask_nrbfn.stages.ingest import ingest_file
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 
 N = 60
@@ -208,6 +211,18 @@ def test_url__cut_while_it_is_read(memory):
         file.write(packed[:-50])
     with pytest.raises(DamagedDataError, match=r"d\.npz is damaged"):
         list(source.blocks(7))
+
+
+def test_ingest__options_are_for_the_file_system_of_the_dataset(web, memory):
+    address, directory, _ = web
+    (directory / "d.csv").write_bytes(content("d.csv"))
+    data = f"{memory}/data"
+    options = ["--label", "y", "--storage-option", "skip_instance_cache=true"]
+    # Told to the web server's file system, the first option would be refused.
+    options += ["--storage-option", "client_kwargs.endpoint_url=http://nowhere"]
+    result = CliRunner().invoke(commands, ["ingest", f"{address}/d.csv", data, *options])
+    assert result.exit_code == 0, result.output
+    assert Dataset.open(data).n_rows == N
 
 
 def test_ingest_file__url_with_options(memory, tmp_path):

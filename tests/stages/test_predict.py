@@ -276,6 +276,22 @@ def test_predict__no_room(tmp_path, place, name):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["out.tsv", "out.csv.gz", "out.xlsx", "out.feather", "out.npz"])
+def test_predict__unknown_suffix_is_refused_with_those_that_work(tmp_path, place, new_rows, name):
+    dataset = write_table(MemoryStore(), new_rows[0])
+    for out in (tmp_path / name, f"memory://{name}"):
+        with pytest.raises(ParameterError, match=r"ends in \..* \.csv, \.parquet, or .*\.zarr"):
+            predict_dataset(place / "run", dataset, out, InlineEngine())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["out", "out.zarr", "OUT.ZARR"])
+def test_predict__groups(tmp_path, place, new_rows, name):
+    dataset = write_table(MemoryStore(), new_rows[0])
+    predict_dataset(place / "run", dataset, tmp_path / name, InlineEngine())
+    assert zarr.open_group(tmp_path / name)["labels"].shape == (dataset.n_rows,)
+
+
 def test_predict__remote_tables_are_refused(place, new_rows):
     dataset = write_table(MemoryStore(), new_rows[0])
     with pytest.raises(ParameterError, match="is not a local file"):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import dask.array as da
 import fsspec
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from sklearn.datasets import load_iris
@@ -34,6 +35,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.fit import fit_dataset
+from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.stages.refresh import refresh_run
 from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
 from dask_nrbfn.storage import remote
@@ -173,6 +175,21 @@ def test_object_store__dataset_and_model_come_back(place):
     model = make_model()
     model.save(join(place, "model"))
     assert Model.load(join(place, "model")).digest() == model.digest()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_object_store__rows_are_ingested_from_it(bucket, options, tmp_path, suffix):
+    frame = pd.DataFrame(table(9)).add_prefix("c").assign(y=np.arange(9) % 2)
+    path = tmp_path / f"rows.{suffix}"
+    if suffix == "npz":
+        np.savez(path, X=table(9), y=frame["y"])
+    else:
+        frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    fsspec.filesystem("s3", **options).put_file(str(path), f"{bucket}/{path.name}"[5:])
+    label = None if suffix == "npz" else "y"
+    dataset = ingest_file(join(bucket, path.name), join(bucket, "data"), label=label)
+    expected = ingest_file(path, tmp_path / "data", label=label)
+    assert dataset.fingerprint == expected.fingerprint
 
 
 def test_object_store__missing_chunk(place):

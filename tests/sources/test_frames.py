@@ -1,0 +1,220 @@
+"""Types mean the same, whatever rows and labels come from."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.estimators.linear import LinearRegressionClassifier
+from dask_nrbfn.sources.frames import plain_labels, plain_rows
+from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file
+
+N = 12
+TRUTH = np.arange(N) % 3 == 0
+LABELS = {
+    "truth": (TRUTH, [0, 1]),
+    "0 and 1": (TRUTH.astype(np.int8), [0, 1]),
+    "1.0 and 0.0": (TRUTH.astype(np.float32), [0, 1]),
+    "whole floats": (np.arange(N) % 3 * 2.0 - 2, [-2, 0, 2]),
+    "text": (np.array(["no", "yes"])[TRUTH.astype(int)], ["no", "yes"]),
+}
+
+
+def in_csv(place, X, y):
+    pd.DataFrame({"a": X, "y": y}).to_csv(place / "d.csv", index=False)
+    return ingest_file(place / "d.csv", MemoryStore(), label="y")
+
+
+def in_lower_case_csv(place, X, y):
+    text = pd.DataFrame({"a": X, "y": y}).to_csv(index=False)
+    (place / "d.csv").write_text(text.lower())
+    return ingest_file(place / "d.csv", MemoryStore(), label="y")
+
+
+def in_parquet(place, X, y):
+    pd.DataFrame({"a": X, "y": y}).to_parquet(place / "d.parquet")
+    return ingest_file(place / "d.parquet", MemoryStore(), label="y")
+
+
+def in_parquet_dictionary(place, X, y):
+    pd.DataFrame({"a": X, "y": pd.Categorical(y)}).to_parquet(place / "d.parquet")
+    return ingest_file(place / "d.parquet", MemoryStore(), label="y")
+
+
+def in_npz(place, X, y):
+    np.savez(place / "d.npz", X=X[:, None], y=y)
+    return ingest_file(place / "d.npz", MemoryStore())
+
+
+def in_npy(place, X, y):
+    np.save(place / "X.npy", X[:, None])
+    np.save(place / "y.npy", y)
+    return ingest_file(place / "X.npy", MemoryStore(), y=str(place / "y.npy"))
+
+
+def in_lists(place, X, y):
+    return ingest_arrays(X[:, None].tolist(), y.tolist(), MemoryStore())
+
+
+def in_objects(place, X, y):
+    return ingest_arrays(X[:, None], y.astype(object), MemoryStore())
+
+
+def in_frame(place, X, y):
+    return ingest_arrays(pd.DataFrame({"a": X}), pd.Series(y), MemoryStore())
+
+
+def in_nullable_frame(place, X, y):
+    frame = pd.DataFrame({"a": X, "y": y}).convert_dtypes()
+    return ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
+
+
+def in_categories(place, X, y):
+    frame = pd.DataFrame({"a": pd.Categorical(X)})
+    return ingest_arrays(frame, pd.Series(pd.Categorical(y)), MemoryStore())
+
+
+def in_dask_arrays(place, X, y):
+    return ingest_dask(da.from_array(X[:, None], 5), da.from_array(y, 4), MemoryStore())
+
+
+def in_dask_frame(place, X, y):
+    frame = dd.from_pandas(pd.DataFrame({"a": X, "y": y}), npartitions=3)
+    return ingest_dask(frame[["a"]], frame["y"], MemoryStore())
+
+
+def in_dask_categories(place, X, y):
+    frame = pd.DataFrame({"a": pd.Categorical(X), "y": pd.Categorical(y)})
+    parts = dd.from_pandas(frame, npartitions=3)
+    return ingest_dask(parts[["a"]], parts["y"], MemoryStore())
+
+
+FORMS = [
+    *[in_csv, in_lower_case_csv, in_parquet, in_parquet_dictionary, in_npz, in_npy, in_lists],
+    *[in_objects, in_frame, in_nullable_frame, in_categories],
+    *[in_dask_arrays, in_dask_frame, in_dask_categories],
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("labels", "classes"), LABELS.values(), ids=LABELS)
+def test_types__every_source_gives_the_same_classes(tmp_path, form, labels, classes):
+    dataset = form(tmp_path, np.arange(N) / 2, labels)
+    assert dataset.classes.tolist() == classes
+    assert [type(label) for label in dataset.classes.tolist()] == [type(c) for c in classes]
+    own = labels.astype(int) if classes[0] != "no" else labels
+    assert dataset.classes[dataset.codes()].tolist() == own.tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("features", [TRUTH, TRUTH.astype(int), TRUTH.astype(float)])
+def test_types__every_source_gives_the_same_features(tmp_path, form, features):
+    dataset = form(tmp_path, features, np.arange(N))
+    assert dataset.X[:, 0].tolist() == features.astype(int).tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("label", [0.5, 1e300])
+def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, form, label):
+    labels = np.arange(N) * 1.0
+    labels[7] = label
+    with pytest.raises(DataError, match=r"has the label .* (row 7|line 9)\b.*names"):
+        form(tmp_path, np.arange(N) / 2, labels)
+
+
+@pytest.mark.parametrize("network", [NRBFNClassifier(n_neighbors=3), LinearRegressionClassifier()])
+@pytest.mark.parametrize(
+    "labels", [*[labels for labels, _ in LABELS.values()], TRUTH.astype(object)], ids=str
+)
+@pytest.mark.parametrize("wrap", [np.array, list, pd.Series, pd.Categorical])
+def test_types__estimators_predict_what_they_were_given(network, labels, wrap):
+    X = (labels[:, None] == np.unique(labels)).astype(float)
+    X += np.random.default_rng(0).normal(size=X.shape) / 100
+    given = wrap(labels)
+    given = pd.Series(given) if wrap is pd.Categorical else given
+    predicted = network.fit(X, given).predict(X)
+    np.testing.assert_array_equal(predicted, labels)
+    kind = np.array(labels.tolist()).dtype.kind
+    assert np.array(predicted.tolist()).dtype.kind == kind
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (pd.Series(["u", "v"] * 6), "str|object|string"),
+        (pd.Series(["u", "v"] * 6).astype("category"), "category of (str|object|string)"),
+        (pd.Series(["1", "2"] * 6).astype("category"), "category of (str|object|string)"),
+        (pd.Series(pd.date_range("2020", periods=N)), "datetime64"),
+    ],
+)
+def test_frame__column_that_is_no_number_is_named(column, shown, lazy):
+    frame = pd.DataFrame({"a": np.arange(N) * 1.0, "kind": column})
+    labels = np.arange(N) % 2
+    message = rf"Column 'kind' of X has type ({shown}).*, which is not a number\. .*get_dummies"
+    if lazy:
+        frame, labels = dd.from_pandas(frame, npartitions=2), da.from_array(labels, 6)
+    for take in (ingest_dask,) if lazy else (ingest_arrays,):
+        with pytest.raises(DataError, match=message):
+            take(frame, labels, MemoryStore())
+    with pytest.raises(DataError, match=message):
+        NRBFNClassifier(n_neighbors=2).fit(frame, labels)
+
+
+def test_frame__keeps_what_is_plain_and_never_changes_what_was_given():
+    plain = pd.DataFrame({"a": [1.0, 2.0], "b": [1, 2]})
+    assert plain_rows(plain) is plain
+    mixed = plain.assign(c=pd.Categorical([3, 4]), d=[True, False])
+    assert plain_rows(mixed).dtypes.astype(str).tolist() == ["float64", "int64", "float64", "uint8"]
+    assert mixed.dtypes.astype(str).tolist() == ["float64", "int64", "category", "bool"]
+    assert plain_rows(mixed).columns.tolist() == ["a", "b", "c", "d"]
+
+
+def test_frame__missing_value_of_a_nullable_column_is_no_number():
+    frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
+    with pytest.raises(DataError, match="X has nan in row 1, column 0"):
+        ingest_arrays(frame, None, MemoryStore())
+
+
+def test_frame__names_of_columns_are_kept():
+    frame = pd.DataFrame({"width": [1.0, 2.0], 3: [True, False]})
+    assert ingest_arrays(frame, None, MemoryStore()).feature_names == ("width", "3")
+
+
+def test_frame__categories_that_dask_does_not_know(tmp_path):
+    frame = dd.from_pandas(pd.DataFrame({"a": [1, 2], "y": [0, 1]}), npartitions=1)
+    unknown = frame.astype("category")
+    with pytest.raises(DataError, match=r"Column 'a' of X is a category.*categorize"):
+        ingest_dask(unknown[["a"]], frame["y"], MemoryStore())
+    with pytest.raises(DataError, match=r"y is a category.*as_known"):
+        ingest_dask(frame[["a"]], unknown["y"], MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", None, "b"], "y has no label in row 1"),
+        (pd.Series(["a", None, "b"]), "y has no label in row 1"),
+        (pd.Series(["a", None, "b"]).astype("category"), "y has no label in row 1"),
+        (pd.array([1, None, 2], dtype="Int64"), "y has no label in row 1"),
+        (np.array(["a", 1, "b"], dtype=object), "y has the label 1 among text in row 1"),
+    ],
+)
+def test_plain_labels__missing_or_mixed(labels, message):
+    with pytest.raises(DataError, match=message):
+        plain_labels(labels)
+
+
+def test_dask_labels__row_is_that_of_the_whole_table():
+    labels = da.from_array(np.array(["a"] * 9 + [None], dtype=object), 4)
+    with pytest.raises(DataError, match="y has no label in row 9"):
+        ingest_dask(da.zeros((10, 2), chunks=5), labels, MemoryStore())
+
+
+def test_estimator__only_class_is_shown_as_it_was_given():
+    with pytest.raises(DataError, match="y has 1 class only: 'cat'"):
+        NRBFNClassifier(n_neighbors=2).fit(np.eye(5), ["cat"] * 5)
