@@ -171,7 +171,7 @@ def test_cli_plan__exits_with_2_where_memory_is_too_small(tmp_path, dataset, rat
     assert code == 2
     assert "more than a worker has" in out
     problem, _ = refuse("plan", tmp_path / "data", "--rows", -1, "--rates", rates)
-    assert "n_rows is -1" in problem
+    assert "--rows is -1" in problem
 
 
 def test_with_n_rows__keeps_the_kind_of_the_rows(dataset):
