@@ -60,8 +60,8 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
-@settings(max_examples=12, deadline=None)
-@given(chunk_rows=st.integers(1, 130), n_parts=st.integers(1, 12))
+@settings(max_examples=8, deadline=None)
+@given(chunk_rows=st.integers(1, 70), n_parts=st.integers(1, 12))
 def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
     one_chunk = fit_in_parts(n_parts)
     cut = fit_in_parts(n_parts, chunk_rows=chunk_rows)
@@ -75,7 +75,7 @@ def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
 @cache
 def fit_in_parts(n_parts, **options):
     params = FitParams(alpha=1e-4, n_neighbors=5, n_parts=n_parts)
-    return fit_in_memory(*spirals(120), params, **options)
+    return fit_in_memory(*spirals(60), params, **options)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
