@@ -25,6 +25,7 @@ from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedResultError,
     DataError,
+    ExistsError,
     MissingDataError,
     ParameterError,
     RunMismatchError,
@@ -53,6 +54,7 @@ from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
+    exists,
     mark_complete,
     normalize,
     open_group,
@@ -269,6 +271,8 @@ def branch_run(location: Location, target: Location) -> Run:
         If something is at `target`.
     """
     run, model = Run.open(location), Model.load(location)
+    if exists(target):
+        raise ExistsError(f"{target} exists.", "Give another path: a branch replaces nothing.")
     model = replace(model, weights=np.zeros_like(model.weights))
     with replacing_group(target, kind="run", overwrite=False) as group:
         model.write(group.require_group("model"))

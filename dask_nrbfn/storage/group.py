@@ -416,7 +416,7 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     if not something_is_there:
         return
     if not overwrite:
-        raise ExistsError(f"{location} exists.", "Give another path, or overwrite it.")
+        raise ExistsError(f"{location} exists.", "Give another path, or `overwrite` it.")
     path = local_path(location)
     if path is not None and not is_group(Path(path)):
         raise ExistsError(

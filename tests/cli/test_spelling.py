@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -78,6 +79,21 @@ def test_spelling__own_option_is_named_alone(tmp_path):
     assert fix == "Name one of its columns with --label."
     with pytest.raises(NRBFNError, match=r"Name one of its columns with label\.$"):
         ingest_file(tmp_path / "rows.csv", out, label="species")
+
+
+def test_spelling__overwrite(tmp_path):
+    np.savez(tmp_path / "rows.npz", X=np.ones((3, 2)))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    _, fix = refuse("ingest", tmp_path / "rows.npz", tmp_path / "there")
+    assert fix == "Give another path, or --overwrite it."
+
+
+def test_spelling__no_option_that_the_command_lacks(dataset, tmp_path):
+    run = fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
+    problem, fix = refuse("branch", run.location, dataset.location)
+    assert problem == f"{dataset.location} exists."
+    assert fix == "Give another path: a branch replaces nothing."
 
 
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
