@@ -104,5 +104,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_missing(value: Any) -> bool:
-    # pandas has a missing value of its own, of which nothing is true or false.
-    return value is None or str(value) == "<NA>" or (isinstance(value, float) and math.isnan(value))
+    # The missing values of pandas are neither true nor false, and equal nothing.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and math.isnan(value)

@@ -6,8 +6,8 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 
-# A block has at least one row: 128 MiB of float64. The largest known tables of numbers have a
-# tenth of these columns; more are a damaged header, or a number that stands for an index.
+# A block has at least one row: 128 MiB of float64. What says more is a damaged header, or a number
+# that stands where an index should be.
 MAX_FEATURES = 2**24
 
 

@@ -148,8 +148,10 @@ def test_cli__bad_sources(tmp_path, csv):
     text = csv.read_text().split("\n")
     for value, expected in (
         ("tall", "tall"),
-        ("nan", "nan in row 4, column 1"),
-        ("", "nan in row 4"),
+        ("nan", "Column 'b' of"),
+        ("nan", "has no value in line 6"),
+        ("", "has no value in line 6"),
+        ("inf", "has inf in line 6"),
     ):
         fields = text[5].split(",")
         bad = [*text[:5], ",".join([fields[0], value, *fields[2:]]), *text[6:]]

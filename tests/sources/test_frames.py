@@ -194,6 +194,10 @@ def test_frame__categories_that_dask_does_not_know(tmp_path):
         ingest_dask(frame[["a"]], unknown["y"], MemoryStore())
 
 
+def test_plain_labels__text_that_pandas_shows_for_missing_is_text():
+    assert plain_labels(pd.Series(["<NA>", "nan"])).tolist() == ["<NA>", "nan"]
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [

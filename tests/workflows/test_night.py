@@ -96,7 +96,7 @@ def unknown_label(place):
 
 BAD = {
     "when written": {
-        not_a_number: "X has nan in row 30, column 2.",
+        not_a_number: "nan.csv has no value in line 32.",
         other_format: "suffix .txt, which is not a known format.",
         cut_short: "has a line of another length than its header",
     },
