@@ -202,7 +202,7 @@ def metadata_named(place: object) -> Iterator[None]:
     """Say which metadata it is that zarr cannot make sense of, however that shows."""
     try:
         yield
-    except (NRBFNError, OSError):
+    except (NRBFNError, OSError, MemoryError):
         raise
     except ImportError as error:
         raise ParameterError(

@@ -1,9 +1,12 @@
+import shutil
+
 import numpy as np
 import pytest
 import zarr
 
 from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.ingest import ingest_arrays
+from tests.storage.written import swap
 
 CHANGED = "rows, labels or weights are not the ones that ingest wrote."
 
@@ -32,6 +35,17 @@ def test_check_dataset__missing_and_damaged_chunks_of_weights(tmp_path, dataset)
     assert "is missing" in first
     assert "rows 18 to 24 of" in second
     assert "data/weights cannot be read" in second
+
+
+def test_check_dataset__all_chunks_of_an_array_are_missing(tmp_path, dataset):
+    shutil.rmtree(tmp_path / "data/X/c")
+    problems = check_dataset(dataset).problems
+    assert [f"X/c/{index}/0" in problem for index, problem in enumerate(problems)] == 4 * [True]
+
+
+def test_check_dataset__chunks_that_changed_places(tmp_path, dataset):
+    swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
+    assert check_dataset(dataset).problems == (CHANGED,)
 
 
 @pytest.mark.parametrize("value", [0.0, -2.0, np.nan, np.inf])

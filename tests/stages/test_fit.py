@@ -27,6 +27,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.fit import fit_dataset, run_stages
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import checksum
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_fit
@@ -511,7 +512,13 @@ def test_fit__nan_written_behind_our_back_is_found(tmp_path):
     dataset = write_table(tmp_path / "data", X, y)
     import zarr
 
-    zarr.open_group(tmp_path / "data")["X"][40, 2] = np.nan
+    group = zarr.open_group(tmp_path / "data")
+    group["X"][40, 2] = np.nan
+    assert "X/c/0/0" in refused(DamagedDataError, dataset)
+    # As older versions wrote it, without what its chunks are known by.
+    attributes = group.attrs.asdict()
+    del attributes["chunk_checksums"], attributes["checksum"]
+    group.attrs.put({**attributes, "checksum": checksum(attributes)})
     assert "X has nan in row 40, column 2" in refused(DataError, dataset)
 
 
