@@ -142,7 +142,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    Hu, Pan & Wu, "Spectral-graph Based Classifications", Algorithms 1 to 3. Arrays in memory are
+    hu-nrbfn (see `dask_nrbfn.numeric`), Algorithms 1 to 3. Arrays in memory are
     fitted in this process; Zarr arrays, dask collections and datasets on the active
     `distributed.Client`, or without one in this process, chunk by chunk.
 

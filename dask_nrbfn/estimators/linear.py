@@ -46,7 +46,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
     Notes
     -----
-    Hu, Pan & Wu, "Spectral-graph Based Classifications", eq. 14 with beta = 1. Rows are read twice,
+    hu-nrbfn (see `dask_nrbfn.numeric`), eq. 14 with beta = 1. Rows are read twice,
     in blocks, in this process: once for their mean, once for their moments; ``n (p + 1)^2`` flops.
 
     Examples

@@ -1,0 +1,44 @@
+"""The README's example, run as it is printed there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def block(marker, language):
+    """Return the code block that follows a marker, or the first one of a language after it."""
+    return re.search(rf"{re.escape(marker)}.*?```{language}\n(.*?)```", README, re.DOTALL)[1]
+
+
+def run_in(directory, *command):
+    """Run a command with the programs of this environment; return what it prints."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.run(
+        command, cwd=directory, env=os.environ | {"PATH": programs}, capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+@pytest.mark.slow
+def test_readme__example_on_the_command_line(tmp_path):
+    printed = run_in(tmp_path, "bash", "-euo", "pipefail", "-c", block("<!-- example -->", "bash"))
+    lines = {tuple(line.split()) for line in printed.splitlines()}
+    for line in block("<!-- output -->", "text").splitlines():
+        # Errors may move by a row with the kernels of BLAS.
+        if not line.startswith(("n_errors", "error_rate")):
+            assert tuple(line.split()) in lines
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 598
+    (errors,) = (int(line[1]) for line in lines if line[0] == "n_errors")
+    assert abs(errors - 25) <= 2
+
+
+def test_readme__example_in_python(tmp_path):
+    score = float(run_in(tmp_path, sys.executable, "-c", block("In Python:", "python")))
+    assert score == pytest.approx(0.958, abs=0.004)
