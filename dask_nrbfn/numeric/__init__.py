@@ -3,7 +3,7 @@
 Shapes are written in the letters n rows, b rows of a block, p features, r basis rows, K classes,
 k neighbours.
 
-"hu-nrbfn" is the paper that equations, algorithms and theorems are numbered after, here and elsewhere
-in the package: Z. Hu, G. Pan, Z. Wu, "Spectral-graph Based Classifications: Linear Regression for
+"hu-nrbfn" is the paper whose equations, algorithms and theorems are named, here and elsewhere in
+the package: Z. Hu, G. Pan, Z. Wu, "Spectral-graph Based Classifications: Linear Regression for
 Classification and Normalized Radial Basis Function Network", 2017.
 """
