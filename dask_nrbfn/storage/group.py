@@ -153,7 +153,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
-    return group if writable else _strict(group)
+    return group
 
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
@@ -240,7 +240,9 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         with metadata_named(location):
             # Without the format zarr asks for five names at once, and when one request fails the
             # others are left to complain.
-            return zarr.open_group(_store(location), mode=mode, zarr_format=3)
+            store = _store(location)
+            strict = store if mode == "r+" else _StrictStore(store)
+            return zarr.open_group(strict, mode=mode, zarr_format=3)
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
@@ -649,10 +651,6 @@ def get_array(group: zarr.Group, name: str) -> Array:
         )
     # The setting belongs to the open array, not to what is stored.
     return member.with_config({"write_empty_chunks": True})
-
-
-def _strict(group: zarr.Group) -> zarr.Group:
-    return zarr.open_group(_StrictStore(group.store), path=group.path, mode="r")
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
