@@ -71,7 +71,7 @@ def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> RidgeSolution
     """
     (solution,) = solve_path(gram, cross, alphas=[alpha])
     if solution is None:
-        raise singular_system(gram, alphas=[alpha])
+        raise singular_system(gram, tried=f"`alpha`={alpha:g}", above=alpha)
     return solution
 
 
@@ -110,17 +110,12 @@ def solve_path(
         yield RidgeSolution(weights, condition)
 
 
-def singular_system(gram: Floats, *, alphas: Sequence[float]) -> IllConditionedError:
-    """Return the error of a system that is singular at all of `alphas`.
+def singular_system(gram: Floats, *, tried: str, above: float) -> IllConditionedError:
+    """Return the error of a system that is singular at what was `tried`, penalties up to `above`.
 
-    It names the least power of ten that is enough; each that is tried costs a factorization.
+    It names the least power of ten that is enough; each that is looked at costs a factorization.
     """
-    named = (
-        f"`alpha`={alphas[0]:g}"
-        if len(alphas) == 1
-        else f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
-    )
-    larger = [10.0**power for power in range(-15, 1) if 10.0**power > max(alphas)]
+    larger = [10.0**power for power in range(-15, 1) if 10.0**power > above]
     nothing = np.empty((0, len(gram)))
     enough = (
         alpha
@@ -129,10 +124,10 @@ def singular_system(gram: Floats, *, alphas: Sequence[float]) -> IllConditionedE
     )
     least = next(enough, None)
     return IllConditionedError(
-        f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64 at {named}.",
+        f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64 at {tried}.",
         "No penalty helps: the features are 0 or not finite."
         if least is None
-        else f"Give `alpha` at least {least:g}.",
+        else f"Give a penalty of at least {least:g}.",
     )
 
 

@@ -138,7 +138,8 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     path = []
     if fold is None:
         if not any(solved.reciprocal_conditions):
-            raise singular_system(moments.gram(), alphas=alphas)
+            tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
+            raise singular_system(moments.gram(), tried=tried, above=max(alphas))
         path = path_of_risks(
             moments,
             solved,

@@ -177,7 +177,7 @@ def test_cli__one_class_and_too_many_neighbours(tmp_path):
     problem, fix = refuse(
         "fit", tmp_path / "few", tmp_path / "run", "--n-neighbors", 30, "--workers", 0
     )
-    assert problem == "n_neighbors=30 needs at least 31 rows, X has n_samples = 30."
+    assert problem == "--n-neighbors=30 needs at least 31 rows, X has n_samples = 30."
     assert fix == "Give n_neighbors of at most 29."
     assert not (tmp_path / "run").exists()
 
@@ -215,8 +215,8 @@ def test_cli__recall_below_the_floor(tmp_path):
     fit = ("fit", tmp_path / "data", tmp_path / "run", *options, "--workers", 0)
     problem, fix = refuse(*fit)
     assert "less than the 0.95" in problem
-    assert "Raise overlap from 1 to 2" in fix
-    assert "lower recall" in fix
+    assert "Raise --overlap from 1 to 2" in fix
+    assert "a lower --recall" in fix
     stages = Run.open(tmp_path / "run").stages
     succeed(*fit, "--recall", 0.1)
     finished = Run.open(tmp_path / "run").stages

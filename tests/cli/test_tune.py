@@ -1,6 +1,7 @@
 """Tuning and its options on the command line."""
 
 import json
+import re
 
 import click
 import numpy as np
@@ -116,7 +117,7 @@ def test_cli__basis_of_a_file(tmp_path, dataset, command):
     np.testing.assert_array_equal(Run.open(tmp_path / "run").read("basis/values"), basis)
     succeed(name, dataset, tmp_path / "run", *options)
     np.save(tmp_path / "basis.npy", basis + 1)
-    assert "was begun with basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
+    assert "was begun with --basis=given:" in refuse(name, dataset, tmp_path / "run", *options)[0]
 
 
 def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
@@ -140,14 +141,14 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--folds", 1), "folds is 1."),
-        (("--alphas", "0.1,-1"), "alphas is -1.0."),
-        (("--width-factors", "0"), "width_factors is 0.0."),
-        (("--features", "simple"), "features is 'simple'."),
-        (("--kernels", "gaussian,cauchy"), "kernels is 'cauchy'."),
-        (("--basis-rules", ""), "basis_rules is ''."),
-        (("--search-rows", 1), "search_rows is 1."),
-        (("--basis", "random"), "basis=random has no size."),
+        (("--folds", 1), "--folds is 1."),
+        (("--alphas", "0.1,-1"), "--alphas is -1.0."),
+        (("--width-factors", "0"), "--width-factors is 0.0."),
+        (("--features", "simple"), "--features is 'simple'."),
+        (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),
+        (("--basis-rules", ""), "--basis-rules is ''."),
+        (("--search-rows", 1), "--search-rows is 1."),
+        (("--basis", "random"), "--basis=random has no size."),
     ],
 )
 def test_cli_tune__bad_values(tmp_path, dataset, options, message):
@@ -191,7 +192,7 @@ def test_cli__files_that_are_no_basis(tmp_path, dataset):
     np.save(tmp_path / "nan.npy", np.full((3, 4), np.nan))
     assert "Give finite numbers" in refuse(*options, tmp_path / "nan.npy")[1]
     wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)
-    assert wrong[0] == "basis_size is 4, but 3 basis rows are given."
+    assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
     assert not (tmp_path / "run").exists()
 
 
@@ -223,5 +224,5 @@ def test_cli_tune__singular_at_every_penalty(tmp_path, dataset):
         "tune", dataset, tmp_path / "run", "--basis", tmp_path / "basis.npy", "--alphas", "0",
         "--width-factors", "1e-4", "--features", "normalized",
     )  # fmt: skip
-    assert problem == "the ridge system is singular at every alpha: [0.0]."
-    assert fix == "Give larger alphas."
+    assert problem == "the 10 x 10 ridge system is singular in float64 at each of --alphas: 0."
+    assert re.fullmatch(r"Give a penalty of at least 1e-\d+\.", fix)

@@ -258,7 +258,7 @@ def test_options__that_cannot_be_used(tmp_path, dataset):
     assert "is a directory" in refuse(*fit, "--performance-report", tmp_path)[0]
     assert "cannot be written" in refuse(*fit, "--metrics-file", nowhere)[0]
     problem, fix = refuse(*fit, "--performance-report", tmp_path / "page.html", "--workers", 0)
-    assert problem == "performance_report is given, but workers is 0."
+    assert problem == "--performance-report is given, but --workers is 0."
     assert "give workers" in fix
     for port in ("http", "65536", "-1", ""):
         code, _, err = run(*fit, "--metrics", port)

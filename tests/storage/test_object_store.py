@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier
-from dask_nrbfn.cli import commands, data
+from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -33,6 +33,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages import describe
 from dask_nrbfn.stages.check import check_dataset
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.ingest import ingest_file
@@ -177,6 +178,7 @@ def test_object_store__dataset_and_model_come_back(place):
     assert Model.load(join(place, "model")).digest() == model.digest()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_object_store__rows_are_ingested_from_it(bucket, options, tmp_path, suffix):
     frame = pd.DataFrame(table(9)).add_prefix("c").assign(y=np.arange(9) % 2)
@@ -555,7 +557,7 @@ def test_storage_option__reaches_the_file_system(bucket, options):
 
 def test_storage_option__json_and_nested(monkeypatch):
     seen = []
-    monkeypatch.setattr(data, "describe", lambda location: seen.append(location) or {})
+    monkeypatch.setattr(describe, "describe", lambda location: seen.append(location) or {})
     texts = ["a.b.c=1", "a.b.d=x=y", "a.e=null", 'f="1"', "g=", "h=[true]"]
     inspect("s3://bucket/data", *(word for text in texts for word in ("--storage-option", text)))
     expected = {"a": {"b": {"c": 1, "d": "x=y"}, "e": None}, "f": "1", "g": "", "h": [True]}
