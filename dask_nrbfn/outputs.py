@@ -8,7 +8,7 @@ import errno
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +54,19 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
         with tempfile.TemporaryFile(dir=target.parent) as probe:
             probe.write(bytes(_PROBE_BYTES))
     return target
+
+
+def check_distinct(outputs: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Raise ParameterError if two parameters, of which some may be None, name the same file."""
+    names: dict[str, str] = {}
+    for name, path in outputs.items():
+        if path is None:
+            continue
+        other = names.setdefault(os.path.realpath(path), name)
+        if other != name:
+            raise ParameterError(
+                f"`{other}` and `{name}` are both {path}.", "Give each a name of its own."
+            )
 
 
 def check_path_outside_groups(path: str | os.PathLike[str]) -> None:

@@ -50,10 +50,16 @@ class Job:
         self.command, self.what = command, str(what)
 
     @contextmanager
-    def engine(self, options: dict[str, Any]) -> "Iterator[Engine]":
-        """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for."""
-        from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
+    def engine(self, options: dict[str, Any], *, out: Any = None) -> "Iterator[Engine]":
+        """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for.
 
+        What the work itself writes is `out`.
+        """
+        from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
+        from dask_nrbfn.outputs import check_distinct
+
+        files = {name: options.get(name) for name in ("performance_report", "textfile")}
+        check_distinct({"out": None if out is None else str(out), **files})
         metrics = {name: options.pop(name, None) for name in ("address", "textfile")}
         with (
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),

@@ -164,7 +164,7 @@ def report(
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
-    target = out or f"{Path(str(run).rstrip('/')).name}.html"
+    target = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
     check_output_file(target, overwrite=overwrite)
     if rows is not None:

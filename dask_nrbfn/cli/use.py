@@ -42,7 +42,7 @@ def predict(
     check_prediction_place(out, overwrite=overwrite)
     options["overwrite"] = overwrite and options["performance_report"] is not None
     with (
-        job.engine(options) as engine,
+        job.engine(options, out=out) as engine,
         watched_stage(engine, "predict", n_rows=opened.n_rows),
     ):
         predict_dataset(run, opened, out, engine, overwrite=overwrite)

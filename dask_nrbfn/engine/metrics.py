@@ -249,7 +249,11 @@ def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
     if not os.path.lexists(textfile):
         return None
     families = _families(textfile)
-    if not families or not all(family.name.startswith(_PREFIX) for family in families):
+    if not families or not all(
+        family.name.startswith(_PREFIX) and {*_JOB_LABELS} <= sample.labels.keys()
+        for family in families
+        for sample in family.samples
+    ):
         raise ParameterError(
             f"{textfile} exists and holds something else than metrics of this program.",
             "Give another path.",

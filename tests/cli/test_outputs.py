@@ -116,6 +116,22 @@ def test_overwrite__nothing_that_could_be(tmp_path):
     assert not (tmp_path / "new.zarr").exists()
 
 
+@pytest.mark.parametrize("option", ["--performance-report", "--metrics-file"])
+def test_predict__two_outputs_of_one_name(place, tmp_path, option):
+    out = tmp_path / "both.csv"
+    predict = ("predict", "run.zarr", "data.zarr", out, option, out, "--overwrite", *NO_SCHEDULER)
+    problem, fix = refuse(*predict)
+    assert problem == f"OUT and {option} are both {out}."
+    assert fix == "Give each a name of its own."
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report__is_named_after_the_run_that_a_point_means(place, tmp_path, monkeypatch):
+    shutil.copytree(place / "run.zarr", tmp_path / "copy.zarr")
+    monkeypatch.chdir(tmp_path / "copy.zarr")
+    assert refuse("report", ".")[0].startswith("copy.zarr.html is inside the Zarr group")
+
+
 def test_groups__none_inside_another(place, tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((3, 2)))
     for arguments in (

@@ -103,6 +103,9 @@ def test_metrics__bad_places(tmp_path):
         return caught.value.problem
 
     assert "No such file or directory" in problem(textfile=tmp_path / "nowhere" / "m.prom")
+    foreign = tmp_path / "foreign.prom"
+    foreign.write_text("nrbfn_last_success_timestamp_seconds 3\n")
+    assert "something else than metrics of this program" in problem(textfile=foreign)
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("My thesis, in one line.")
     assert "holds something else than metrics" in problem(textfile=thesis)

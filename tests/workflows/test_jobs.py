@@ -132,6 +132,12 @@ WRONG = {
         '[storage]\nkey = "a"\n[engine]',
         "[storage] is given, but [output] has no URL.",
     ),
+    "predictions over rows": (
+        '"predictions.csv"',
+        '"train.npz"',
+        "[output] would replace the rows in",
+    ),
+    "output over rows": ('"output"', '"./train.npz"', "[output] would replace the rows in"),
     "storage type": ("[data]", "storage = 1\n[data]", "storage in the settings is 1."),
     "missing key": ('directory = "output"', "", "[output] has no directory."),
     "no TOML": ("[fit]", "[fit", "settings.toml is no TOML: "),

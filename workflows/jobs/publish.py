@@ -15,6 +15,7 @@ from settings import Settings
 
 from dask_nrbfn import Dataset, Model, connect, evaluate_dataset
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DamagedDataError, MissingDataError
 from dask_nrbfn.stages.update import Judge
 from dask_nrbfn.storage.group import exists
 
@@ -25,7 +26,8 @@ def publish(settings: Settings) -> None:
     """Save the latest model, unless it is published."""
     run, published = settings.location("run"), settings.location("model")
     model = Model.load(run)
-    if exists(published) and Model.load(published).digest() == model.digest():
+    now = published_model(settings)
+    if now is not None and now.digest() == model.digest():
         logger.info("publish: %s is the latest model", published)
         return
     with connect(settings.engine) as engine:
@@ -34,13 +36,23 @@ def publish(settings: Settings) -> None:
     logger.info("publish: %s, error rate %.4f", published, error_rate)
 
 
+def published_model(settings: Settings) -> Model | None:
+    """Return the model that is published, None if there is none that can be read."""
+    published = settings.location("model")
+    try:
+        return Model.load(published) if exists(published) else None
+    except (DamagedDataError, MissingDataError) as error:
+        logger.warning("publish: %s It is replaced if the new one is good enough.", error.problem)
+        return None
+
+
 def judge_of(settings: Settings, engine: Engine) -> Judge:
     """Return what tries a model on the test rows, beside the model that is published."""
     settings.source("test")
     night, published = settings.night, settings.location("model")
     test = Dataset.open(settings.location("test"))
     allowed = night.max_error_rate
-    if exists(published):
+    if published_model(settings) is not None:
         now = evaluate_dataset(published, test, engine).error_rate
         allowed = min(allowed, now + night.tolerance)
     return Judge(test, allowed)

@@ -1,7 +1,8 @@
 """The settings of a training, read from one TOML file that all its jobs share."""
 
+import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class Settings:
 def spelled(name: str) -> str:
     """Return how the settings write a parameter that an error names: table and key."""
     tables = {
-        "data": DATA_KEYS | SOURCE_KEYS,
+        "data": DATA_KEYS,
         "fit": FIT_KEYS,
         "engine": ENGINE_KEYS,
         "night": NIGHT_KEYS,
@@ -174,19 +175,33 @@ def read_settings(path: Path) -> Settings:
         raise ParameterError(
             "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
         )
+    sources = {
+        part: _read_source(f"{part} in [data]", data[part], base)
+        for part in ("train", "test")
+        if part in data
+    }
+    nightly = _read_night(tables["night"], base) if "night" in tables else None
+    read = [*sources.values(), *([] if nightly is None else [nightly.incoming])]
+    _check_apart((directory, predictions), [source["source"] for source in read])
     return Settings(
-        sources={
-            part: _read_source(f"{part} in [data]", data[part], base)
-            for part in ("train", "test")
-            if part in data
-        },
+        sources=sources,
         chunk_rows=data.get("chunk_rows"),
         fit=FitParams(**fit),
         engine=EngineOptions(**engine),
-        nightly=_read_night(tables["night"], base) if "night" in tables else None,
+        nightly=nightly,
         directory=locate(directory, storage),
         predictions=locate(predictions, storage),
     )
+
+
+def _check_apart(outputs: Iterable[str], sources: Iterable[str]) -> None:
+    """Raise ParameterError if what is written would replace what is read."""
+    read = {os.path.realpath(source): source for source in sources}
+    for output in map(os.path.realpath, outputs):
+        if output in read:
+            raise ParameterError(
+                f"[output] would replace the rows in {read[output]}.", "Give another place there."
+            )
 
 
 def _read_tables(path: Path) -> dict[str, Any]:
