@@ -101,6 +101,7 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
         assert missing.stderr.splitlines()[-2].startswith("error: there is no")
 
 
+@pytest.mark.slow
 def test_cli__on_a_local_cluster_as_inline(tmp_path, dataset):
     arguments = ["--parts", 3, "--alpha", 1e-6, "--threads", 1]
     command = [
@@ -321,6 +322,7 @@ def test_cli__bad_engine_options(tmp_path, dataset):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_cli__full_disk(tmp_path, dataset):
     """A file system of 4 MiB, in a mount namespace of its own."""
     small = tmp_path / "small"

@@ -99,6 +99,7 @@ def damaged(dataset):
     return dataset
 
 
+@pytest.mark.slow
 def test_metrics__scraped_while_the_job_runs(tmp_path, large):
     options = ("--workers", 0, "--metrics", "127.0.0.1:0")
     with started("fit", large, tmp_path / "run", *SLOW, *options) as job:
@@ -154,6 +155,7 @@ def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     assert page.read_text().lstrip().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_json_logs__of_a_job_that_fails_on_a_cluster(tmp_path, damaged):
     page, textfile = tmp_path / "report.html", tmp_path / "job.prom"
     options = ("--performance-report", page, "--metrics-file", textfile)

@@ -35,10 +35,16 @@ TUNED = NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6,
 
 
 @parametrize_with_checks(
-    [NETWORK, DRAWN, TUNED],
+    [NETWORK, DRAWN],
     expected_failed_checks=lambda network: {} if network.basis == "random" else NOT_PROMISED,
 )
 def test_classifier__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([TUNED], expected_failed_checks=lambda network: NOT_PROMISED)
+def test_tuned_classifier__scikit_learn_contract(estimator, check):
     check(estimator)
 
 

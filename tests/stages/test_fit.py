@@ -165,7 +165,7 @@ def test_fit__second_start_does_nothing(tmp_path):
     assert list(before) == run_stages(first)
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
 def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path, step):
     X, y = spirals(200)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=17)
@@ -317,7 +317,7 @@ def undisturbed(tmp_path_factory):
     return dataset, weights
 
 
-@pytest.mark.parametrize("kind", ["flipped", "missing"])
+@pytest.mark.parametrize("kind", ["flipped", pytest.param("missing", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("params", "stop", "pattern", "label", "n_tasks"), DAMAGE)
 def test_fit__damaged_results_are_computed_again(
     tmp_path, caplog, undisturbed, params, stop, pattern, label, n_tasks, kind
@@ -351,7 +351,7 @@ METADATA = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["flipped", "garbage"])
+@pytest.mark.parametrize("kind", ["flipped", pytest.param("garbage", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("params", "stop", "pattern"), METADATA)
 def test_fit__damaged_metadata_is_written_again(
     tmp_path, caplog, undisturbed, params, stop, pattern, kind
@@ -379,9 +379,15 @@ def cut_power(place, seed):
                 path.unlink()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stop", [None, "columns", "confidence", "width", "combine", "model"])
-@pytest.mark.parametrize("params", [CUT, PARTED], ids=["at once", "partitioned"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        pytest.param(CUT, id="at once"),
+        pytest.param(PARTED, id="partitioned", marks=pytest.mark.slow),
+    ],
+)
 def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, seed):
     dataset, weights = undisturbed
     place, engine = tmp_path / "run", CountingEngine(None if stop is None else 0, label=stop)

@@ -234,7 +234,16 @@ def bits(run):
 
 
 @pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize("label", ["partitions", "candidates", "neighbors", "repair", "recall"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "neighbors",
+        *(
+            pytest.param(label, marks=pytest.mark.slow)
+            for label in ("partitions", "candidates", "repair", "recall")
+        ),
+    ],
+)
 def test_search__stopped_after_any_task(label):
     X, y = spirals(500)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]

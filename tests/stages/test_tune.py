@@ -277,6 +277,7 @@ def test_tune__any_chunks(chunk_rows, n_parts):
     assert_near(cut, tune(X, y, replace(PARAMS, n_parts=1), SMALL))
 
 
+@pytest.mark.slow
 def test_tune__engines_agree(tmp_path, two_workers):
     X, y = spirals(400)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=90)
