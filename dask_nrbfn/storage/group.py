@@ -51,7 +51,13 @@ from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.remote import enclosing_group, move_group, open_store, remove_tree
+from dask_nrbfn.storage.remote import (
+    enclosing_group,
+    move_group,
+    occupied,
+    open_store,
+    remove_tree,
+)
 
 Array = zarr.Array[Any]
 
@@ -413,14 +419,15 @@ def remove_group(location: Location) -> None:
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if no group may be put at `location`, such as that another is there."""
-    something_is_there = exists(location)
+    path, url = local_path(location), remote(location)
+    group_is_there = exists(location)
+    something_is_there = group_is_there or (url is not None and occupied(url))
     check_outside_groups(location)
     if not something_is_there:
         return
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or `overwrite` it.")
-    path = local_path(location)
-    if path is not None and not is_group(Path(path)):
+    if not group_is_there or (path is not None and not is_group(Path(path))):
         raise ExistsError(
             f"{location} exists and is no Zarr group.", "Give another path, or remove it yourself."
         )
@@ -444,7 +451,7 @@ def check_outside_groups(location: Location) -> None:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at `location`."""
+    """Return whether anything is stored at `location`, at a URL whether a group is."""
     path = local_path(location)
     if path is not None:
         # An empty directory is where something may be put.
