@@ -244,7 +244,7 @@ def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
     (tmp_path / "papers").mkdir()
     (tmp_path / "papers" / "thesis.txt").write_text("mine")
     problem, _ = refuse("ingest", csv, tmp_path / "papers", "--label", "kind", "--overwrite")
-    assert "no Zarr group" in problem
+    assert "papers exists and is no dask_nrbfn.dataset" in problem
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "mine"
 
 

@@ -366,11 +366,25 @@ def test_replacing__not_what_is_no_group(place, name, overwrite):
     assert files(place) == {name: b"mine"}
 
 
+@pytest.mark.parametrize("node", ["group", "array"])
+def test_replacing__not_what_other_programs_store(place, node):
+    fs, path = remote.file_system(join(place, "data"))
+    metadata = {"zarr_format": 3, "node_type": node, "attributes": {}}
+    fs.pipe_file(f"{path}/zarr.json", json.dumps(metadata, separators=(",", ":")).encode())
+    before = files(place)
+    with (
+        pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"),
+        replacing_group(join(place, "data"), kind="dataset", overwrite=True),
+    ):
+        pytest.fail("the block must not run")
+    assert files(place) == before
+
+
 def test_replacing__not_what_came_meanwhile(place):
     finish = begin(join(place, "data"), 5, overwrite=True)
     fs, path = remote.file_system(place)
     fs.pipe_file(f"{path}/data/mine.txt", b"mine")
-    with pytest.raises(ExistsError, match="data exists and is no Zarr group"):
+    with pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"):
         finish()
     assert files(place) == {"data/mine.txt": b"mine"}
 
