@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError, NRBFNError
+from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -39,10 +39,11 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
     """Read every chunk of a dataset and list what is wrong with it.
 
     Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
-    rows, labels or weights that were changed after the dataset was written.
+    rows, labels or weights that were changed after the dataset was written, with their chunks.
 
     Takes the time and the memory of what is stored, also where metadata says that there is more.
     """
+    recorded = Dataset.open(dataset.location)
     # Chunks that were changed behind its back are to be looked at too.
     dataset = Dataset.open(dataset.location, as_it_is=True)
     problems: list[str] = []
@@ -51,10 +52,11 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
     indices = _chunks_to_read(dataset, n_chunks)
     for index in indices:
         try:
-            chunk = dataset.read_chunk(index)
+            chunk, changed = _read_chunk(recorded, dataset, index)
         except NRBFNError as error:
             problems.append(error.problem)
             continue
+        problems += changed
         summaries.append(summarize_chunk(*chunk))
         problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows)
     if len(indices) < n_chunks:
@@ -69,6 +71,16 @@ def _chunks_to_read(dataset: Dataset, n_chunks: int) -> list[int]:
     stored = {index for index in dataset.chunks_stored() if index < n_chunks}
     missing = islice((index for index in range(n_chunks) if index not in stored), _MOST_NAMED)
     return sorted([*stored, *missing])
+
+
+def _read_chunk(
+    recorded: Dataset, as_it_is: Dataset, index: int
+) -> tuple[StoredChunk, tuple[str, ...]]:
+    """Return a chunk, and what is wrong with it if it is whole but not the one that was written."""
+    try:
+        return recorded.read_chunk(index), ()
+    except DamagedDataError as error:
+        return as_it_is.read_chunk(index), (error.problem,)
 
 
 def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:

@@ -10,7 +10,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts
-from dask_nrbfn.stages.weighting import check_total_weight
+from dask_nrbfn.stages.weighting import check_least_weight, check_total_weight
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
@@ -24,11 +24,13 @@ _NAMED = 5
 def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     """Store the mean and squared deviation of every column.
 
-    Every chunk is read, so a missing or damaged one, a NaN, an unknown label or a weight that
-    overflows is found before anything long begins.
+    Every chunk is read, so a missing or damaged one, a NaN, an unknown label or weights that
+    overflow or underflow, is found before anything long begins.
     """
     records = run_parts(run, dataset, engine, stage="columns", task=_column_part)
-    check_total_weight(sum(record.get("weight", record["rows"]) for record in records))
+    weight = sum(record.get("weight", record["rows"]) for record in records)
+    check_total_weight(weight)
+    check_least_weight(weight)
     total = ColumnStatistics.zeros(dataset.n_features)
     with np.errstate(over="ignore", invalid="ignore"):
         for index, (start, stop) in enumerate(run.spans):

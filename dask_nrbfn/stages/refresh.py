@@ -187,6 +187,9 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
                 return written
         except NRBFNError as error:
             logger.warning("%s It is written again.", error.problem)
+            if isinstance(error, DamagedDataError):
+                # Its name is that of this job alone, whatever its metadata still says.
+                remove_group(location)
     return ingest_source(source, location, overwrite=True)
 
 

@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 # Times a distance, whose square float64 can hold, and a million basis rows it stays below 1e308.
 _MOST_WEIGHT = 1e148
 
+# Of a sum below it, products with activations are no longer kept to the last bit.
+_LEAST_WEIGHT = 1e-290
+
 
 def check_total_weight(total: float) -> None:
     """Raise DataError if sums over rows of this total weight can overflow."""
@@ -24,6 +27,15 @@ def check_total_weight(total: float) -> None:
         raise DataError(
             f"the weights of the rows sum to {total:.3g}, which overflows float64 in other sums.",
             f"Divide all weights by the largest; their sum must be at most {_MOST_WEIGHT:g}.",
+        )
+
+
+def check_least_weight(total: float) -> None:
+    """Raise DataError if the weights of all rows, of this sum, are too small to compute with."""
+    if total < _LEAST_WEIGHT:
+        raise DataError(
+            f"the weights of the rows sum to {total:.3g}, which underflows float64 in other sums.",
+            f"Divide all weights by the largest; their sum must be at least {_LEAST_WEIGHT:g}.",
         )
 
 

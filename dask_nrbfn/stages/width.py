@@ -33,7 +33,7 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     Raises
     ------
     DataError
-        If all rows are equal.
+        If all rows are equal, or so near each other that the width cannot be squared.
     """
     records = run_parts(run, dataset, engine, stage="width", task=_width_part)
     total = math.fsum(record["distance_sum"] for record in records)
@@ -45,6 +45,7 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
             "Give rows that differ in some column.",
         )
     width = run.params.width_factor * mean_distance
+    _check_width(width)
     logger.info("width: %.6g", width)
     return {
         "width": width,
@@ -52,6 +53,16 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
         "far_distance": _far_distance(run),
         "class_weights": RowWeights.of(dataset, run.params).to_list(),
     }
+
+
+def _check_width(width: float) -> None:
+    # Activations divide by it; below the smallest normal number its inverse overflows.
+    if 2 * width**2 < np.finfo(np.float64).tiny:
+        raise DataError(
+            f"the rows of X are so near each other that the width is {width:.3g}, whose square "
+            "underflows float64.",
+            "Give X in other units, multiplied by 1e100 for example.",
+        )
 
 
 def _far_distance(run: Run) -> float | None:

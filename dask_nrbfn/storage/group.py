@@ -23,7 +23,7 @@ import zarr.abc.store
 from numpy.typing import DTypeLike, NDArray
 from zarr.abc.store import ByteRequest, SuffixByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore, WrapperStore
 
@@ -43,7 +43,6 @@ from dask_nrbfn.outputs import (
 from dask_nrbfn.storage.local import (
     DurableStore,
     flush_tree,
-    is_group,
     place_path,
     replace_path,
 )
@@ -51,7 +50,13 @@ from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.remote import enclosing_group, move_group, open_store, remove_tree
+from dask_nrbfn.storage.remote import (
+    enclosing_group,
+    move_group,
+    occupied,
+    open_store,
+    remove_tree,
+)
 
 Array = zarr.Array[Any]
 
@@ -413,25 +418,45 @@ def remove_group(location: Location) -> None:
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if no group may be put at `location`, such as that another is there."""
-    something_is_there = exists(location)
+    path, url = local_path(location), remote(location)
+    group_is_there = exists(location)
+    something_is_there = group_is_there or (url is not None and occupied(url))
     check_outside_groups(location)
     if not something_is_there:
         return
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or `overwrite` it.")
-    path = local_path(location)
-    if path is not None and not is_group(Path(path)):
+    if not group_is_there or (path is not None and not os.path.isdir(path)):
+        found: object = None
+    else:
+        found = _kind_stored(location, kind)
+    if found != f"dask_nrbfn.{kind}":
+        what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
         raise ExistsError(
-            f"{location} exists and is no Zarr group.", "Give another path, or remove it yourself."
+            f"{location} exists and is {what}.", "Give another path, or remove it yourself."
         )
+
+
+def _kind_stored(location: Location, kind: str) -> object:
+    """Return the kind of the group at `location`, None if it is none of this package.
+
+    Metadata that is damaged is that of a `kind` if it still says so; an empty group in a store
+    object is what is left of one that was begun there.
+    """
+    with metadata_named(location):
+        stored = sync(_store(location).get("zarr.json", default_buffer_prototype()))
+    text = b"" if stored is None else stored.to_bytes()
     try:
-        found = attributes_of(_open(location, kind=kind, mode="r")).get("kind")
-    except DamagedDataError:
-        return
-    if found not in (None, f"dask_nrbfn.{kind}"):
-        raise ExistsError(
-            f"{location} exists and is a {found}.", "Give another path, or remove it yourself."
-        )
+        metadata = json.loads(text)
+        attributes = metadata["attributes"]
+        begun = metadata["node_type"] == "group" and not attributes
+        if begun and isinstance(location, zarr.abc.store.Store) and local_path(location) is None:
+            return f"dask_nrbfn.{kind}"
+        found: object = attributes.get("kind")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        own = f"dask_nrbfn.{kind}"
+        return own if f'"{own}"'.encode() in text else None
+    return found
 
 
 def check_outside_groups(location: Location) -> None:
@@ -444,7 +469,7 @@ def check_outside_groups(location: Location) -> None:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at `location`."""
+    """Return whether anything is stored at `location`, at a URL whether a group is."""
     path = local_path(location)
     if path is not None:
         # An empty directory is where something may be put.

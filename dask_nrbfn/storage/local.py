@@ -164,11 +164,3 @@ def replace_path(new: Path, target: Path) -> None:
     _flush_directory(target.parent)
     for old in moved:
         shutil.rmtree(old)
-
-
-def is_group(directory: Path) -> bool:
-    """Return whether a local directory is a Zarr group, if perhaps a damaged one."""
-    try:
-        return '"node_type": "array"' not in (directory / "zarr.json").read_text(errors="replace")
-    except OSError:
-        return False

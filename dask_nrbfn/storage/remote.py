@@ -20,6 +20,9 @@ _METADATA_TIMEOUT_S = 30
 # Other processes write what this one must see, such as the parts of a run.
 _OPTIONS: dict[str, Any] = {"use_listings_cache": False}
 
+# Is below a place while a group is moved there, and stays there if that fails.
+_MOVING = ".dask_nrbfn.moving"
+
 
 class _RemoteStore(FsspecStore):
     """An fsspec store whose errors say what is wrong and how to mend it."""
@@ -151,22 +154,36 @@ def enclosing_group(location: RemoteLocation) -> str | None:
     return None
 
 
+def occupied(location: RemoteLocation) -> bool:
+    """Return whether anything is at or below a location, but for what is left of a move there."""
+    fs, path = file_system(location)
+    with explained(str(location)), suppress(FileNotFoundError):
+        # Folders of their own are objects whose name ends in "/".
+        names = {str(name) for name in fs.ls(path, detail=False)} - {f"{path}/"}
+        return bool(names) and f"{path}/{_MOVING}" not in names
+    return False
+
+
 def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     """Put a complete group in the place of what is at `target`, inside the object store.
 
     The root's zarr.json goes first and comes last: a group that is half removed or half there is
-    never opened. If it fails, or the process dies, the new group is still complete at `source`.
+    never opened. If it fails, or the process dies, the new group is still complete at `source`,
+    and what is at `target` is marked as nobody's.
     """
     fs, old = file_system(source)
     _, new = file_system(target)
     names = [path.removeprefix(f"{old}/") for path in fs.find(old)]
     names.remove("zarr.json")
     try:
+        fs.pipe_file(f"{new}/{_MOVING}", b"")
         with suppress(FileNotFoundError):
             fs.rm_file(f"{new}/zarr.json")
-        remove_tree(target)
+        if replaced := [path for path in fs.find(new) if path != f"{new}/{_MOVING}"]:
+            fs.rm(replaced)
         fs.copy([f"{old}/{name}" for name in names], [f"{new}/{name}" for name in names])
         fs.copy([f"{old}/zarr.json"], [f"{new}/zarr.json"])
+        fs.rm_file(f"{new}/{_MOVING}")
     except Exception as error:
         raise StorageError(
             f"{target} could not be replaced ({type(error).__name__}: {error}).",

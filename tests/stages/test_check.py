@@ -11,6 +11,10 @@ from tests.storage.written import swap
 CHANGED = "rows, labels or weights are not the ones that ingest wrote."
 
 
+def not_written(dataset, key):
+    return f"chunk {key} of file://{dataset.location} is not the one that was written there."
+
+
 @pytest.fixture
 def dataset(tmp_path):
     X, y, weights = np.eye(23), np.arange(23) % 3, np.arange(23) + 0.5
@@ -45,7 +49,20 @@ def test_check_dataset__all_chunks_of_an_array_are_missing(tmp_path, dataset):
 
 def test_check_dataset__chunks_that_changed_places(tmp_path, dataset):
     swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
-    assert check_dataset(dataset).problems == (CHANGED,)
+    assert check_dataset(dataset).problems == (
+        not_written(dataset, "X/c/0/0"),
+        not_written(dataset, "X/c/1/0"),
+        CHANGED,
+    )
+
+
+def test_check_dataset__chunks_that_changed_places_beside_a_damaged_one(tmp_path, dataset):
+    swap(tmp_path / "data/X/c/0/0", tmp_path / "data/X/c/1/0")
+    damaged = tmp_path / "data/X/c/2/0"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    *swapped, cut = check_dataset(dataset).problems
+    assert swapped == [not_written(dataset, f"X/c/{index}/0") for index in (0, 1)]
+    assert "data/X cannot be read" in cut
 
 
 @pytest.mark.parametrize("value", [0.0, -2.0, np.nan, np.inf])
@@ -53,7 +70,9 @@ def test_check_dataset__weights_that_are_not_above_0(dataset, value):
     stored_weights(dataset)[[4, 5, 20]] = value
     problems = check_dataset(dataset).problems
     assert problems == (
+        not_written(dataset, "weights/c/0"),
         f"weights has {value} in row 4 (the first is 0).",
+        not_written(dataset, "weights/c/3"),
         f"weights has {value} in row 20 (the first is 0).",
         CHANGED,
     )
@@ -62,13 +81,14 @@ def test_check_dataset__weights_that_are_not_above_0(dataset, value):
 def test_check_dataset__weights_that_ingest_did_not_write(dataset):
     weights = stored_weights(dataset)
     weights[7] = np.nextafter(weights[7], np.inf)
-    assert check_dataset(dataset).problems == (CHANGED,)
+    assert check_dataset(dataset).problems == (not_written(dataset, "weights/c/1"), CHANGED)
 
 
 def test_check_dataset__wrong_rows_do_not_hide_wrong_weights(dataset):
     stored_weights(dataset)[2] = -1
     zarr.open_array(f"{dataset.location}/X", mode="r+")[1, 0] = np.nan
     assert check_dataset(dataset).problems == (
+        not_written(dataset, "X/c/0/0"),
         "X has nan in row 1, column 0.",
         "weights has -1.0 in row 2 (the first is 0).",
         CHANGED,

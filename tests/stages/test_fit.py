@@ -495,6 +495,18 @@ def test_fit__identical_rows_are_refused():
     assert "all rows of X are equal" in refused(DataError, table)
 
 
+def test_fit__rows_too_near_to_square_the_width_are_refused():
+    X, y = spirals(60)
+    table = write_table(MemoryStore(), X * 1e-156, y)
+    assert "the width is" in refused(DataError, table, FitParams(basis_size=20))
+
+
+def test_fit__weights_too_small_to_sum_are_refused():
+    X, y = spirals(60)
+    table = write_table(MemoryStore(), X, y, weights=np.full(60, 1e-320))
+    assert "which underflows float64" in refused(DataError, table, FitParams(basis_size=20))
+
+
 def test_fit__missing_chunk_is_found_before_the_search(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=30)

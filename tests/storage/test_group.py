@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -150,17 +151,77 @@ def write_over(place, *, overwrite):
         fill_dataset(group, table(3))
 
 
-@pytest.mark.parametrize("garbage", [b"", b"{", b"null"])
-def test_replacing_group__of_a_damaged_one_needs_no_raw_traceback(tmp_path, garbage):
+def damage(place, *, kept):
+    """Cut the metadata of a group off behind some text."""
+    metadata = place / "zarr.json"
+    metadata.write_text(metadata.read_text().partition(kept)[0] + kept)
+
+
+def test_replacing_group__of_a_damaged_one_of_its_kind(tmp_path):
     write_dataset(tmp_path / "data", table(9))
-    (tmp_path / "data/zarr.json").write_bytes(garbage)
-    # Either is fine: replaced because it was asked for, or refused with a remedy.
-    try:
-        write_over(tmp_path / "data", overwrite=True)
-    except (ExistsError, DamagedDataError):
-        assert (tmp_path / "data/X/c/0/0").exists()
+    damage(tmp_path / "data", kept='"dask_nrbfn.dataset"')
+    write_over(tmp_path / "data", overwrite=True)
+    assert Dataset.open(tmp_path / "data").n_rows == 3
+
+
+def compact_array(place):
+    zarr.create_array(str(place), shape=(3,), dtype="f8")[...] = 1.0
+    metadata = json.loads((place / "zarr.json").read_text())
+    (place / "zarr.json").write_text(json.dumps(metadata, separators=(",", ":")))
+
+
+def group_of_others(place):
+    zarr.create_group(str(place)).create_array("measured", shape=(3,), dtype="f8")[...] = 1.0
+
+
+def damaged_model(place):
+    make_model().save(place)
+    damage(place, kept='"dask_nrbfn.model"')
+
+
+def metadata_only(place, text):
+    place.mkdir()
+    (place / "zarr.json").write_text(text)
+    (place / "thesis.txt").write_text("thesis")
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        compact_array,
+        group_of_others,
+        damaged_model,
+        *(partial(metadata_only, text=text) for text in ("", "{", "null", "hello", "[]")),
+    ],
+)
+def test_replacing_group__refuses_what_is_not_known_to_be_of_its_kind(tmp_path, put):
+    place = tmp_path / "home"
+    put(place)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ExistsError, match=r"home exists and is no dask_nrbfn\.dataset") as caught:
+        write_over(place, overwrite=True)
+    assert "another path" in caught.value.remedy
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize("put", ["array", "group"])
+def test_replacing_group__refuses_what_others_keep_in_a_store(put):
+    store = MemoryStore()
+    if put == "array":
+        zarr.create_array(store, shape=(3,), dtype="f8")[...] = 1.0
     else:
-        assert Dataset.open(tmp_path / "data").n_rows == 3
+        zarr.create_group(store, attributes={"title": "mine"})
+    with pytest.raises(ExistsError, match=r"exists and is no dask_nrbfn\.dataset"):
+        write_over(store, overwrite=True)
+
+
+def test_replacing_group__in_a_store_an_unfinished_one_is_begun_anew():
+    store = MemoryStore()
+    with pytest.raises(StoppedError):
+        replace_and_fail(store, after_filling=True)
+    write_over(store, overwrite=True)
+    assert Dataset.open(store).n_rows == 3
 
 
 def begin(place, n_rows, *, overwrite):

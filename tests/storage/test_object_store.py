@@ -353,8 +353,45 @@ def test_replacing__not_without_overwrite_and_no_other_kind(place):
     assert files(place) == before
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["data", "data/mine.txt", "data/d.zarr/mine.txt"])
+def test_replacing__not_what_is_no_group(place, name, overwrite):
+    fs, path = remote.file_system(place)
+    fs.pipe_file(f"{path}/{name}", b"mine")
+    with (
+        pytest.raises(ExistsError, match="data exists"),
+        replacing_group(join(place, "data"), kind="dataset", overwrite=overwrite),
+    ):
+        pytest.fail("the block must not run")
+    assert files(place) == {name: b"mine"}
+
+
+@pytest.mark.parametrize("node", ["group", "array"])
+def test_replacing__not_what_other_programs_store(place, node):
+    fs, path = remote.file_system(join(place, "data"))
+    metadata = {"zarr_format": 3, "node_type": node, "attributes": {}}
+    fs.pipe_file(f"{path}/zarr.json", json.dumps(metadata, separators=(",", ":")).encode())
+    before = files(place)
+    with (
+        pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"),
+        replacing_group(join(place, "data"), kind="dataset", overwrite=True),
+    ):
+        pytest.fail("the block must not run")
+    assert files(place) == before
+
+
+def test_replacing__not_what_came_meanwhile(place):
+    finish = begin(join(place, "data"), 5, overwrite=True)
+    fs, path = remote.file_system(place)
+    fs.pipe_file(f"{path}/data/mine.txt", b"mine")
+    with pytest.raises(ExistsError, match=r"data exists and is no dask_nrbfn\.dataset"):
+        finish()
+    assert files(place) == {"data/mine.txt": b"mine"}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("copies", [0, 1])
-def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies):
+def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies, overwrite):
     data = join(place, "data")
     write_dataset(data, table(9))
     fs, _ = remote.file_system(data)
@@ -375,7 +412,9 @@ def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies):
     np.testing.assert_array_equal(complete.take(np.arange(3)), table(3, seed=1))
     # Another try needs no cleaning up.
     monkeypatch.undo()
-    assert write_dataset(data, table(4)).n_rows == 4
+    begin(data, 4, overwrite=overwrite)()
+    assert Dataset.open(data).n_rows == 4
+    assert set(files(data)) == {"zarr.json", "X/zarr.json", "X/c/0/0"}
 
 
 def begin(location, n_rows, *, overwrite):
