@@ -150,6 +150,9 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
                 f"{name} has bytes that are not UTF-8 after row {first_row} (the first is 0).",
                 "Write labels as UTF-8 text.",
             ) from error
+    if values.dtype.kind == "U":
+        # numpy converts no other byte order to StringDType.
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     return values.astype(STRING)
 
 

@@ -41,7 +41,9 @@ def thin(table):
 
 def test_fit__hopeless_system_names_the_next_penalty(table):
     params = FitParams(**(WIDE.to_dict() | {"alpha": 0.0}))
-    with pytest.raises(IllConditionedError, match=r"at alpha=0\. Give a penalty of at least 1e-1[45]\."):
+    with pytest.raises(
+        IllConditionedError, match=r"at alpha=0\. Give a penalty of at least 1e-1[45]\."
+    ):
         fit_dataset(table, MemoryStore(), params, InlineEngine())
 
 
@@ -94,7 +96,9 @@ def test_tune__every_penalty_has_its_condition(table):
 
 def test_tune__all_penalties_hopeless_names_the_next(table):
     tuning = TuneParams(alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",))
-    with pytest.raises(IllConditionedError, match=r"alphas: 0, 1e-20\. Give a penalty of at least 1e-1"):
+    with pytest.raises(
+        IllConditionedError, match=r"alphas: 0, 1e-20\. Give a penalty of at least 1e-1"
+    ):
         tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine())
 
 
