@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, cast
 
 import numpy as np
@@ -36,6 +37,7 @@ from dask_nrbfn.sources.quotes import (
     ScannedFile,
     line_of_byte,
     line_of_row,
+    lines_of,
     open_quote,
 )
 from dask_nrbfn.sources.recut import recut
@@ -428,7 +430,7 @@ def _text(file: File) -> Iterator[IO[bytes]]:
 def _csv_head(file: File) -> list[bytes]:
     try:
         with _text(file) as text:
-            lines = [text.readline(LONGEST_LINE_BYTES) for _ in range(2)]
+            lines = [*islice(lines_of(text, LONGEST_LINE_BYTES), 2)] or [b""]
         if any(b"\0" in line for line in lines):
             raise ValueError("it has NUL bytes")
         lines[0].decode("utf-8")
@@ -454,16 +456,17 @@ def _csv_reader(
             parse_options=csv.ParseOptions(
                 delimiter=delimiter,
                 newlines_in_values=True,
-                ignore_empty_lines=_skips_empty_lines(head[0], delimiter),
+                ignore_empty_lines=_skips_empty_lines(head, delimiter),
             ),
             convert_options=convert,
         ) as reader:
             yield reader
 
 
-def _skips_empty_lines(header: bytes, delimiter: str) -> bool:
-    # In a table of one column, an empty line is an empty cell.
-    return delimiter.encode() in header
+def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
+    # In a table of one column, an empty line is an empty cell. A header may begin with one, or
+    # have a line end within quotes.
+    return any(delimiter.encode() in line for line in head)
 
 
 def _csv_schema(file: File) -> pa.Schema:
@@ -535,7 +538,7 @@ def _open_quote_error(file: File, opened: int) -> DataError:
 def _line_of_row(file: File, row: int) -> int:
     """Line, from 1, in which a row begins whose number counts from 0 without the header."""
     delimiter = _delimiter(file)
-    skip_empty = _skips_empty_lines(_csv_head(file)[0], delimiter)
+    skip_empty = _skips_empty_lines(_csv_head(file), delimiter)
     with _text(file) as text:
         return line_of_row(text, row + 1, delimiter.encode(), skip_empty=skip_empty)
 

@@ -400,6 +400,13 @@ def test_classifier__lazy_labels_of_any_type(table, dtype):
     np.testing.assert_allclose(lazy.weights_, eager.weights_, rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
+@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
+def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
+    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
+        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))
+
+
 def test_classifier__labels_that_are_python_objects(tmp_path, table):
     X, y = table[0], np.array(["a", "b", "c"], dtype=object)[table[1]]
     network = NRBFNClassifier(alpha=1e-6).fit(X, y)

@@ -47,16 +47,18 @@ def test_open_quote__of_a_whole_stream():
     assert open_quote(io.BytesIO(b""), b",") is None
 
 
-def test_line_of_byte__counts_from_1():
-    text = b"a\nbc\n\nd"
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_line_of_byte__counts_from_1(end):
+    text = b"a\nbc\n\nd".replace(b"\n", end)
     assert [line_of_byte(io.BytesIO(text), place) for place in (0, 1, 2, 4, 5, 6)] == [
         *(1, 1, 2, 2, 3, 4)
     ]
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 @pytest.mark.parametrize(("skip_empty", "lines"), [(True, [1, 3, 6, 7]), (False, [1, 2, 3, 6])])
-def test_line_of_row__quotes_may_span_lines(skip_empty, lines):
-    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'
+def test_line_of_row__quotes_may_span_lines(skip_empty, lines, end):
+    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'.replace(b"\n", end)
     found = [
         line_of_row(io.BytesIO(text), row, b",", skip_empty=skip_empty) for row in range(len(lines))
     ]

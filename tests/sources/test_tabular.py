@@ -136,7 +136,7 @@ def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
         (["9223372036854775807", "-9223372036854775808"], INT64),
         (["03", "1"], STRING),
         (["-0", "1"], STRING),
-        (["+1", "1"], STRING),
+        (["+1", "-1", " 1"], INT64),
         (["1.0", "2"], INT64),
         (["-0.0", "1e2", "9007199254740993"], INT64),
         (["true", "FALSE", "True", "1"], INT64),
@@ -316,6 +316,12 @@ def test_csv__text_in_a_number_column(tmp_path, end):
     assert caught.value.problem == (
         f"Column 'b' of {path} has 'abc' in line 3, which is not a number."
     )
+
+
+@pytest.mark.parametrize("text", ["a,y\r1,u\r2,v\rx,u\r", "\na,y\n1,u\nx,u\n", '"b\nb",y\n\nx,u\n'])
+def test_csv__line_is_that_of_any_editor(tmp_path, text):
+    with pytest.raises(DataError, match=r"has 'x' in line 4, which is not a number"):
+        list(open_source(csv_of(tmp_path, text), label="y").blocks(2))
 
 
 @pytest.mark.parametrize(
