@@ -134,6 +134,21 @@ def line_of_byte(stream: IO[bytes], offset: int) -> int:
     raise ValueError(f"there is no byte {offset}")
 
 
+def line_of_long_row(stream: IO[bytes], n_bytes: int, delimiter: bytes) -> int | None:
+    """Line, from 1, in which the first row of more than `n_bytes` begins, or None."""
+    scan = QuoteScan(delimiter)
+    first, row_bytes = 1, 0
+    for number, line in enumerate(lines_of(stream), 1):
+        if not scan.inside:
+            first, row_bytes = number, 0
+        row_bytes += len(line)
+        if row_bytes > n_bytes:
+            return first
+        if b'"' in line:
+            scan.feed(line)
+    return None
+
+
 def line_of_row(stream: IO[bytes], row: int, delimiter: bytes, *, skip_empty: bool) -> int:
     """Line, from 1, in which a row begins; row 0 is the header.
 

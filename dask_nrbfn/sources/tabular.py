@@ -36,6 +36,7 @@ from dask_nrbfn.sources.quotes import (
     QuoteScan,
     ScannedFile,
     line_of_byte,
+    line_of_long_row,
     line_of_row,
     lines_of,
     open_quote,
@@ -446,13 +447,12 @@ def _csv_reader(
     file: File, convert: csv.ConvertOptions, scan: QuoteScan | None = None
 ) -> Iterator[csv.CSVStreamingReader]:
     head, delimiter = _csv_head(file), _delimiter(file)
-    block_bytes = max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
     with _text(file) as text:
         stream = text if scan is None else ScannedFile(text, scan)
         with csv.open_csv(
             pa.PythonFile(stream, mode="r"),
             # pyarrow gives the row of a bad cell only when it reads with one thread.
-            read_options=csv.ReadOptions(use_threads=False, block_size=block_bytes),
+            read_options=csv.ReadOptions(use_threads=False, block_size=_block_bytes(head)),
             parse_options=csv.ParseOptions(
                 delimiter=delimiter,
                 newlines_in_values=True,
@@ -461,6 +461,10 @@ def _csv_reader(
             convert_options=convert,
         ) as reader:
             yield reader
+
+
+def _block_bytes(head: list[bytes]) -> int:
+    return max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
 
 
 def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
@@ -505,6 +509,14 @@ def _explained(file: File, error: Exception) -> NRBFNError:
             opened = open_quote(text, _delimiter(file).encode())
         if opened is not None:
             return _open_quote_error(file, opened)
+        limit = _block_bytes(_csv_head(file))
+        with _text(file) as text:
+            line = line_of_long_row(text, limit, _delimiter(file).encode())
+        if line is not None:
+            return DataError(
+                f"{file} has a row of more than {limit} bytes in line {line}.",
+                "Shorten its cells; labels are names of classes.",
+            )
     if cell := BAD_CELL.search(message):
         column, row, kind, value = cell.groups()
         name = _csv_schema(file).names[int(column)]
@@ -512,7 +524,8 @@ def _explained(file: File, error: Exception) -> NRBFNError:
         return DataError(
             f"Column {name!r} of {file} has {value!r} in line {_line_of_row(file, int(row) - 2)}, "
             f"which is {expected}.",
-            "Write numbers, or true and false, in all columns but that of `label`.",
+            "Write numbers only, or true and false only, in the column of a feature, and numbers "
+            "in that of `weights`.",
         )
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_nrbfn.sources.quotes import QuoteScan, line_of_byte, line_of_row, open_quote
+from dask_nrbfn.sources.quotes import (
+    QuoteScan,
+    line_of_byte,
+    line_of_long_row,
+    line_of_row,
+    open_quote,
+)
 
 
 def naive(text):
@@ -53,6 +59,12 @@ def test_line_of_byte__counts_from_1(end):
     assert [line_of_byte(io.BytesIO(text), place) for place in (0, 1, 2, 4, 5, 6)] == [
         *(1, 1, 2, 2, 3, 4)
     ]
+
+
+def test_line_of_long_row__row_may_have_several_lines():
+    text = b'a,b\n1,2\n3,"x\ny\nz"\n4,5\n'
+    found = [line_of_long_row(io.BytesIO(text), size, b",") for size in (3, 4, 9, 10)]
+    assert found == [1, 3, 3, None]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])

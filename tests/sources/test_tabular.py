@@ -209,6 +209,16 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
         list(open_source(path).blocks(5))
 
 
+@pytest.mark.parametrize("weights", [None, "a"])
+def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 40)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
+    message = r"'true' in line 42, which is not a number\. Write numbers only, or .* only, .* and n"
+    with pytest.raises(DataError, match=message):
+        list(open_source(path, weights=weights).blocks(5))
+
+
 def test_csv__each_file_says_true_in_its_own_way(tmp_path):
     csv_of(tmp_path, "a,y\ntrue,false\n", "1.csv")
     csv_of(tmp_path, "a,y\n0,1\n", "2.csv")
@@ -306,6 +316,14 @@ def test_csv__cells_of_several_lines(tmp_path, monkeypatch, batch_bytes):
 def test_csv__quotes_in_the_middle_of_cells_are_text(tmp_path):
     path = csv_of(tmp_path, 'a,y\n1,5" pipe\n2,x\n3,"6"" pipe"\n')
     assert collect(open_source(path, label="y"))[1].tolist() == ['5" pipe', "x", '6" pipe']
+
+
+@pytest.mark.parametrize("cell", ["x" * 2000, '"' + "x\n" * 1000 + '"'])
+def test_csv__row_that_is_too_long_is_named_by_its_line(tmp_path, monkeypatch, cell):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 200)
+    path = csv_of(tmp_path, f"a,y\n1,u\n2,{cell}\n3,v\n")
+    with pytest.raises(DataError, match=r"has a row of more than 200 bytes in line 3\. Shorten"):
+        open_source(path, label="y")
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
