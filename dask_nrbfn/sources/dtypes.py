@@ -175,6 +175,7 @@ def _refuse_objects(dtype: np.dtype, name: str) -> None:
     # numpy counts StringDType as an object type too.
     if dtype.hasobject and dtype.kind != "T":
         raise DataError(
-            f"{name} holds Python objects, which only pickle can read.",
-            "Save it again with a type of its own, such as X.astype(float) or y.astype(str).",
+            f"{name} holds Python objects, not numbers or text of one type.",
+            "Give it a type of its own, such as X.astype(float), X.toarray() of a sparse matrix, "
+            "or y.astype(str).",
         )

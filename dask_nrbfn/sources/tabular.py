@@ -85,12 +85,12 @@ class CsvSource(Layout):
     label_is_plain: bool = True
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; an empty weight is NaN.
+        """Yield all rows in order, `block_rows` at a time.
 
         Raises
         ------
         DataError
-            If a feature or weight is not a number, or a feature not finite.
+            If a feature or weight is not a number, a feature not finite, or a weight empty.
         DamagedDataError
             If a file cannot be read as CSV.
         """
@@ -127,10 +127,14 @@ class CsvSource(Layout):
             row, j = wrong
             line = _line_of_row(file, first_row + row)
             raise _not_finite_error(batch, row, j, f"{file}", f"line {line}")
+        weights = None if self.weights is None else columns[-1]
+        if weights is not None and weights.null_count:
+            line = _line_of_row(file, first_row + pc.index(pc.is_null(weights), True).as_py())
+            raise _no_value_error(f"Column {self.weights!r} of {file}", f"line {line}")
         return Block(
             X,
             None if self.label is None else self._labels(columns[self.n_features]),
-            None if self.weights is None else columns[-1].to_numpy(zero_copy_only=False),
+            None if weights is None else weights.to_numpy(zero_copy_only=False),
         )
 
     def _labels(self, column: pa.Array) -> np.ndarray:
@@ -150,12 +154,13 @@ class ParquetSource(Layout):
     weights: str | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; a null weight is NaN.
+        """Yield all rows in order, `block_rows` at a time.
 
         Raises
         ------
         DataError
-            If a feature or label is null, a feature not finite, or a label not a whole number.
+            If a feature, label or weight is null, a feature not finite, or a label not a whole
+            number.
         DamagedDataError
             If a file is cut short.
         """
@@ -198,6 +203,7 @@ class ParquetSource(Layout):
             y = to_labels(_label_values(column), where, first_row=first_row)
         if self.weights is not None:
             where = f"Column {self.weights!r} of {file}"
+            _refuse_nulls(columns[self.weights], where, first_row)
             weights = _feature_values(columns[self.weights], where, first_row, FLOAT64)
         return Block(X, y, None if weights is None else weights.astype(FLOAT64, copy=False))
 
@@ -280,11 +286,8 @@ class _LabelKind:
         """Take the labels of a file from `first_row` on, none of which may be empty."""
         empty = pc.index(labels, "").as_py()
         if empty >= 0:
-            raise DataError(
-                f"Column {name!r} of {file} has no value in line "
-                f"{_line_of_row(file, first_row + empty)}.",
-                "Fill the cell or leave the row out.",
-            )
+            line = _line_of_row(file, first_row + empty)
+            raise _no_value_error(f"Column {name!r} of {file}", f"line {line}")
         if self._text or (self.plain and _are_integers(labels)):
             return
         self.plain = False
@@ -694,7 +697,8 @@ def _label_values(column: pa.Array) -> np.ndarray:
 def _refuse_nulls(column: pa.Array, where: str, first_row: int) -> None:
     if column.null_count:
         row = first_row + pc.index(pc.is_null(column), True).as_py()
-        raise DataError(
-            f"{where} has no value in row {row} (the first is 0).",
-            "Fill the cell or leave the row out.",
-        )
+        raise _no_value_error(where, f"row {row} (the first is 0)")
+
+
+def _no_value_error(where: str, place: str) -> DataError:
+    return DataError(f"{where} has no value in {place}.", "Fill the cell or leave the row out.")

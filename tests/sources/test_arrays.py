@@ -292,7 +292,7 @@ def test_npz__weights_longer_than_their_header(tmp_path):
         (np.zeros(3), None, r"has shape \(3,\).*one row of features per sample"),
         (np.zeros((0, 3)), None, "is empty: it has no rows"),
         (np.zeros((3, 0)), None, "is empty: it has no feature columns"),
-        (np.zeros((3, 1), dtype=object), None, "holds Python objects, which only pickle"),
+        (np.zeros((3, 1), dtype=object), None, "holds Python objects, not numbers"),
         (np.zeros((3, 1), dtype=complex), None, "has dtype complex128"),
         (np.zeros((3, 1)), np.zeros((3, 1)), r"has shape \(3, 1\)\. Write one label per row"),
         (np.zeros((3, 1)), np.zeros(3, dtype=object), "holds Python objects"),

@@ -40,7 +40,7 @@ def test_feature_dtype__refuses_what_is_no_plain_number(given):
 
 @pytest.mark.parametrize("check", [feature_dtype, label_dtype, check_weight_dtype])
 def test_dtype__refuses_objects(check):
-    with pytest.raises(DataError, match=r"X holds Python objects, which only pickle can read"):
+    with pytest.raises(DataError, match=r"X holds Python objects, not numbers or text"):
         check(np.dtype(object), "X")
 
 

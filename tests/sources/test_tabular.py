@@ -660,9 +660,10 @@ def test_csv__text_in_the_weights(tmp_path):
         list(open_source(path, label="y", weights="w").blocks(2))
 
 
-def test_csv__empty_weight_is_nan(tmp_path):
+def test_csv__empty_weight(tmp_path):
     path = csv_of(tmp_path, "w,a\n1,1\n,1\n3,1\n")
-    np.testing.assert_array_equal(weights_of(open_source(path, weights="w")), [1, np.nan, 3])
+    with pytest.raises(DataError, match=r"Column 'w' of .* has no value in line 3\."):
+        list(open_source(path, weights="w").blocks(2))
 
 
 @pytest.mark.parametrize(
@@ -692,8 +693,9 @@ def test_parquet__weights_that_are_no_numbers(tmp_path, values, message):
         open_source(path, weights="w")
 
 
-def test_parquet__null_weight(tmp_path):
-    path = parquet_of(tmp_path, {"a": [1.0] * 3, "w": [1, 2, None]})
+@pytest.mark.parametrize("dtype", [pa.int64(), pa.float64()])
+def test_parquet__null_weight(tmp_path, dtype):
+    path = parquet_of(tmp_path, {"a": [1.0] * 3, "w": pa.array([1, 2, None], dtype)})
     with pytest.raises(DataError, match=r"Column 'w' of .* has no value in row 2"):
         list(open_source(path, weights="w").blocks(2))
 
