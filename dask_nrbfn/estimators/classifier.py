@@ -32,7 +32,7 @@ from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.fit import check_classes, fit_dataset, given_basis, tune_dataset
-from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.stages.ingest import dask_rows, ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.predict import check_same_columns
 from dask_nrbfn.stages.update import branch_run, merge_version, read_model, update_run
@@ -592,18 +592,19 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return _scores_in_blocks(self._model, X, threads=blas_threads())
 
     def _map_dask(self, X: Any, wanted: str) -> da.Array:
-        rows = X.to_dask_array() if hasattr(X, "to_dask_array") else X
+        rows = dask_rows(X)
         self._model.check_columns(rows.shape[1])
         if hasattr(X, "columns"):
             self._model.check_names(tuple(map(str, X.columns)))
         rows = rows.rechunk({1: -1})
         columns = len(self.classes_)
         flat = wanted == "labels" or (wanted == "decisions" and columns == 2)
-        dtype = self.classes_.dtype if wanted == "labels" else np.float64
+        dtype = self.classes_.dtype if wanted == "labels" else np.dtype(np.float64)
         return rows.map_blocks(
             _predict_block,
             self._published_model(),
             wanted,
+            dtype,
             meta=np.empty((0,) if flat else (0, columns), dtype=dtype),
             drop_axis=1 if flat else None,
             chunks=(rows.chunks[0],) if flat else (rows.chunks[0], (columns,)),
@@ -703,6 +704,7 @@ def _predict_block(
     X: NDArray[Any],
     location: str | RemoteLocation,
     wanted: str,
+    dtype: np.dtype[Any],
     block_info: Mapping[int, Mapping[str, Any]],
 ) -> NDArray[Any]:
     model = _open_model(location)
@@ -713,5 +715,6 @@ def _predict_block(
     # Other blocks keep the other cores busy.
     scores = _scores_in_blocks(model, X, threads=1, first_row=int(first_row), within=within)
     if wanted == "labels":
-        return model.classes[scores.argmax(axis=1)]
+        # A stored model has fewer types of labels than an estimator may be given.
+        return model.classes.astype(dtype)[scores.argmax(axis=1)]
     return _decisions(scores) if wanted == "decisions" else model.probabilities(scores)

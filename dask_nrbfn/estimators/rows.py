@@ -8,7 +8,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.dtypes import LABEL_RULE
+from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import plain_labels, plain_rows
 
 
@@ -25,7 +25,9 @@ def training_rows(
         If shapes do not fit, or values are not finite.
     """
     rows, labels = validate_data(estimator, plain_rows(X), plain_labels(y), reset=reset)
-    if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(labels != np.floor(labels))):
+    if labels.dtype.kind != "O":
+        label_dtype(labels.dtype, "y")
+    if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(~are_whole(labels))):
         raise DataError(
             f"Unknown label type: y has the label {labels[wrong[0]]} in row {wrong[0]} (the first "
             "is 0).",

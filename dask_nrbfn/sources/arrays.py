@@ -1,5 +1,6 @@
 """Rows from numpy arrays: members of an .npz file, .npy files, and arrays in memory."""
 
+import io
 import math
 import os
 import zipfile
@@ -30,6 +31,8 @@ READ_BYTES = 1 << 20
 BOUNDED_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # A block may have 65,536 labels. Names of classes are shorter.
 MAX_LABEL_BYTES = 1 << 14
+# numpy reads no longer ones, but looks after it has read them.
+MAX_HEADER_BYTES = 10_000
 
 
 @dataclass(frozen=True)
@@ -364,7 +367,11 @@ def _read_header(file: IO[bytes], name: str) -> Header:
     if version not in readers:
         raise ValueError(f"{name} is of .npy version {version}, not (1, 0) or (2, 0)")
     try:
-        shape, fortran_order, dtype = readers[version](file)
+        size = file.read(2 if version == (1, 0) else 4)
+        n_bytes = int.from_bytes(size, "little")
+        if n_bytes > MAX_HEADER_BYTES:
+            raise ValueError(f"it claims {n_bytes} bytes")
+        shape, fortran_order, dtype = readers[version](io.BytesIO(size + file.read(n_bytes)))
     except (NRBFNError, OSError, zipfile.BadZipFile, zlib.error):
         raise
     except Exception as error:

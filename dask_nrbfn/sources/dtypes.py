@@ -15,12 +15,13 @@ INT64 = np.dtype(np.int64)
 FLOAT64 = np.dtype(np.float64)
 STRING = np.dtypes.StringDType()
 LABEL_RULE = (
-    "Write labels as whole numbers within int64, true and false, or text; round numbers that stand "
-    "for classes, or give the classes names."
+    "Write labels as whole numbers within int64 (floats: below 2**53), true and false, or text; "
+    "round numbers that stand for classes, or give the classes names."
 )
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_INTEGER = re.compile(r"0|[+-]?[1-9][0-9]*")
 _NUMBER = re.compile(
-    r"-?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan", re.IGNORECASE
+    r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan",
+    re.IGNORECASE,
 )
 _TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
@@ -33,13 +34,15 @@ def label_of_text(text: str) -> int | float | str:
     """
     if text in _TRUTH:
         return _TRUTH[text]
-    if text == "-0" or not _NUMBER.fullmatch(text):
+    # As a number has it that is a feature.
+    number = text.strip(" \t")
+    if number == "-0" or not _NUMBER.fullmatch(number):
         return text
-    value = float(text)
+    value = float(number)
     # Through float64, long integers would lose their last digits.
-    if _INTEGER.fullmatch(text) and abs(value) <= 2.0**63 and -(2**63) <= int(text) < 2**63:
-        return int(text)
-    return int(value) if _whole(np.array([value]))[0] else value
+    if _INTEGER.fullmatch(number) and abs(value) <= 2.0**63 and -(2**63) <= int(number) < 2**63:
+        return int(number)
+    return int(value) if are_whole(np.array([value]))[0] else value
 
 
 def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
@@ -134,7 +137,7 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
     """
     target = label_dtype(values.dtype, name)
     if target == INT64:
-        wrong = ~_whole(values)
+        wrong = ~are_whole(values)
         if wrong.any():
             row = int(wrong.argmax())
             raise DataError(
@@ -150,15 +153,19 @@ def to_labels(values: np.ndarray, name: str, *, first_row: int = 0) -> np.ndarra
                 f"{name} has bytes that are not UTF-8 after row {first_row} (the first is 0).",
                 "Write labels as UTF-8 text.",
             ) from error
+    if values.dtype.kind == "U":
+        # numpy converts no other byte order to StringDType.
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     return values.astype(STRING)
 
 
-def _whole(values: np.ndarray) -> np.ndarray:
+def are_whole(values: np.ndarray) -> np.ndarray:
+    """Return which numbers are labels: whole, within int64, and floats no other number's."""
     if values.dtype.kind == "f":
-        # float64, because the bound 2**63 overflows float16; it is exact in float64, int64's
-        # largest value is not.
+        # float64, because the bound overflows float16. From it on, a float may have been another
+        # whole number.
         wide = values.astype(np.float64)
-        return (wide == np.floor(wide)) & (wide >= -(2.0**63)) & (wide < 2.0**63)
+        return (wide == np.floor(wide)) & (abs(wide) < 2.0**53)
     if values.dtype.kind == "u":
         return values <= np.uint64(np.iinfo(np.int64).max)
     return np.ones(values.shape, dtype=bool)
@@ -168,6 +175,7 @@ def _refuse_objects(dtype: np.dtype, name: str) -> None:
     # numpy counts StringDType as an object type too.
     if dtype.hasobject and dtype.kind != "T":
         raise DataError(
-            f"{name} holds Python objects, which only pickle can read.",
-            "Save it again with a type of its own, such as X.astype(float) or y.astype(str).",
+            f"{name} holds Python objects, not numbers or text of one type.",
+            "Give it a type of its own, such as X.astype(float), X.toarray() of a sparse matrix, "
+            "or y.astype(str).",
         )

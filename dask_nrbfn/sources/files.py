@@ -184,13 +184,22 @@ def _explained(file: File) -> Iterator[None]:
     except NRBFNError:
         raise
     except FileNotFoundError as error:
+        # Of a web address fsspec says so too when the server refuses, fails or is not there.
+        reason = error.__cause__ or error
+        absent = isinstance(reason, FileNotFoundError) or getattr(reason, "status", None) == 404
+        if file._is_web and not absent:
+            raise _unreadable(file, reason) from error
         raise MissingDataError(f"{file} does not exist or is not served.", "Check the URL.") from (
             error
         )
     except Exception as error:
         # Every file system has errors of its own.
-        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
-        raise StorageError(
-            f"{file} cannot be read ({reason}).",
-            "Check the address, the credentials and the storage options, and try again.",
-        ) from error
+        raise _unreadable(file, error) from error
+
+
+def _unreadable(file: File, error: BaseException) -> StorageError:
+    reason = f"{type(error).__name__}: {error}".rstrip(".: ")
+    return StorageError(
+        f"{file} cannot be read ({reason}).",
+        "Check the address, the credentials and the storage options, and try again.",
+    )

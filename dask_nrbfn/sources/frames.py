@@ -60,8 +60,11 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
     if y is None or (isinstance(dtype, np.dtype) and dtype.kind not in "OST"):
         return y
     values = np.asarray(y)
-    if values.ndim != 1 or (dtype is None and values.dtype.kind not in "OST"):
+    if values.ndim != 1 or (dtype is None and values.dtype.kind not in "OSTU"):
         return y
+    if values.dtype.kind == "U":
+        # Text as which numpy writes whatever is beside text.
+        values = np.asarray(y, dtype=object)
     if values.dtype.kind in "ST":
         return to_labels(values, name, first_row=first_row).astype(object)
     labels = values.tolist()
@@ -72,7 +75,7 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
             )
     text = [isinstance(label, str) for label in labels]
     if all(text):
-        return np.array(labels, dtype=object)
+        return y if dtype is None else np.array(labels, dtype=object)
     if any(text):
         row = text.index(False)
         raise DataError(

@@ -1,7 +1,7 @@
 """Where quotes open and close in CSV text, and which line of it a row is."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
@@ -114,22 +114,48 @@ def open_quote(stream: IO[bytes], delimiter: bytes) -> int | None:
     return scan.opened if scan.inside else None
 
 
+def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
+    r"""Yield lines that end as pyarrow has it, in \n, \r or \r\n; longer ones in pieces."""
+    text = io.TextIOWrapper(stream, encoding="latin-1", newline="")  # type: ignore[type-var]
+    try:
+        while line := text.readline(longest):
+            yield line.encode("latin-1")
+    finally:
+        text.detach()
+
+
 def line_of_byte(stream: IO[bytes], offset: int) -> int:
     """Line, from 1, in which a byte of a stream is."""
-    line = 1
-    while offset > 0 and (text := stream.read(min(offset, SCAN_BYTES))):
-        line += text.count(b"\n")
-        offset -= len(text)
-    return line
+    end = 0
+    for number, line in enumerate(lines_of(stream), 1):
+        end += len(line)
+        if offset < end:
+            return number
+    raise ValueError(f"there is no byte {offset}")
 
 
-def line_of_row(lines: Iterable[bytes], row: int, delimiter: bytes, *, skip_empty: bool) -> int:
+def line_of_long_row(stream: IO[bytes], n_bytes: int, delimiter: bytes) -> int | None:
+    """Line, from 1, in which the first row of more than `n_bytes` begins, or None."""
+    scan = QuoteScan(delimiter)
+    first, row_bytes = 1, 0
+    for number, line in enumerate(lines_of(stream), 1):
+        if not scan.inside:
+            first, row_bytes = number, 0
+        row_bytes += len(line)
+        if row_bytes > n_bytes:
+            return first
+        if b'"' in line:
+            scan.feed(line)
+    return None
+
+
+def line_of_row(stream: IO[bytes], row: int, delimiter: bytes, *, skip_empty: bool) -> int:
     """Line, from 1, in which a row begins; row 0 is the header.
 
     Parameters
     ----------
-    lines : iterable of bytes
-        Lines of a whole file, such as the file itself.
+    stream : binary stream
+        A whole file.
     row : int
     delimiter : bytes
     skip_empty : bool
@@ -137,7 +163,7 @@ def line_of_row(lines: Iterable[bytes], row: int, delimiter: bytes, *, skip_empt
     """
     scan = QuoteScan(delimiter)
     found = -1
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(lines_of(stream), 1):
         if not scan.inside and not (skip_empty and not line.strip(b"\r\n")):
             found += 1
             if found == row:

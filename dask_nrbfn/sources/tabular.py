@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import IO, cast
 
 import numpy as np
@@ -35,7 +36,9 @@ from dask_nrbfn.sources.quotes import (
     QuoteScan,
     ScannedFile,
     line_of_byte,
+    line_of_long_row,
     line_of_row,
+    lines_of,
     open_quote,
 )
 from dask_nrbfn.sources.recut import recut
@@ -82,12 +85,12 @@ class CsvSource(Layout):
     label_is_plain: bool = True
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; an empty weight is NaN.
+        """Yield all rows in order, `block_rows` at a time.
 
         Raises
         ------
         DataError
-            If a feature or weight is not a number, or a feature not finite.
+            If a feature or weight is not a number, a feature not finite, or a weight empty.
         DamagedDataError
             If a file cannot be read as CSV.
         """
@@ -124,10 +127,14 @@ class CsvSource(Layout):
             row, j = wrong
             line = _line_of_row(file, first_row + row)
             raise _not_finite_error(batch, row, j, f"{file}", f"line {line}")
+        weights = None if self.weights is None else columns[-1]
+        if weights is not None and weights.null_count:
+            line = _line_of_row(file, first_row + pc.index(pc.is_null(weights), True).as_py())
+            raise _no_value_error(f"Column {self.weights!r} of {file}", f"line {line}")
         return Block(
             X,
             None if self.label is None else self._labels(columns[self.n_features]),
-            None if self.weights is None else columns[-1].to_numpy(zero_copy_only=False),
+            None if weights is None else weights.to_numpy(zero_copy_only=False),
         )
 
     def _labels(self, column: pa.Array) -> np.ndarray:
@@ -147,12 +154,13 @@ class ParquetSource(Layout):
     weights: str | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; a null weight is NaN.
+        """Yield all rows in order, `block_rows` at a time.
 
         Raises
         ------
         DataError
-            If a feature or label is null, a feature not finite, or a label not a whole number.
+            If a feature, label or weight is null, a feature not finite, or a label not a whole
+            number.
         DamagedDataError
             If a file is cut short.
         """
@@ -195,6 +203,7 @@ class ParquetSource(Layout):
             y = to_labels(_label_values(column), where, first_row=first_row)
         if self.weights is not None:
             where = f"Column {self.weights!r} of {file}"
+            _refuse_nulls(columns[self.weights], where, first_row)
             weights = _feature_values(columns[self.weights], where, first_row, FLOAT64)
         return Block(X, y, None if weights is None else weights.astype(FLOAT64, copy=False))
 
@@ -277,11 +286,8 @@ class _LabelKind:
         """Take the labels of a file from `first_row` on, none of which may be empty."""
         empty = pc.index(labels, "").as_py()
         if empty >= 0:
-            raise DataError(
-                f"Column {name!r} of {file} has no value in line "
-                f"{_line_of_row(file, first_row + empty)}.",
-                "Fill the cell or leave the row out.",
-            )
+            line = _line_of_row(file, first_row + empty)
+            raise _no_value_error(f"Column {name!r} of {file}", f"line {line}")
         if self._text or (self.plain and _are_integers(labels)):
             return
         self.plain = False
@@ -428,7 +434,7 @@ def _text(file: File) -> Iterator[IO[bytes]]:
 def _csv_head(file: File) -> list[bytes]:
     try:
         with _text(file) as text:
-            lines = [text.readline(LONGEST_LINE_BYTES) for _ in range(2)]
+            lines = [*islice(lines_of(text, LONGEST_LINE_BYTES), 2)] or [b""]
         if any(b"\0" in line for line in lines):
             raise ValueError("it has NUL bytes")
         lines[0].decode("utf-8")
@@ -444,26 +450,30 @@ def _csv_reader(
     file: File, convert: csv.ConvertOptions, scan: QuoteScan | None = None
 ) -> Iterator[csv.CSVStreamingReader]:
     head, delimiter = _csv_head(file), _delimiter(file)
-    block_bytes = max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
     with _text(file) as text:
         stream = text if scan is None else ScannedFile(text, scan)
         with csv.open_csv(
             pa.PythonFile(stream, mode="r"),
             # pyarrow gives the row of a bad cell only when it reads with one thread.
-            read_options=csv.ReadOptions(use_threads=False, block_size=block_bytes),
+            read_options=csv.ReadOptions(use_threads=False, block_size=_block_bytes(head)),
             parse_options=csv.ParseOptions(
                 delimiter=delimiter,
                 newlines_in_values=True,
-                ignore_empty_lines=_skips_empty_lines(head[0], delimiter),
+                ignore_empty_lines=_skips_empty_lines(head, delimiter),
             ),
             convert_options=convert,
         ) as reader:
             yield reader
 
 
-def _skips_empty_lines(header: bytes, delimiter: str) -> bool:
-    # In a table of one column, an empty line is an empty cell.
-    return delimiter.encode() in header
+def _block_bytes(head: list[bytes]) -> int:
+    return max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
+
+
+def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
+    # In a table of one column, an empty line is an empty cell. A header may begin with one, or
+    # have a line end within quotes.
+    return any(delimiter.encode() in line for line in head)
 
 
 def _csv_schema(file: File) -> pa.Schema:
@@ -502,6 +512,14 @@ def _explained(file: File, error: Exception) -> NRBFNError:
             opened = open_quote(text, _delimiter(file).encode())
         if opened is not None:
             return _open_quote_error(file, opened)
+        limit = _block_bytes(_csv_head(file))
+        with _text(file) as text:
+            line = line_of_long_row(text, limit, _delimiter(file).encode())
+        if line is not None:
+            return DataError(
+                f"{file} has a row of more than {limit} bytes in line {line}.",
+                "Shorten its cells; labels are names of classes.",
+            )
     if cell := BAD_CELL.search(message):
         column, row, kind, value = cell.groups()
         name = _csv_schema(file).names[int(column)]
@@ -509,7 +527,8 @@ def _explained(file: File, error: Exception) -> NRBFNError:
         return DataError(
             f"Column {name!r} of {file} has {value!r} in line {_line_of_row(file, int(row) - 2)}, "
             f"which is {expected}.",
-            "Write numbers, or true and false, in all columns but that of `label`.",
+            "Write numbers only, or true and false only, in the column of a feature, and numbers "
+            "in that of `weights`.",
         )
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
@@ -535,7 +554,7 @@ def _open_quote_error(file: File, opened: int) -> DataError:
 def _line_of_row(file: File, row: int) -> int:
     """Line, from 1, in which a row begins whose number counts from 0 without the header."""
     delimiter = _delimiter(file)
-    skip_empty = _skips_empty_lines(_csv_head(file)[0], delimiter)
+    skip_empty = _skips_empty_lines(_csv_head(file), delimiter)
     with _text(file) as text:
         return line_of_row(text, row + 1, delimiter.encode(), skip_empty=skip_empty)
 
@@ -678,7 +697,8 @@ def _label_values(column: pa.Array) -> np.ndarray:
 def _refuse_nulls(column: pa.Array, where: str, first_row: int) -> None:
     if column.null_count:
         row = first_row + pc.index(pc.is_null(column), True).as_py()
-        raise DataError(
-            f"{where} has no value in row {row} (the first is 0).",
-            "Fill the cell or leave the row out.",
-        )
+        raise _no_value_error(where, f"row {row} (the first is 0)")
+
+
+def _no_value_error(where: str, place: str) -> DataError:
+    return DataError(f"{where} has no value in {place}.", "Fill the cell or leave the row out.")

@@ -191,7 +191,7 @@ def ingest_dask(
     import dask
 
     names = _column_names(X)
-    rows = _dask_rows(X)
+    rows = _counted_rows(X)
     labels = None if y is None else _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
     size = min(_check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype), len(rows))
@@ -229,18 +229,34 @@ def _column_names(X: Any) -> tuple[str, ...] | None:
     return tuple(map(str, X.columns)) if hasattr(X, "columns") else None
 
 
-def _dask_rows(X: Any) -> "da.Array":
-    if hasattr(X, "map_partitions"):
+def dask_rows(X: Any, *, lengths: bool | None = None) -> "da.Array":
+    """Return the rows of a dask collection as numbers; `lengths` has those of a frame computed.
+
+    Raises
+    ------
+    DataError
+        If it is no table, or a column is no number; of Python objects, when they are computed.
+    """
+    if hasattr(X, "columns"):
         for name, dtype in X.dtypes.items():
             if hasattr(dtype, "categories"):
                 _check_known(X[name], f"Column {name!r} of X")
         X = X.map_partitions(plain_rows, meta=plain_rows(X._meta))
-    rows = _with_lengths(X)
-    if rows.ndim != 2 or 0 in rows.shape:
-        raise DataError(
-            f"X has shape {rows.shape}.", "Give a table with at least one row and one column."
-        )
+    rows = X.to_dask_array(lengths=lengths) if hasattr(X, "to_dask_array") else X
+    if rows.ndim != 2 or 0 in rows.shape[1:]:
+        raise _no_table(rows.shape)
     return rows.astype(feature_dtype(rows.dtype, "X"))
+
+
+def _counted_rows(X: Any) -> "da.Array":
+    rows = _with_lengths(dask_rows(X, lengths=True))
+    if len(rows) == 0:
+        raise _no_table(rows.shape)
+    return rows
+
+
+def _no_table(shape: tuple[float, ...]) -> DataError:
+    return DataError(f"X has shape {shape}.", "Give a table with at least one row and one column.")
 
 
 def _dask_labels(y: Any, n_rows: int) -> "da.Array":

@@ -111,6 +111,10 @@ def codes_among(classes: NDArray[Any], dataset: Dataset, remedy: str) -> list[in
     labels = dataset.classes.tolist()
     unknown = [label for label in labels if label not in code_of]
     if unknown:
+        if isinstance(unknown[0], str) != isinstance(classes.tolist()[0], str):
+            remedy = (
+                "Ingest the labels as those of the training rows: all whole numbers, or all text."
+            )
         raise DataError(
             f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
         )

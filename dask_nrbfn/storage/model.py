@@ -176,8 +176,8 @@ class Model:
         """Write the model into an empty group."""
         write_array(group, "basis", self.basis, "basis", "feature")
         write_array(group, "weights", self.weights, "class", "basis")
-        # Labels of a pandas column are Python objects.
-        text = self.classes.dtype.kind == "O"
+        # Labels of a pandas column are Python objects; text may be in another byte order.
+        text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
         write_array(group, "classes", classes, "class")
         write_array(group, "shift", self.scaling.shift, "feature")

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 from distributed import Client
@@ -167,9 +169,6 @@ def test_classifier__fits_dask_arrays(table, expected):
 
 
 def test_classifier__fits_dask_dataframes(table, expected):
-    import dask.dataframe as dd
-    import pandas as pd
-
     frame = pd.DataFrame(table[0], columns=list("abcd")).assign(label=table[1])
     lazy = dd.from_pandas(frame, npartitions=4)
     network = clone(expected).fit(lazy[list("abcd")], lazy["label"])
@@ -277,8 +276,6 @@ def test_classifier__digits():
 
 
 def test_classifier__columns_in_another_order(tmp_path, table):
-    import dask.dataframe as dd
-    import pandas as pd
 
     frame = pd.DataFrame(table[0], columns=list("abcd"))
     lazy = dd.from_pandas(frame, npartitions=2)
@@ -302,8 +299,6 @@ def test_classifier__nan_in_lazy_rows(table, expected):
 @pytest.fixture
 def frame_with_nan(table):
     """Give a pandas frame whose row 217 has one, its row numbers beginning anew after 150."""
-    import pandas as pd
-
     frame = pd.DataFrame(table[0], columns=list("abcd"), index=np.arange(300) % 150)
     frame.iloc[217, 1] = np.nan
     return frame
@@ -311,8 +306,6 @@ def frame_with_nan(table):
 
 @pytest.mark.parametrize("method", ["predict", "decision_function", "predict_proba"])
 def test_classifier__nan_in_a_later_lazy_block(table, expected, frame_with_nan, method):
-    import dask.dataframe as dd
-
     predict = getattr(expected, method)
     X = da.from_array(frame_with_nan.to_numpy(), chunks=(70, 3))
     with pytest.raises(NRBFNError, match="nan in row 217, column 1"):
@@ -326,9 +319,50 @@ def test_classifier__nan_in_a_later_lazy_block(table, expected, frame_with_nan, 
         predict(lazy.to_dask_array(lengths=True)).compute(scheduler="sync")
 
 
-def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
-    import dask.dataframe as dd
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pd.array([True, False] * 150, dtype="boolean"), "X has nan in row 17"),
+        (pd.array([1, None] * 150, dtype="Int64"), "X has nan in row"),
+        (pd.Series(["1", "2"] * 150), "Column 'd' of X has type"),
+    ],
+)
+def test_classifier__lazy_frames_are_checked_as_at_fit(expected, frame_with_nan, column, message):
+    lazy = dd.from_pandas(
+        frame_with_nan.reset_index(drop=True).assign(d=column), npartitions=3, sort=False
+    )
+    with pytest.raises(NRBFNError, match=message):
+        expected.predict_proba(lazy).compute(scheduler="sync")
 
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((6, 4), dtype=object), "X holds Python objects"),
+        (np.full((6, 4), "1"), "X has dtype <U1"),
+        (np.zeros(4), r"X has shape \(4,\)"),
+        (np.zeros((6, 4, 1)), r"X has shape \(6, 4, 1\)"),
+    ],
+)
+def test_classifier__lazy_rows_that_are_no_table_of_numbers(expected, X, message):
+    with pytest.raises(NRBFNError, match=message):
+        expected.predict(da.from_array(X, chunks=-1))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", ">U1", "U1", object])
+def test_classifier__labels_of_one_type_in_one_store(tmp_path, table, dtype):
+    X, y = table[0][:90], table[1][:90]
+    plain = NRBFNClassifier(basis=X[:9], store=tmp_path).fit(X, y)
+    plain.predict(da.from_array(X)).compute()
+    network = NRBFNClassifier(basis=X[:9], store=tmp_path)
+    network.fit(X, y.astype(str).astype(dtype) if dtype is object else y.astype(dtype))
+    network.save(tmp_path / "model")
+    lazy = network.predict(da.from_array(X))
+    assert lazy.compute().dtype == lazy.dtype == network.classes_.dtype
+    assert lazy.compute().tolist() == network.predict(X).tolist()
+
+
+def test_classifier__nan_in_a_later_lazy_block_at_fit(table, frame_with_nan):
     one_thread = dask.config.set(scheduler="sync")
     y, network = da.from_array(table[1], chunks=41), NRBFNClassifier()
     frame = dd.from_pandas(frame_with_nan, npartitions=3, sort=False)
@@ -370,6 +404,13 @@ def test_classifier__lazy_labels_of_any_type(table, dtype):
     eager = NRBFNClassifier(alpha=1e-6).fit(X, y)
     assert lazy.classes_.tolist() == eager.classes_.tolist()
     np.testing.assert_allclose(lazy.weights_, eager.weights_, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", np.longdouble])
+@pytest.mark.parametrize("wrap", [np.asarray, da.asarray])
+def test_classifier__labels_of_types_that_are_no_classes(table, dtype, wrap):
+    with pytest.raises(NRBFNError, match=r"y has dtype .*Write labels as whole numbers"):
+        NRBFNClassifier().fit(wrap(table[0]), wrap(table[1].astype(dtype)))
 
 
 def test_classifier__labels_that_are_python_objects(tmp_path, table):

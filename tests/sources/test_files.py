@@ -60,6 +60,11 @@ class Whole(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
+    def send_head(self):
+        if self.path.startswith("/secret"):
+            return self.send_error(http.HTTPStatus.FORBIDDEN)
+        return super().send_head()
+
 
 class Parts(Whole):
     """Sends the part of a file that is asked for, and counts its bytes."""
@@ -180,6 +185,13 @@ def test_url__what_is_not_there(web, memory):
     for url in (f"{web[0]}/none.csv", f"{memory}/none.csv"):
         with pytest.raises(MissingDataError, match=rf"{url} does not exist or is not served"):
             open_source(url)
+
+
+def test_url__refusal_of_a_server_is_named(web):
+    with pytest.raises(StorageError, match=r"secret.csv cannot be read \(.*403.*Forbidden"):
+        open_source(f"{web[0]}/secret.csv")
+    with pytest.raises(StorageError, match=r"d.csv cannot be read \(.*connect"):
+        open_source("http://127.0.0.1:1/d.csv")
 
 
 def test_url__unknown_protocol():

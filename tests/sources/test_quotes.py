@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_nrbfn.sources.quotes import QuoteScan, line_of_byte, line_of_row, open_quote
+from dask_nrbfn.sources.quotes import (
+    QuoteScan,
+    line_of_byte,
+    line_of_long_row,
+    line_of_row,
+    open_quote,
+)
 
 
 def naive(text):
@@ -47,16 +53,24 @@ def test_open_quote__of_a_whole_stream():
     assert open_quote(io.BytesIO(b""), b",") is None
 
 
-def test_line_of_byte__counts_from_1():
-    text = b"a\nbc\n\nd"
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_line_of_byte__counts_from_1(end):
+    text = b"a\nbc\n\nd".replace(b"\n", end)
     assert [line_of_byte(io.BytesIO(text), place) for place in (0, 1, 2, 4, 5, 6)] == [
         *(1, 1, 2, 2, 3, 4)
     ]
 
 
+def test_line_of_long_row__row_may_have_several_lines():
+    text = b'a,b\n1,2\n3,"x\ny\nz"\n4,5\n'
+    found = [line_of_long_row(io.BytesIO(text), size, b",") for size in (3, 4, 9, 10)]
+    assert found == [1, 3, 3, None]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 @pytest.mark.parametrize(("skip_empty", "lines"), [(True, [1, 3, 6, 7]), (False, [1, 2, 3, 6])])
-def test_line_of_row__quotes_may_span_lines(skip_empty, lines):
-    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'
+def test_line_of_row__quotes_may_span_lines(skip_empty, lines, end):
+    text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'.replace(b"\n", end)
     found = [
         line_of_row(io.BytesIO(text), row, b",", skip_empty=skip_empty) for row in range(len(lines))
     ]

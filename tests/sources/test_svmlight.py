@@ -104,6 +104,12 @@ def test_svmlight__index_too_large_for_a_row_is_named(tmp_path, monkeypatch, bat
         open_source(tmp_path / "d.svm")
 
 
+def test_svmlight__label_that_floats_do_not_tell_apart(tmp_path):
+    (tmp_path / "d.svm").write_text("1 1:2\n9007199254740993 1:2\n9007199254740992 1:3\n")
+    with pytest.raises(DataError, match=r"has the label .* in row 1"):
+        open_source(tmp_path / "d.svm")
+
+
 def test_svmlight__largest_index(tmp_path):
     path = tmp_path / "d.svm"
     path.write_text(f"1 1:1 {MAX_FEATURES}:2\n")

@@ -136,7 +136,7 @@ def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
         (["9223372036854775807", "-9223372036854775808"], INT64),
         (["03", "1"], STRING),
         (["-0", "1"], STRING),
-        (["+1", "1"], STRING),
+        (["+1", "-1", " 1"], INT64),
         (["1.0", "2"], INT64),
         (["-0.0", "1e2", "9007199254740993"], INT64),
         (["true", "FALSE", "True", "1"], INT64),
@@ -207,6 +207,16 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
     path = csv_of(tmp_path, "a,b\n" + "true,1\nfalse,1\n" * 20 + f"{cell},1\n")
     with pytest.raises(DataError, match=f"Column 'a' of .* {message}"):
         list(open_source(path).blocks(5))
+
+
+@pytest.mark.parametrize("weights", [None, "a"])
+def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 40)
+    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
+    message = r"'true' in line 42, which is not a number\. Write numbers only, or .* only, .* and n"
+    with pytest.raises(DataError, match=message):
+        list(open_source(path, weights=weights).blocks(5))
 
 
 def test_csv__each_file_says_true_in_its_own_way(tmp_path):
@@ -308,6 +318,14 @@ def test_csv__quotes_in_the_middle_of_cells_are_text(tmp_path):
     assert collect(open_source(path, label="y"))[1].tolist() == ['5" pipe', "x", '6" pipe']
 
 
+@pytest.mark.parametrize("cell", ["x" * 2000, '"' + "x\n" * 1000 + '"'])
+def test_csv__row_that_is_too_long_is_named_by_its_line(tmp_path, monkeypatch, cell):
+    monkeypatch.setattr(tabular, "TEXT_BYTES", 200)
+    path = csv_of(tmp_path, f"a,y\n1,u\n2,{cell}\n3,v\n")
+    with pytest.raises(DataError, match=r"has a row of more than 200 bytes in line 3\. Shorten"):
+        open_source(path, label="y")
+
+
 @pytest.mark.parametrize("end", ["\n", ""])
 def test_csv__text_in_a_number_column(tmp_path, end):
     path = csv_of(tmp_path, "a,y,b\n1,0,1\n2,0,abc" + end)
@@ -316,6 +334,12 @@ def test_csv__text_in_a_number_column(tmp_path, end):
     assert caught.value.problem == (
         f"Column 'b' of {path} has 'abc' in line 3, which is not a number."
     )
+
+
+@pytest.mark.parametrize("text", ["a,y\r1,u\r2,v\rx,u\r", "\na,y\n1,u\nx,u\n", '"b\nb",y\n\nx,u\n'])
+def test_csv__line_is_that_of_any_editor(tmp_path, text):
+    with pytest.raises(DataError, match=r"has 'x' in line 4, which is not a number"):
+        list(open_source(csv_of(tmp_path, text), label="y").blocks(2))
 
 
 @pytest.mark.parametrize(
@@ -636,9 +660,10 @@ def test_csv__text_in_the_weights(tmp_path):
         list(open_source(path, label="y", weights="w").blocks(2))
 
 
-def test_csv__empty_weight_is_nan(tmp_path):
+def test_csv__empty_weight(tmp_path):
     path = csv_of(tmp_path, "w,a\n1,1\n,1\n3,1\n")
-    np.testing.assert_array_equal(weights_of(open_source(path, weights="w")), [1, np.nan, 3])
+    with pytest.raises(DataError, match=r"Column 'w' of .* has no value in line 3\."):
+        list(open_source(path, weights="w").blocks(2))
 
 
 @pytest.mark.parametrize(
@@ -668,8 +693,9 @@ def test_parquet__weights_that_are_no_numbers(tmp_path, values, message):
         open_source(path, weights="w")
 
 
-def test_parquet__null_weight(tmp_path):
-    path = parquet_of(tmp_path, {"a": [1.0] * 3, "w": [1, 2, None]})
+@pytest.mark.parametrize("dtype", [pa.int64(), pa.float64()])
+def test_parquet__null_weight(tmp_path, dtype):
+    path = parquet_of(tmp_path, {"a": [1.0] * 3, "w": pa.array([1, 2, None], dtype)})
     with pytest.raises(DataError, match=r"Column 'w' of .* has no value in row 2"):
         list(open_source(path, weights="w").blocks(2))
 
