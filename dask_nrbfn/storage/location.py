@@ -29,7 +29,7 @@ class RemoteLocation:
     Raises
     ------
     ParameterError
-        If `url` is none.
+        If `url` is none, or names nothing.
 
     Examples
     --------
@@ -45,6 +45,10 @@ class RemoteLocation:
             raise ParameterError(
                 f"{self.url} has storage options but is no URL.",
                 "Give a URL such as s3://bucket/name, or a path without options.",
+            )
+        if not self.url.partition("://")[2].strip("/"):
+            raise ParameterError(
+                f"{self.url} names nothing.", "Give a name too, such as s3://bucket/name."
             )
 
     def __str__(self) -> str:

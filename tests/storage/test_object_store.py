@@ -285,6 +285,11 @@ def test_remote_location__equal_hashable_and_sent():
     assert location != RemoteLocation("s3://bucket/a")
 
 
+def test_replacing__a_url_that_names_nothing():
+    with pytest.raises(ParameterError, match=r"^memory:// names nothing\. Give a name"):
+        begin("memory://", 3, overwrite=False)
+
+
 def test_remote_location__must_be_a_url():
     with pytest.raises(ParameterError, match=r"run\.zarr has storage options but is no URL"):
         RemoteLocation("run.zarr", {"key": "a"})
