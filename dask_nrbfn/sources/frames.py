@@ -19,10 +19,14 @@ def plain_rows(X: Any) -> Any:
     Raises
     ------
     DataError
-        If a column is text, a category of text, dates or anything else that is no number.
+        If a column is text, a category of text, dates or anything else that is no number, or two
+        have one name.
     """
     if not hasattr(X, "isetitem"):
         return X
+    if not X.columns.is_unique:
+        name = X.columns[X.columns.duplicated()][0]
+        raise DataError(f"X has several columns named {name!r}.", "Give each its own name.")
     plain = X
     for place, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
         kind = plain_dtype(dtype).kind

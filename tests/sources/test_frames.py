@@ -1,5 +1,7 @@
 """Types mean the same, whatever rows and labels come from."""
 
+from functools import partial
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -178,6 +180,12 @@ def test_frame__missing_value_of_a_nullable_column_is_no_number():
     frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
     with pytest.raises(DataError, match="X has nan in row 1, column 0"):
         ingest_arrays(frame, None, MemoryStore())
+
+
+@pytest.mark.parametrize("take", [NRBFNClassifier().fit, partial(ingest_arrays, location="x")])
+def test_frame__two_columns_of_one_name(take):
+    with pytest.raises(DataError, match="X has several columns named 'a'"):
+        take(pd.DataFrame(np.eye(3), columns=["a", "b", "a"]), [0, 1, 0])
 
 
 def test_frame__names_of_columns_are_kept():

@@ -461,7 +461,7 @@ def wrong_tables():
     return {
         "columns": (X[:, :3], y, "3 columns"),
         "label": (X, y + 1, "label 3 of .* is none of"),
-        "text": (X, y.astype(str), "label '0' of .* is none of"),
+        "text": (X, y.astype(str), "label '0' of .* is none of .* Ingest the labels as"),
         "unlabelled": (X, None, "has no labels"),
     }
 
