@@ -179,7 +179,7 @@ def test_cli__one_class_and_too_many_neighbours(tmp_path):
         "fit", tmp_path / "few", tmp_path / "run", "--n-neighbors", 30, "--workers", 0
     )
     assert problem == "--n-neighbors=30 needs at least 31 rows, X has n_samples = 30."
-    assert fix == "Give n_neighbors of at most 29."
+    assert fix == "Give --n-neighbors of at most 29."
     assert not (tmp_path / "run").exists()
 
 

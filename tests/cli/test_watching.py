@@ -261,7 +261,7 @@ def test_options__that_cannot_be_used(tmp_path, dataset):
     assert "cannot be written" in refuse(*fit, "--metrics-file", nowhere)[0]
     problem, fix = refuse(*fit, "--performance-report", tmp_path / "page.html", "--workers", 0)
     assert problem == "--performance-report is given, but --workers is 0."
-    assert "give workers" in fix
+    assert "give --workers" in fix
     for port in ("http", "65536", "-1", ""):
         code, _, err = run(*fit, "--metrics", port)
         assert code == 2
