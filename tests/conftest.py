@@ -1,3 +1,4 @@
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -22,6 +23,21 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("ci"):
             item.add_marker(skip)
+
+
+# Names of the settings of numba that the session began with.
+NUMBA_SETTINGS = {name for name in os.environ if name.startswith("NUMBA_")}
+
+
+def pytest_runtest_setup():
+    """Take away what clusters that are kept open, and their nannies, have set for their workers.
+
+    Numba reads its settings anew before it compiles, and refuses another number of threads than it
+    has started in this process.
+    """
+    for name in [name for name in os.environ if name.startswith("NUMBA_")]:
+        if name not in NUMBA_SETTINGS:
+            del os.environ[name]
 
 
 @pytest.fixture(scope="session")
