@@ -199,6 +199,7 @@ def test_url__unknown_protocol():
         open_source("abc://d.csv")
 
 
+@pytest.mark.ci
 def test_url__options_appear_in_no_error():
     with pytest.raises(StorageError) as caught:
         open_source(
