@@ -116,7 +116,7 @@ class File:
         except ImportError as error:
             raise ParameterError(
                 f"{self} needs a package that is not installed ({error}).",
-                "Install it: dask-nrbfn[s3] brings what s3:// and http:// need, dask-nrbfn[gcs] "
+                "Install it: dask-nrbfn[s3] brings what s3:// needs, [http] http://, dask-nrbfn[gcs] "
                 "what gs:// needs.",
             ) from error
         except (TypeError, ValueError) as error:
