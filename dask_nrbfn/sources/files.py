@@ -116,8 +116,8 @@ class File:
         except ImportError as error:
             raise ParameterError(
                 f"{self} needs a package that is not installed ({error}).",
-                "Install it: dask-nrbfn[s3] brings what s3:// needs, [http] http://, dask-nrbfn[gcs] "
-                "what gs:// needs.",
+                "Install it: dask-nrbfn[s3] brings what s3:// needs, dask-nrbfn[gcs] gs://, "
+                "dask-nrbfn[http] http://.",
             ) from error
         except (TypeError, ValueError) as error:
             raise ParameterError(
