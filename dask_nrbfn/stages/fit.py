@@ -4,7 +4,7 @@ import hashlib
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -249,9 +249,9 @@ def _finish(job: _Job) -> Run:
             job.location, job.dataset, job.params, job.engine, job.tuning, job.validation
         )
         redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        _drop_scratch(run, run.stages)
         while True:
             check_still_locked()
-            _drop_scratch(run)
             if "recall" in run.stages:
                 check_recall(run, job.min_recall)
             missing = [stage for stage in run_stages(run) if stage not in run.stages]
@@ -270,6 +270,7 @@ def _finish(job: _Job) -> Run:
                     job.validation,
                     before_recording=check_still_locked,
                 )
+                _drop_scratch(run, run.stages if len(missing) == 1 else missing[:1])
             except DamagedResultError as error:
                 redone[error.stage, error.parts] += 1
                 if redone[error.stage, error.parts] > MAX_REDONE:
@@ -327,17 +328,17 @@ def _fitting_search(
     return search
 
 
-def _drop_scratch(run: Run) -> None:
-    """Delete what finished stages left and no later one needs.
+def _drop_scratch(run: Run, finished: Collection[str]) -> None:
+    """Delete what stages that are finished left and no later one needs.
 
     The parts of stages with a row for every row are kept to the end: if a chunk of their result is
     found damaged, only its part is done again.
     """
-    finished = run.stages.keys()
-    kept = {"neighbors", "confidence", "path"} if set(run_stages(run)) - finished else set()
-    for stage in finished - kept:
+    ended = run.stages.keys() >= set(run_stages(run))
+    kept = set() if ended else {"neighbors", "confidence", "path"}
+    for stage in set(finished) - kept:
         run.drop_parts(stage)
-    if "neighbors" in run.stages:
+    if "neighbors" in finished:
         drop_partitions(run)
 
 

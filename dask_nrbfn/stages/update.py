@@ -229,10 +229,7 @@ def merge_version(
     """Add the rows of the latest version of another run, or those that it was fitted on."""
     with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
-        # Read once: rows may join the other run meanwhile.
-        attributes = added.attributes
-        if of_fit:
-            attributes["versions"] = []
+        attributes = {**added.attributes, **({"versions": []} if of_fit else {})}
         place = latest_place(attributes)
         if place is None:
             raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
@@ -287,8 +284,9 @@ def read_model(run: Run, place: str | None) -> Model:
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
-def read_latest_moments(run: Run) -> Moments:
+def read_latest_moments(location: Location) -> Moments:
     """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
+    run = Run.open(location)
     return _read_moments(run, latest_place(run.attributes))
 
 

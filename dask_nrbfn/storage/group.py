@@ -305,9 +305,10 @@ def replacing_group(
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
     check()
     if (path := local_path(location)) is not None:
-        target = Path(os.path.realpath(path))
-        place = replace_path if overwrite else place_path
-        build: AbstractContextManager[zarr.Group] = _built_beside(target, check, place, flush=flush)
+        place = partial(_replace, location, kind=kind) if overwrite else partial(_place, check)
+        build: AbstractContextManager[zarr.Group] = _built_beside(
+            Path(os.path.realpath(path)), place, flush=flush
+        )
     elif (url := remote(location)) is not None:
         build = _built_remotely(url, check)
     else:
@@ -318,11 +319,7 @@ def replacing_group(
 
 @contextmanager
 def _built_beside(
-    target: Path,
-    check: Callable[[], None],
-    place: Callable[[Path, Path], None],
-    *,
-    flush: bool,
+    target: Path, place: Callable[[Path, Path], None], *, flush: bool
 ) -> Iterator[zarr.Group]:
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
@@ -333,10 +330,19 @@ def _built_beside(
             yield group
             if flush:
                 flush_tree(unfinished)
-            check()
             place(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _place(check: Callable[[], None], new: Path, target: Path) -> None:
+    check()
+    place_path(new, target)
+
+
+def _replace(location: Location, new: Path, target: Path, *, kind: str) -> None:
+    check_outside_groups(location)
+    replace_path(new, target, partial(_check_kind, location, kind))
 
 
 @contextmanager
@@ -418,33 +424,42 @@ def remove_group(location: Location) -> None:
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
     """Raise an error if no group may be put at `location`, such as that another is there."""
-    path, url = local_path(location), remote(location)
-    group_is_there = exists(location)
-    something_is_there = group_is_there or (url is not None and occupied(url))
+    url = remote(location)
+    something_is_there = exists(location) or (url is not None and occupied(url))
     check_outside_groups(location)
     if not something_is_there:
         return
     if not overwrite:
         raise ExistsError(f"{location} exists.", "Give another path, or `overwrite` it.")
-    if not group_is_there or (path is not None and not os.path.isdir(path)):
-        found: object = None
-    else:
-        found = _kind_stored(location, kind)
-    if found != f"dask_nrbfn.{kind}":
-        what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
-        raise ExistsError(
-            f"{location} exists and is {what}.", "Give another path, or remove it yourself."
-        )
+    _check_kind(location, kind, location)
+
+
+def _check_kind(location: Location, kind: str, place: Location) -> None:
+    """Raise ExistsError unless what is at `place`, and belongs at `location`, is a `kind`."""
+    found = _kind_stored(place, kind)
+    if found == f"dask_nrbfn.{kind}":
+        return
+    if local_path(place) is not None and not exists(place):
+        # An empty directory, or another job has just moved away what was there.
+        return
+    what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
+    raise ExistsError(
+        f"{location} exists and is {what}.", "Give another path, or remove it yourself."
+    )
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if it is none of this package.
+    """Return the kind of the group at `location`, None if none of this package is there.
 
     Metadata that is damaged is that of a `kind` if it still says so; an empty group in a store
     object is what is left of one that was begun there.
     """
-    with metadata_named(location):
-        stored = sync(_store(location).get("zarr.json", default_buffer_prototype()))
+    path = local_path(location)
+    # Otherwise zarr would make a directory that is not there any more.
+    store = _store(location) if path is None else DurableStore(path, read_only=True)
+    stored = None
+    with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
+        stored = sync(store.get("zarr.json", default_buffer_prototype()))
     text = b"" if stored is None else stored.to_bytes()
     try:
         metadata = json.loads(text)
@@ -472,8 +487,11 @@ def exists(location: Location) -> bool:
     """Return whether anything is stored at `location`, at a URL whether a group is."""
     path = local_path(location)
     if path is not None:
-        # An empty directory is where something may be put.
-        return os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path))
+        try:
+            # An empty directory is where something may be put.
+            return bool(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return os.path.lexists(path)
     try:
         _open(location, kind="group", mode="r")
     except MissingDataError:

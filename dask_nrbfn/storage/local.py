@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -135,10 +135,12 @@ def place_path(new: Path, target: Path) -> None:
     _flush_directory(target.parent)
 
 
-def replace_path(new: Path, target: Path) -> None:
+def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None = None) -> None:
     """Put the file or directory `new` in the place of `target`, which may exist.
 
-    An old directory is removed when the new one's name is on the disk.
+    An old directory is removed when the new one's name is on the disk. `check` raises an error if
+    it must not be replaced: it gets the path that the old one has been moved to, where no other job
+    can exchange it.
     """
     if not new.is_dir():
         os.replace(new, target)
@@ -151,6 +153,12 @@ def replace_path(new: Path, target: Path) -> None:
             old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
             os.rename(target, old)
             moved.append(old)
+        try:
+            if check is not None and moved:
+                check(moved[-1])
+        except BaseException:
+            os.rename(moved[-1], target)
+            raise
         try:
             place_new(new, target)
         except ExistsError:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -137,6 +137,10 @@ class Run:
         Rows of that dataset, and how many parts were asked for.
     layout : PartLayout
         How the rows are cut.
+    attributes : dict
+        Everything recorded of the run when it was opened, and by this object since.
+    stored : zarr.Group
+        The group, for reading.
     """
 
     location: Location
@@ -147,6 +151,8 @@ class Run:
     n_rows: int
     n_parts: int
     layout: PartLayout
+    attributes: dict[str, Any] = field(repr=False)
+    stored: zarr.Group = field(repr=False)
 
     @classmethod
     def start(
@@ -215,7 +221,8 @@ class Run:
             If there is none.
         """
         location = normalize(location)
-        attributes = attributes_of(open_group(location, kind="run"))
+        stored = open_group(location, kind="run")
+        attributes = attributes_of(stored)
         with metadata_named(location):
             run = cls(
                 location,
@@ -226,6 +233,8 @@ class Run:
                 attributes["n_rows"],
                 attributes["n_parts"],
                 PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
+                attributes,
+                stored,
             )
             fitted = sum(member["n_rows"] for member in attributes["members"])
             if run.n_rows != fitted or run.layout.part_rows < 1 or run.layout.chunk_rows < 1:
@@ -291,10 +300,6 @@ class Run:
         return self.layout.chunk_rows
 
     @cached_property
-    def _stored(self) -> zarr.Group:
-        return open_group(self.location, kind="run")
-
-    @cached_property
     def _writable(self) -> zarr.Group:
         return open_group(self.location, kind="run", writable=True)
 
@@ -318,7 +323,7 @@ class Run:
             If its metadata is damaged.
         """
         with self._result_named(name), metadata_named(f"{self.location}/{name}"):
-            return name in self._stored
+            return name in self.stored
 
     def array(self, name: str) -> Array:
         """Return a stored array for reading, such as "neighbors/indices".
@@ -329,7 +334,7 @@ class Run:
             If it is not there or not what was written.
         """
         with self._result_named(name):
-            return get_array(self._stored, name)
+            return get_array(self.stored, name)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         """Return rows of a stored array.
@@ -372,11 +377,6 @@ class Run:
             raise DamagedResultError(error.problem, error.remedy, stage, parts) from error
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        """Everything recorded of the run."""
-        return attributes_of(open_group(self.location, kind="run"))
-
-    @property
     def stages(self) -> dict[str, dict[str, Any]]:
         """Records of the finished stages by name."""
         records: dict[str, dict[str, Any]] = self.attributes["stages"]
@@ -390,15 +390,18 @@ class Run:
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was decided for a stage before, or record `choice` and return it."""
-        group = open_group(self.location, kind="run", writable=True)
-        decided = {stage: dict(choice), **attributes_of(group).get("decisions", {})}
-        update_record(group, {"decisions": decided})
+        decided = {stage: dict(choice), **self.decisions}
+        self._record(decisions=decided)
         return dict(decided[stage])
 
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
         """Record a stage as finished; only the process that drives the run calls this."""
+        self._record(stages={**self.stages, stage: dict(record)})
+
+    def _record(self, **changed: Any) -> None:
         group = open_group(self.location, kind="run", writable=True)
-        update_record(group, {"stages": {**attributes_of(group)["stages"], stage: dict(record)}})
+        update_record(group, changed)
+        self.attributes.update(changed)
 
     def branch_attributes(self) -> dict[str, Any]:
         """Return the attributes of a run with the basis and width of this one, and no rows."""
@@ -429,16 +432,14 @@ class Run:
         """
         for name in ("basis", VERSIONS):
             flush_member(self.location, name)
-        group = open_group(self.location, kind="run", writable=True)
-        update_record(group, {"versions": [*versions_of(attributes_of(group)), dict(record)]})
+        self._record(versions=[*versions_of(self.attributes), dict(record)])
 
     def record_refresh(
         self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
     ) -> None:
         """Record what a run that takes the place of another was fitted on."""
-        group = open_group(self.location, kind="run", writable=True)
         refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
-        update_record(group, {"members": members, "refresh": refresh})
+        self._record(members=members, refresh=refresh)
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Lay out an array with one row, or one value, per row of X.
@@ -487,7 +488,7 @@ class Run:
         name = f"{stage}/parts/{index}"
         try:
             with metadata_named(f"{self.location}/{name}"):
-                part = self._stored.get(name)
+                part = self.stored.get(name)
         except DamagedDataError as error:
             logger.warning("%s The part is done again.", error.problem)
             return None
@@ -558,10 +559,8 @@ class Run:
         """Let some parts of a stage, or without any named all of it, be computed again."""
         for name in [f"{stage}/parts/{index}" for index in parts] or [stage]:
             self._delete(name)
-        group = open_group(self.location, kind="run", writable=True)
-        stages = attributes_of(group)["stages"]
-        if stages.pop(stage, None) is not None:
-            update_record(group, {"stages": stages})
+        if stage in self.stages:
+            self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
     def drop_groups(self, prefix: str) -> None:
         """Delete everything at the top of the run whose name begins with `prefix`."""

@@ -298,7 +298,7 @@ def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
 
 
 def test_report__says_that_updates_came_after_the_fit(tmp_path, run, rows):
-    text = run_table(run)
+    text = run_table(Run.open(run.location))
     assert "latest version" in text
     assert "240 rows: eps" in text
     assert "1 update came after the fit" in text

@@ -24,7 +24,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import update as update_module
-from dask_nrbfn.stages.describe import describe_run
+from dask_nrbfn.stages.describe import describe
 from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.stages.update import (
@@ -97,7 +97,7 @@ def reference_moments(run, X, y, weights=None):
 
 
 def assert_moments(run, X, y, weights=None):
-    moments = read_latest_moments(run)
+    moments = read_latest_moments(run.location)
     gram, cross = reference_moments(run, X, y, weights)
     close(moments.gram(), gram)
     close(moments.cross, cross)
@@ -115,7 +115,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
         assert (record["version"], record["n_rows"]) == (count, dataset.n_rows)
     features = read_features(run)
     Phi = features.activations(X)
-    moments = read_latest_moments(run)
+    moments = read_latest_moments(run.location)
     close(moments.gram(), Phi.T @ Phi)
     close(moments.cross, np.eye(10)[:, y] @ Phi)
     np.testing.assert_array_equal(moments.class_weights, np.bincount(y))
@@ -123,7 +123,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
         moments.gram() + 1e-9 * np.trace(moments.gram()) * np.eye(moments.n_basis)
     )
     close(Model.load(run.location).weights, expected, rtol=1e-5)
-    assert describe_run(run)["n_rows"] == len(X)
+    assert describe(run.location)["n_rows"] == len(X)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
 def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
     rows = tables(tmp_path, weighted=weighted)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    before = read_latest_moments(run)
+    before = read_latest_moments(run.location)
     for dataset in rows[1:]:
         update(run, dataset)
     features = read_features(run)
@@ -150,13 +150,13 @@ def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
         weights = dataset.take_weights(np.arange(dataset.n_rows))[:, None]
         gram = gram + Phi.T @ (weights * Phi)
         cross = cross + np.eye(3)[:, dataset.y[:]] @ (weights * Phi)
-    close(read_latest_moments(run).gram(), gram)
-    close(read_latest_moments(run).cross, cross)
+    close(read_latest_moments(run.location).gram(), gram)
+    close(read_latest_moments(run.location).cross, cross)
     for dataset in rows[:0:-1]:
         update(run, dataset, forget=True)
-    close(read_latest_moments(run).packed_gram, before.packed_gram)
-    close(read_latest_moments(run).cross, before.cross)
-    close(read_latest_moments(run).class_weights, before.class_weights)
+    close(read_latest_moments(run.location).packed_gram, before.packed_gram)
+    close(read_latest_moments(run.location).cross, before.cross)
+    close(read_latest_moments(run.location).class_weights, before.class_weights)
 
 
 def test_update_run__against_the_formulas(run, rows):
@@ -196,7 +196,7 @@ def test_update_run__on_workers_as_here(tmp_path, two_workers, rows):
     for place, engine in zip(places, (InlineEngine(), two_workers), strict=True):
         fit_dataset(rows[0], place, params, engine)
         update_run(place, rows[1], engine)
-    here, there = (read_latest_moments(Run.open(place)) for place in places)
+    here, there = (read_latest_moments(place) for place in places)
     close(there.packed_gram, here.packed_gram, rtol=1e-14)
 
 
@@ -248,7 +248,7 @@ def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again)
         with pytest.raises(AlreadyAddedError, match="holds the rows of"):
             update(run, repeated)
         assert Model.load(run.location).digest() == latest
-    assert describe_run(run)["version"] == 1
+    assert describe(run.location)["version"] == 1
 
 
 def test_update_run__forgotten_rows_may_come_back(run, rows):
@@ -256,7 +256,7 @@ def test_update_run__forgotten_rows_may_come_back(run, rows):
         update(run, rows[1], forget=forget)
     assert_moments(run, *table_of(rows[:2]))
     update(run, rows[1], forget=True)
-    close(read_latest_moments(run).gram(), reference_moments(run, *table_of(rows[:1]))[0])
+    close(read_latest_moments(run.location).gram(), reference_moments(run, *table_of(rows[:1]))[0])
 
 
 def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
@@ -277,7 +277,7 @@ def test_update_run__forgets_some_rows_of_the_fit(tmp_path, run, rows):
 def test_update_run__cannot_forget_everything(run, rows):
     with pytest.raises(DataError, match="next to nothing would be left"):
         update(run, rows[0], forget=True)
-    assert describe_run(run)["version"] == 0
+    assert describe(run.location)["version"] == 0
 
 
 def test_update_run__forgets_rows_once(run, rows):
@@ -285,14 +285,14 @@ def test_update_run__forgets_rows_once(run, rows):
         update(run, rows[1], forget=forget)
     with pytest.raises(DataError, match="has forgotten the rows of"):
         update(run, rows[1], forget=True)
-    assert describe_run(run)["version"] == 2
+    assert describe(run.location)["version"] == 2
 
 
 @pytest.mark.parametrize("forget", [False, True])
 def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, forget):
     if forget:
         update(run, rows[1])
-    expected = describe_run(run)["version"] + 1
+    expected = describe(run.location)["version"] + 1
 
     def die(run, prefix):
         raise StoppedError
@@ -302,7 +302,7 @@ def test_update_run__killed_right_after_it_is_done_once(run, rows, monkeypatch, 
         with pytest.raises(StoppedError):
             update(run, rows[1], forget=forget)
     record = update(run, rows[1], forget=forget)
-    assert record["version"] == describe_run(run)["version"] == expected
+    assert record["version"] == describe(run.location)["version"] == expected
     assert_moments(run, *table_of(rows[: 2 - forget]))
     with pytest.raises((AlreadyAddedError, DataError)):
         update(run, rows[1], forget=forget)
@@ -374,7 +374,7 @@ def test_update_run__a_heavy_row_leaves_the_others_exact(tmp_path):
     update(run, heavy, forget=True)
     others = np.arange(200) != 7
     gram, _ = reference_moments(run, X[others], y[others])
-    close(read_latest_moments(run).gram(), gram, rtol=1e-8)
+    close(read_latest_moments(run.location).gram(), gram, rtol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "laplacian"])
@@ -418,7 +418,8 @@ def test_fit_dataset__mends_the_sums_of_a_run_that_was_updated(tmp_path, run, ro
     fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))
-    latest = tmp_path / "run" / run.attributes["versions"][-1]["place"] / "model" / "weights"
+    version = Run.open(run.location).attributes["versions"][-1]
+    latest = tmp_path / "run" / version["place"] / "model" / "weights"
     (latest / "c" / "0" / "0").write_bytes(b"nonsense")
     with pytest.raises(DamagedDataError, match="versions/1"):
         fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
@@ -443,7 +444,7 @@ def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, mon
     }
     with pytest.raises(DamagedDataError, match="rows sum to"):
         join_rows[action]()
-    assert describe_run(run)["version"] == 0
+    assert describe(run.location)["version"] == 0
 
 
 def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
@@ -453,7 +454,7 @@ def test_update_run__cannot_forget_what_was_never_there(tmp_path, run, rows):
     for never in (of_a_class, rows_of_one_place):
         with pytest.raises(DataError, match="cannot all have been in the run"):
             update(run, never, forget=True)
-    assert describe_run(run)["version"] == 0
+    assert describe(run.location)["version"] == 0
 
 
 def wrong_tables():
@@ -472,7 +473,7 @@ def test_update_run__refuses_other_tables(tmp_path, run, wrong):
     engine = CountingEngine(0)
     with pytest.raises(DataError, match=problem):
         update(run, write_table(tmp_path / "wrong", X, y), engine)
-    assert describe_run(run)["version"] == 0
+    assert describe(run.location)["version"] == 0
 
 
 def test_update_run__needs_a_finished_run(tmp_path, rows):
@@ -583,7 +584,7 @@ def test_update_run__damaged_moments_are_no_update(tmp_path, run, rows):
     chunk.write_bytes(content)
     with pytest.raises(DamagedDataError, match="packed_gram"):
         update(run, rows[2])
-    assert describe_run(run)["version"] == 1
+    assert describe(run.location)["version"] == 1
 
 
 def test_update_run__a_judge_keeps_the_old_model(tmp_path, run, rows):
@@ -645,7 +646,7 @@ def test_update_run__a_refresh_is_due_when_most_rows_came_later(tmp_path):
 
 def test_branch_run__begins_without_rows(tmp_path, run, rows):
     branch = branch_run(run.location, tmp_path / "branch")
-    figures = describe_run(branch)
+    figures = describe(branch.location)
     assert (figures["n_rows"], figures["complete"], figures["version"]) == (0, False, 0)
     with pytest.raises(MissingDataError, match="has no rows yet"):
         Model.load(branch.location)
@@ -656,7 +657,7 @@ def test_branch_run__begins_without_rows(tmp_path, run, rows):
     record = update(branch, rows[1])
     assert record["drift"] is None
     gram, _ = reference_moments(branch, *table_of([rows[1]]))
-    close(read_latest_moments(branch).gram(), gram)
+    close(read_latest_moments(branch.location).gram(), gram)
     close(Model.load(branch.location).width, run.stages["width"]["width"])
 
 
@@ -674,7 +675,7 @@ def test_merge_runs__two_sites_are_one_fit(tmp_path, run, rows):
         update(run, rows[2])
     update(run, rows[2], forget=True)
     assert_moments(run, *table_of([rows[0], rows[3], rows[1]]))
-    assert describe_run(run)["n_rows"] == 450
+    assert describe(run.location)["n_rows"] == 450
 
 
 def test_merge_runs__of_another_basis_is_refused(tmp_path, run, rows):

@@ -256,6 +256,7 @@ def test_replacing_group__another_writer_in_the_last_moment(tmp_path, monkeypatc
     finish_first = begin(place, 9, overwrite=False)
 
     def place_late(new, target):
+        monkeypatch.setattr(group_module, "place_path", place_path)
         finish_first()
         place_path(new, target)
 

@@ -140,22 +140,16 @@ def test_open__nothing_there(tmp_path):
         Run.open(tmp_path / "nowhere")
 
 
-def bare_run(n_rows, n_parts):
-    return Run(
-        "nowhere", "0", FitParams(), None, "", n_rows, n_parts, PartLayout.of(n_rows, n_parts)
-    )
-
-
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
 @settings(max_examples=200, deadline=None)
 def test_spans__cover_all_rows_once(n_rows, n_parts):
-    run = bare_run(n_rows, n_parts)
-    spans = run.spans
+    layout = PartLayout.of(n_rows, n_parts)
+    spans = layout.spans
     assert [a for a, _ in spans] == [0, *(b for _, b in spans[:-1])]
     assert spans[-1][1] == n_rows
     lengths = [b - a for a, b in spans]
-    assert set(lengths[:-1]) <= {run.layout.part_rows}
-    assert 1 <= lengths[-1] <= run.layout.part_rows
+    assert set(lengths[:-1]) <= {layout.part_rows}
+    assert 1 <= lengths[-1] <= layout.part_rows
     assert len(spans) <= n_parts
 
 

@@ -81,7 +81,7 @@ def cut(dataset: Dataset, share: float, scratch: str) -> tuple[Dataset, Dataset]
 
 def difference(run: Run, other: Run) -> float:
     """Return the largest relative difference between the sums of two runs."""
-    one, two = read_latest_moments(run), read_latest_moments(other)
+    one, two = read_latest_moments(run.location), read_latest_moments(other.location)
     pairs = [(one.packed_gram, two.packed_gram), (one.cross, two.cross)]
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 
