@@ -1,5 +1,10 @@
 import os
+from collections import defaultdict
 from importlib.util import find_spec
+
+# The processes of pytest-xdist share the cores; BLAS reads this once, when numpy is imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from distributed import Client
@@ -14,7 +19,28 @@ CI_PACKAGES = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    """Tell what is slow, before it is deselected, and what cannot run here."""
+    mark_slow_cases(items)
+    skip_without_ci_packages(items)
+
+
+def mark_slow_cases(items):
+    """Of the cases of a test with many, leave those fast that `fast_cases` asks for."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("fast_cases"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for own in cases.values():
+        (n_fast,) = own[0].get_closest_marker("fast_cases").args
+        fast = {place * len(own) // n_fast for place in range(n_fast)}
+        for place, item in enumerate(own):
+            if place not in fast:
+                item.add_marker(pytest.mark.slow)
+
+
+def skip_without_ci_packages(items):
     """Skip the tests that need the extra `ci` where it is not installed."""
     missing = [name for name in CI_PACKAGES if find_spec(name) is None]
     if not missing:

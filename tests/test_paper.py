@@ -60,6 +60,7 @@ def run_json(*arguments):
     return json.loads(result.stdout)
 
 
+@pytest.mark.fast_cases(1)
 def test_paper__command_line(stored):
     name, place = stored
     for _, alpha, error, eps, gamma in (row for row in FIGURES if row[0] == name):

@@ -719,6 +719,7 @@ print(rows, (peak_resident_bytes() - before) // 1024)
 """
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
 def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     n, p = 400_000, 50

@@ -61,7 +61,7 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(chunk_rows=st.integers(1, 70), n_parts=st.integers(1, 12))
 def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
     one_chunk = fit_in_parts(n_parts)
@@ -79,6 +79,7 @@ def fit_in_parts(n_parts, **options):
     return fit_in_memory(*spirals(60), params, **options)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "int64", "f4", "f8"])
 def test_fit__any_dtype_gives_the_same_network(dtype):
     X, y = spirals(150)
@@ -317,7 +318,8 @@ def undisturbed(tmp_path_factory):
     return dataset, weights
 
 
-@pytest.mark.parametrize("kind", ["flipped", pytest.param("missing", marks=pytest.mark.slow)])
+@pytest.mark.fast_cases(6)
+@pytest.mark.parametrize("kind", ["flipped", "missing"])
 @pytest.mark.parametrize(("params", "stop", "pattern", "label", "n_tasks"), DAMAGE)
 def test_fit__damaged_results_are_computed_again(
     tmp_path, caplog, undisturbed, params, stop, pattern, label, n_tasks, kind
@@ -351,7 +353,8 @@ METADATA = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["flipped", pytest.param("garbage", marks=pytest.mark.slow)])
+@pytest.mark.fast_cases(5)
+@pytest.mark.parametrize("kind", ["flipped", "garbage"])
 @pytest.mark.parametrize(("params", "stop", "pattern"), METADATA)
 def test_fit__damaged_metadata_is_written_again(
     tmp_path, caplog, undisturbed, params, stop, pattern, kind
@@ -379,14 +382,12 @@ def cut_power(place, seed):
                 path.unlink()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.fast_cases(4)
+@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("stop", [None, "columns", "confidence", "width", "combine", "model"])
 @pytest.mark.parametrize(
     "params",
-    [
-        pytest.param(CUT, id="at once"),
-        pytest.param(PARTED, id="partitioned", marks=pytest.mark.slow),
-    ],
+    [pytest.param(CUT, id="at once"), pytest.param(PARTED, id="partitioned")],
 )
 def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, seed):
     dataset, weights = undisturbed

@@ -135,6 +135,7 @@ HARD = {
 }
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("name", HARD)
 def test_search__hard_tables_as_without_partitions(name):
     X, y = HARD[name]()
@@ -233,17 +234,9 @@ def bits(run):
     return [run.read(name).tobytes() for name in arrays]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("small_partitions")
-@pytest.mark.parametrize(
-    "label",
-    [
-        "neighbors",
-        *(
-            pytest.param(label, marks=pytest.mark.slow)
-            for label in ("partitions", "candidates", "repair", "recall")
-        ),
-    ],
-)
+@pytest.mark.parametrize("label", ["neighbors", "partitions", "candidates", "repair", "recall"])
 def test_search__stopped_after_any_task(label):
     X, y = spirals(500)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]

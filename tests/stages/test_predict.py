@@ -48,6 +48,7 @@ def new_rows():
     return spirals(250, seed=1)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("n_workers", [1, 7])
 @pytest.mark.parametrize("chunk_rows", [1, 37, 1000])
 def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, n_workers):
@@ -69,6 +70,7 @@ def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, 
     assert evaluation.n_unknown_labels == sum(evaluation.confusion[-1]) == 10
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_rows", [1, 3000])
 def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
     class TracedEngine(InlineEngine):

@@ -112,6 +112,7 @@ def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("n_tasks", [0, 1, 4, 7])
 def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
     before = Model.load(run.location).digest()

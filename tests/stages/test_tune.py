@@ -363,32 +363,19 @@ def undisturbed(tmp_path_factory):
 # Where tuning is stopped, what is damaged there, and the tasks done before and again.
 DAMAGE = [
     (("search", 1), "search/X/c/0/0", "sample", 2),
-    pytest.param(
-        ("search", 0), "search/basis_least-confident/c/0/0", "sample", 2, marks=pytest.mark.slow
-    ),
+    (("search", 0), "search/basis_least-confident/c/0/0", "sample", 2),
     (("combine", 0), "moments/parts/1/*/packed_gram_0/c/0", "moments", 3),
-    pytest.param(
-        ("combine", 0),
-        "moments/parts/0/*/class_weights_1/c/0",
-        "moments",
-        3,
-        marks=pytest.mark.slow,
-    ),
+    (("combine", 0), "moments/parts/0/*/class_weights_1/c/0", "moments", 3),
     (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
-    pytest.param(("validation", 0), "moments/cross/c/0/0", "path", 3, marks=pytest.mark.slow),
+    (("validation", 0), "moments/cross/c/0/0", "path", 3),
     (("validation", 0), "path/parts/1/*/weights/c/0/0/0", "path", 4),
     (("weights", 0), "path/parts/2/*/weights/c/0/0/0", "path", 4),
-    pytest.param(
-        ("validation", 1),
-        "validation/parts/0/*/log_losses/c/0/0",
-        "validation",
-        3,
-        marks=pytest.mark.slow,
-    ),
+    (("validation", 1), "validation/parts/0/*/log_losses/c/0/0", "validation", 3),
     (("model", 0), "weights/values/c/0/0", "weights", 2),
 ]
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(("stop", "pattern", "label", "n_tasks"), DAMAGE)
 def test_tune__damaged_results_are_computed_again(
     tmp_path, undisturbed, stop, pattern, label, n_tasks
@@ -427,6 +414,7 @@ class DamagingEngine(CountingEngine):
         return results
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("label", "pattern"),
     [

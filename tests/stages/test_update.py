@@ -126,6 +126,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
     assert describe(run.location)["n_rows"] == len(X)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     "params",
     [
@@ -180,6 +181,7 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
     assert_moments(run, *table_of([rows[0], later]))
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("chunk_rows", [1, 7, 150])
 @pytest.mark.parametrize("n_parts", [1, 4])
 def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
@@ -228,6 +230,7 @@ def test_update_run__evaluates_and_predicts_with_the_latest(run, rows):
     assert evaluate_dataset(run.location, rows[2], InlineEngine()).n_errors == scored.sum()
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("again", ["same", "reordered", "other chunks", "weights of 1"])
 def test_update_run__refuses_rows_that_the_run_holds(tmp_path, run, rows, again):
     update(run, rows[1])
@@ -497,6 +500,7 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
         update(run, rows[1], engine)
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("n_tasks", range(6))
 def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
     params = replace(PARAMS, n_parts=4)
@@ -529,6 +533,7 @@ def test_update_run__a_damaged_part_is_found(tmp_path, rows):
     assert_moments(run, *table_of(rows[:2]))
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("kind", ["empty", "missing"])
 @pytest.mark.parametrize("name", ["zarr.json", "parts/zarr.json", "parts/0/zarr.json"])
 def test_update_run__goes_on_after_a_power_cut(tmp_path, rows, name, kind):

@@ -128,6 +128,7 @@ def read_array(group, name):
     return lambda: read_rows(array).tolist()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["X", "y"])
 def test_dataset_chunk__any_flipped_bit(dataset, name):
     group = open_group(dataset.location, kind="dataset")

@@ -425,6 +425,7 @@ def read_span(location, start, stop):
     return joined(Dataset.open(location), start, stop, 7)[0]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 def test_blocks__concurrent_readers(tmp_path, pool):
     X = table(500)

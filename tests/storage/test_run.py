@@ -397,6 +397,7 @@ def test_write_part__flushes_nothing(tmp_path, dataset, monkeypatch):
     assert run.part_record("moments", 0) == {"rows": 3}
 
 
+@pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("n_rows", [0, 1, 5, 6, 13])
 @pytest.mark.parametrize("width", [0, 1, 3])
 def test_part__read_in_slices(place, dataset, n_rows, width):
