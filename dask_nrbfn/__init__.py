@@ -12,18 +12,18 @@ from dask_nrbfn.lazy import lazy_names
 from dask_nrbfn.params import FitParams, TuneParams
 
 if TYPE_CHECKING:
+    from dask_nrbfn.commands.check import check_dataset
+    from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+    from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+    from dask_nrbfn.commands.plan import Plan, plan_fit
+    from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset, predict_dataset
+    from dask_nrbfn.commands.refresh import refresh_run
+    from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
     from dask_nrbfn.estimators.linear import LinearRegressionClassifier
     from dask_nrbfn.estimators.tuned import NRBFNClassifierCV
-    from dask_nrbfn.stages.check import check_dataset
-    from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
-    from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
-    from dask_nrbfn.stages.plan import Plan, plan_fit
-    from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset, predict_dataset
-    from dask_nrbfn.stages.refresh import refresh_run
-    from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.location import RemoteLocation
     from dask_nrbfn.storage.model import Model
@@ -39,13 +39,13 @@ else:
             "estimators.classifier": ["NRBFNClassifier"],
             "estimators.linear": ["LinearRegressionClassifier"],
             "estimators.tuned": ["NRBFNClassifierCV"],
-            "stages.check": ["check_dataset"],
-            "stages.fit": ["fit_dataset", "given_basis", "tune_dataset"],
-            "stages.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
-            "stages.plan": ["Plan", "plan_fit"],
-            "stages.predict": ["Evaluation", "evaluate_dataset", "predict_dataset"],
-            "stages.refresh": ["refresh_run"],
-            "stages.update": ["Judge", "branch_run", "merge_runs", "update_run"],
+            "commands.check": ["check_dataset"],
+            "commands.fit": ["fit_dataset", "given_basis", "tune_dataset"],
+            "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
+            "commands.plan": ["Plan", "plan_fit"],
+            "commands.predict": ["Evaluation", "evaluate_dataset", "predict_dataset"],
+            "commands.refresh": ["refresh_run"],
+            "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
             "storage.dataset": ["Dataset"],
             "storage.location": ["RemoteLocation"],
             "storage.model": ["Model"],

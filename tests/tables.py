@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
-from dask_nrbfn.stages.ingest import ingest_arrays
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.storage.dataset import Dataset
 from tests.reference import first_half
 

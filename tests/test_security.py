@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
-from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.storage.group import checksum, get_array, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run

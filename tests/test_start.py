@@ -11,9 +11,9 @@ import pytest
 
 import dask_nrbfn
 from dask_nrbfn.cli import commands
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset
 from tests.tables import spirals, write_table
 
 PACKAGES = ("dask_nrbfn", "dask_nrbfn.engine", "dask_nrbfn.report")

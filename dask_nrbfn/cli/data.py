@@ -38,8 +38,8 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     a directory of files of one of these; it may be a URL such as s3://bucket/rows.csv. It is
     streamed and never held in memory as a whole.
     """
-    from dask_nrbfn.stages.describe import describe_dataset
-    from dask_nrbfn.stages.ingest import ingest_file
+    from dask_nrbfn.commands.describe import describe_dataset
+    from dask_nrbfn.commands.ingest import ingest_file
 
     job.begin("ingest", dataset)
     written = ingest_file(_without_foreign_options(source, dataset), dataset, **options)
@@ -67,7 +67,7 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 
     Exits with 2 if there is any.
     """
-    from dask_nrbfn.stages.check import check_dataset
+    from dask_nrbfn.commands.check import check_dataset
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("check", dataset)
@@ -94,6 +94,6 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
 @locations("path")
 def inspect(path: str, as_json: bool) -> None:
     """Print what is known of a dataset, run, model or predictions at PATH."""
-    from dask_nrbfn.stages.describe import describe
+    from dask_nrbfn.commands.describe import describe
 
     show(describe(path), as_json)

@@ -279,7 +279,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
         return FitParams(basis=source, **values), None
     import numpy as np
 
-    from dask_nrbfn.stages.fit import given_basis
+    from dask_nrbfn.commands.fit import given_basis
 
     try:
         basis = np.load(source, allow_pickle=False)

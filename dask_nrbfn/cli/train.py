@@ -40,9 +40,9 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
 
     Started again on the same RUN it finishes what is missing.
     """
+    from dask_nrbfn.commands.describe import describe_run
+    from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.report import run_table
-    from dask_nrbfn.stages.describe import describe_run
-    from dask_nrbfn.stages.fit import fit_dataset
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("fit", run)
@@ -115,9 +115,9 @@ def tune(
     Prints what was tried and how it did on rows that were held out. Started again on the same RUN
     it finishes what is missing.
     """
+    from dask_nrbfn.commands.describe import describe_run, describe_tuning
+    from dask_nrbfn.commands.fit import tune_dataset
     from dask_nrbfn.report import run_table, tuning_table
-    from dask_nrbfn.stages.describe import describe_run, describe_tuning
-    from dask_nrbfn.stages.fit import tune_dataset
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run)
@@ -157,9 +157,9 @@ def report(
     job: Job, run: str, out: str | None, overwrite: bool, rows: str | None, **options: Any
 ) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    from dask_nrbfn.commands.predict import evaluate_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
-    from dask_nrbfn.stages.predict import evaluate_dataset
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.run import Run
 
@@ -214,8 +214,8 @@ def plan(
 
     Exits with 2 if the fit would not fit the memory.
     """
+    from dask_nrbfn.commands.plan import describe_plan, plan_on_options, plan_table
     from dask_nrbfn.engine import EngineOptions
-    from dask_nrbfn.stages.plan import describe_plan, plan_on_options, plan_table
     from dask_nrbfn.storage.dataset import Dataset
 
     params, _ = fit_params(options)

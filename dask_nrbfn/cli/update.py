@@ -18,7 +18,7 @@ from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
 
 if TYPE_CHECKING:
-    from dask_nrbfn.stages.update import Judge
+    from dask_nrbfn.commands.update import Judge
 
 _judge_options = together(
     click.option(
@@ -39,7 +39,7 @@ def _judge(judged: str | None, max_error_rate: float | None) -> "Judge | None":
         )
     if judged is None or max_error_rate is None:
         return None
-    from dask_nrbfn.stages.update import Judge
+    from dask_nrbfn.commands.update import Judge
     from dask_nrbfn.storage.dataset import Dataset
 
     return Judge(Dataset.open(judged), max_error_rate)
@@ -70,7 +70,7 @@ def update(
     The new version becomes the run's latest model. Rows that the run holds already are refused.
     Says how the new rows differ, and whether a refresh of the basis is due.
     """
-    from dask_nrbfn.stages.update import update_run
+    from dask_nrbfn.commands.update import update_run
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("update", run)
@@ -100,7 +100,7 @@ def merge(
     **options: Any,
 ) -> None:
     """Add all rows of OTHER, a branch of RUN, to RUN; OTHER stays as it is."""
-    from dask_nrbfn.stages.update import merge_runs
+    from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run)
     judge = _judge(judged, max_error_rate)
@@ -120,8 +120,8 @@ def branch(run: str, new: str, as_json: bool) -> None:
 
     Rows that cannot come to RUN are added to NEW where they are, and NEW is merged into RUN.
     """
-    from dask_nrbfn.stages.describe import describe_run
-    from dask_nrbfn.stages.update import branch_run
+    from dask_nrbfn.commands.describe import describe_run
+    from dask_nrbfn.commands.update import branch_run
 
     show(describe_run(branch_run(run, new)), as_json)
 
@@ -151,8 +151,8 @@ def refresh(
     Without DATASETS on all rows that RUN holds. Started again it finishes what is missing; until
     then, and if the new model is not good enough, RUN stays as it was.
     """
-    from dask_nrbfn.stages.describe import describe_run
-    from dask_nrbfn.stages.refresh import refresh_run
+    from dask_nrbfn.commands.describe import describe_run
+    from dask_nrbfn.commands.refresh import refresh_run
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("refresh", run)

@@ -31,8 +31,8 @@ def predict(
     RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
     .parquet file.
     """
+    from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.stages.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.model import Model
 
@@ -66,9 +66,9 @@ def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) ->
     Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
     the last line of the confusion, and log_loss is that of the other rows.
     """
+    from dask_nrbfn.commands.describe import describe_model
+    from dask_nrbfn.commands.predict import evaluate_dataset
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.stages.describe import describe_model
-    from dask_nrbfn.stages.predict import evaluate_dataset
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.model import Model
 

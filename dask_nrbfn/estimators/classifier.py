@@ -24,6 +24,10 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import check_classes, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.ingest import dask_rows, ingest_arrays, ingest_dask
+from dask_nrbfn.commands.predict import check_same_columns
+from dask_nrbfn.commands.update import branch_run, merge_version, read_model, update_run
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError, RunMismatchError
@@ -31,11 +35,7 @@ from dask_nrbfn.estimators.rows import plain_array, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
 from dask_nrbfn.sources.frames import plain_dtype
-from dask_nrbfn.stages.fit import check_classes, fit_dataset, given_basis, tune_dataset
-from dask_nrbfn.stages.ingest import dask_rows, ingest_arrays, ingest_dask
 from dask_nrbfn.stages.parts import block_rows
-from dask_nrbfn.stages.predict import check_same_columns
-from dask_nrbfn.stages.update import branch_run, merge_version, read_model, update_run
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import exists, remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation, join, normalize

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import NRBFNClassifier, Settings
 from dask_nrbfn.params import MIN_RECALL, TuneParams
-from dask_nrbfn.stages.describe import describe_tuning
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.run import Run
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.products import factor_in_place, frobenius_norm, solve_in_place
 
 Floats = NDArray[np.float64]
@@ -145,3 +146,8 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
             lengths = np.linalg.norm(vectors, axis=1)
     condition = 1.0 / float(lengths.max())
     return condition if np.isfinite(condition) else 0.0
+
+
+def solve_bytes(n_basis: int, n_classes: int) -> int:
+    """Return the bytes that a solve holds: packed and full gram, penalized, factor."""
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 4 * n_basis * n_classes)

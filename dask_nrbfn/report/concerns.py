@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
-from dask_nrbfn.stages.predict import Evaluation
 
 # From here on the squared residuals weigh more than the fit.
 _LARGE_FITTING_ERROR = 2.0
@@ -110,7 +110,7 @@ def _condition(finished: FinishedRun) -> Iterator[Concern]:
 
 def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
     record = finished.stages["basis"]
-    if "cap" in record:
+    if record.get("cap") is not None:
         yield Concern(
             f"{plural(record['n_below_threshold'], 'row')} are below the threshold "
             f"{finished.params.confidence_threshold:g}; the memory allowed {record['cap']:,}.",

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
-from dask_nrbfn.stages.predict import Evaluation
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
@@ -146,7 +146,7 @@ def basis_text(finished: FinishedRun) -> str:
     rows = f"{plural(size, 'row')} ({percent(size / finished.n_rows, 1)})"
     if params.basis == "random":
         return f"{rows}, drawn evenly"
-    if params.basis_size is None and "cap" not in finished.stages["basis"]:
+    if params.basis_size is None and finished.stages["basis"].get("cap") is None:
         return f"{rows}, all below confidence {params.confidence_threshold:g}"
     if params.basis_rule == "uniform":
         return f"{rows}, a draw below confidence {params.confidence_threshold:g}"

@@ -6,10 +6,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.describe import describe_tuning
-from dask_nrbfn.stages.sequence import stage_names
+from dask_nrbfn.pipeline import stages_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
@@ -54,7 +54,7 @@ class FinishedRun:
                 "Report on the run that it is merged into.",
             )
         stages = attributes["stages"]
-        names = stage_names(run.asked, run.tuning)
+        names = [stage.name for stage in stages_of(run.asked, run.tuning)]
         missing = [name for name in names if name not in stages]
         if missing:
             command = "fit" if run.tuning is None else "tune"

@@ -7,6 +7,7 @@ from typing import Any
 import jinja2
 from dask.utils import format_bytes
 
+from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
@@ -17,7 +18,6 @@ from dask_nrbfn.report.facts import Fact, recall_text, run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, plural, seconds
 from dask_nrbfn.report.tuned import tuning_tables
-from dask_nrbfn.stages.predict import Evaluation
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"

@@ -5,7 +5,7 @@ from typing import Any
 
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import decimals, number, percent, plural
-from dask_nrbfn.stages.sequence import Candidate
+from dask_nrbfn.stages.trials import Candidate
 
 # Combinations that are shown, the best first.
 _MOST_TRIED = 10

@@ -1,1 +1,1 @@
-"""The stages of a fit, each reading what the ones before it wrote, and what goes around them."""
+"""The stages of a fit, each of which reads what those before it wrote."""

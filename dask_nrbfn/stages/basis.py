@@ -1,14 +1,14 @@
-"""Stages "confidence" and "basis": how sure every row is, and which rows become the basis."""
+"""Stage "basis": which rows become the basis, or which centres."""
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import (
     Candidates,
@@ -16,13 +16,12 @@ from dask_nrbfn.numeric.confidence import (
     even_below,
     hash_rows,
     keep_best,
-    soft_confidence,
 )
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.costs import clustered_rows, largest_basis
-from dask_nrbfn.stages.neighbors import decided_search
-from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
-from dask_nrbfn.stages.space import search_block_rows
+from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
+from dask_nrbfn.stages.sizes import FitSizes, clustered_rows
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
@@ -33,21 +32,32 @@ logger = logging.getLogger(__name__)
 # some ten thousand rows, again and again would take longer than sorting the rows.
 _SELECTION_ROWS = 2**18
 
+# A block of rows while the selection sorts it.
+_SELECTION_BYTES = 64 * 2**20
+
 # Rows of one step of k-means.
 _BATCH_ROWS = 4096
 
 
-def compute_confidence(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Store the soft-kNN confidence of every row."""
-    run.require_row_array("confidence/values", np.float64)
-    run.require_row_array("confidence/tiebreak", np.uint64)
-    if not run.has("confidence/codes"):
-        run_tasks(engine, _write_codes, [(run.location, dataset.location)], label="codes")
-    records = run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
-    return {"n_below_threshold": sum(record["n_below_threshold"] for record in records)}
+@dataclass(frozen=True)
+class BasisRecord:
+    """How many rows were chosen.
+
+    Attributes
+    ----------
+    n_basis : int
+    n_below_threshold : int or None
+        Rows of low confidence; None for a basis that does not ask for it.
+    cap : int or None
+        The most that the memory allows, if that kept rows out.
+    """
+
+    n_basis: int
+    n_below_threshold: int | None = None
+    cap: int | None = None
 
 
-def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+def _compute(job: StageJob) -> BasisRecord:
     """Choose and store the basis rows.
 
     Raises
@@ -55,75 +65,44 @@ def compute_basis(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     ParameterError
         If `basis_size` is more than the number of distinct rows.
     """
+    run, dataset = job.run, job.dataset
     params, cap = run.params, None
     if params.basis == "sknn" and params.basis_size is None:
-        most = max(
-            largest_basis(dataset, params, decided_search(run), engine, run.tuning),
-            dataset.n_classes,
-        )
         # Taken up again with other memory, a run keeps to the basis that it began with.
-        cap = run.decide("basis", {"cap": max(most, dataset.n_classes)})["cap"]
+        most = max(job.largest_basis(), dataset.n_classes)
+        cap = run.decide("basis", {"cap": most})["cap"]
     arguments = [(run.location, dataset.location, cap)]
-    (chosen,) = run_tasks(engine, _choose_basis, arguments, label="basis")
-    record = {"n_basis": chosen["n_basis"]}
-    if params.basis == "sknn":
-        record["n_below_threshold"] = run.stages["confidence"]["n_below_threshold"]
-    if chosen["capped"]:
-        record["cap"] = cap
+    (chosen,) = run_tasks(job.engine, _choose_basis, arguments, label="basis")
+    record = BasisRecord(
+        chosen["n_basis"],
+        CONFIDENCE.recorded(run).n_below_threshold if params.basis == "sknn" else None,
+        cap if chosen["capped"] else None,
+    )
     _log_choice(run, record, chosen["n_beyond_threshold"])
     return record
 
 
-def _log_choice(run: Run, record: dict[str, Any], n_beyond: int) -> None:
+def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
     params, threshold = run.params, run.params.confidence_threshold
     uniform = params.basis == "sknn" and params.basis_rule == "uniform"
-    logger.info("basis: %d of %d rows", record["n_basis"], run.n_rows)
-    if "cap" in record:
+    logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
+    if record.cap is not None:
         logger.warning(
             "basis: %d rows are below the threshold %g; the memory at hand allows %d, %s are "
             "taken. Give a basis size or more memory to decide yourself.",
-            record["n_below_threshold"],
+            record.n_below_threshold,
             threshold,
-            record["cap"],
+            record.cap,
             "a draw of them" if uniform else "the least confident of them",
         )
     if uniform and n_beyond:
         logger.info(
             "basis: %d rows are below the threshold %g; %d of the basis are beyond it, because "
             "too few distinct ones, or none of a class, are below",
-            record["n_below_threshold"],
+            record.n_below_threshold,
             threshold,
             n_beyond,
         )
-
-
-def _write_codes(run_location: Location, dataset_location: Location) -> None:
-    """Store the class code of every row in a byte or two: each part looks up those of all rows."""
-    codes = Dataset.open(dataset_location).codes()
-    write_array(Run.open(run_location).group("confidence"), "codes", codes, "row")
-
-
-def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    codes, params = run.read("confidence/codes"), run.params
-    width = run.stages["neighbors"]["mean_distance"]
-    n_below, first = 0, start
-    blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
-    hashes_of_blocks = (hash_rows(X, seed=params.seed) for X, *_ in blocks)
-    # Several chunks are read and written at a time.
-    size = search_block_rows(run.chunk_rows, dataset.n_features, params)
-    for hashes in regroup(hashes_of_blocks, size):
-        last = first + len(hashes)
-        indices = run.read("neighbors/indices", first, last)
-        confidence = soft_confidence(
-            run.read("neighbors/distances", first, last),
-            codes[indices] == codes[first:last, None],
-            width=width,
-        )
-        run.write_rows("confidence/values", first, confidence)
-        run.write_rows("confidence/tiebreak", first, hashes)
-        n_below += int(np.count_nonzero(confidence < params.confidence_threshold))
-        first = last
-    return PartResult({"n_below_threshold": n_below})
 
 
 class SmallBasis(NamedTuple):
@@ -255,3 +234,25 @@ def _all_alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
         rows = np.arange(start, start + len(X))
         yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)
         start += len(X)
+
+
+def _cost(s: FitSizes) -> StageCost:
+    return StageCost(
+        read_bytes=16 * s.n + s.rows_bytes,
+        written_bytes=8 * s.r * s.p,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + selection_bytes(s, s.r)
+        + 2 * s.r * s.p * s.itemsize
+        + 3 * 8 * s.n_clustered * s.p,
+        alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
+    )
+
+
+def selection_bytes(s: FitSizes, n_basis: int) -> int:
+    """Return the bytes of choosing rows: the codes of all, the candidates, and a block of rows."""
+    pool = min(s.n, n_basis + s.n_clustered + s.K**2)
+    return s.n * (1 if s.K <= 256 else 4) + _SELECTION_BYTES + 128 * pool
+
+
+BASIS = Stage(name="basis", record=BasisRecord, compute=_compute, cost=_cost)

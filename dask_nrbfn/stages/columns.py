@@ -1,15 +1,17 @@
 """Stage "columns": statistics of every column, and the first look at every value."""
 
 import logging
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.weighting import check_least_weight, check_total_weight
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import write_array
@@ -21,13 +23,21 @@ logger = logging.getLogger(__name__)
 _NAMED = 5
 
 
-def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ColumnsRecord:
+    """The columns whose changes distances do not see."""
+
+    unseen: list[int]
+
+
+def _compute(job: StageJob) -> ColumnsRecord:
     """Store the mean and squared deviation of every column.
 
     Every chunk is read, so a missing or damaged one, a NaN, an unknown label or weights that
     overflow or underflow, is found before anything long begins.
     """
-    records = run_parts(run, dataset, engine, stage="columns", task=_column_part)
+    run, dataset = job.run, job.dataset
+    records = run_parts(run, dataset, job.engine, stage="columns", task=_column_part)
     weight = sum(record.get("weight", record["rows"]) for record in records)
     check_total_weight(weight)
     check_least_weight(weight)
@@ -51,7 +61,7 @@ def compute_columns(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any
     unseen = unseen_columns(run.params.scale, total)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
-    return {"unseen": unseen.tolist()}
+    return ColumnsRecord(unseen.tolist())
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
@@ -99,3 +109,16 @@ def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
         {"rows": stop - start, "weight": weight},
         {"mean": statistics.mean, "squared_deviation": statistics.squared_deviation},
     )
+
+
+def _cost(s: FitSizes) -> StageCost:
+    rows = narrow_block_rows(s.p)
+    return StageCost(
+        read_bytes=s.rows_bytes,
+        held_bytes=PROCESS_BYTES + s.reading_bytes + rows * s.p * (2 * s.itemsize + 3 * 8),
+        n_tasks=s.n_parts,
+        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.p},
+    )
+
+
+COLUMNS = Stage(name="columns", record=ColumnsRecord, compute=_compute, cost=_cost)

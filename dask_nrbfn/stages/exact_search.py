@@ -14,7 +14,8 @@ from dask_nrbfn.neighbors import (
     nearest_rows,
 )
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
-from dask_nrbfn.stages.space import SearchSpace, search_block_rows
+from dask_nrbfn.stages.search_sizes import search_block_rows
+from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run

@@ -1,16 +1,17 @@
 """Stage "moments": the heavy pass, n r^2 flops, summed in parts."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
@@ -24,12 +25,22 @@ _DIMENSIONS = {
 }
 
 
-def compute_moments(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True)
+class MomentsRecord:
+    """Rows that were summed, the sum of their weights, and the least of these."""
+
+    rows: int
+    weight: float
+    least_weight: float
+
+
+def _compute(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold."""
-    records = run_parts(run, dataset, engine, stage="moments", task=_moments_part)
+    run, engine = job.run, job.engine
+    records = run_parts(run, job.dataset, engine, stage="moments", task=_moments_part)
     weights = [record["weights"] for record in records]
-    (record,) = run_tasks(engine, _combine, [(run.location, weights)], label="combine")
-    return {**record, "least_weight": min(record["least_weight"] for record in records)}
+    (weight,) = run_tasks(engine, _combine, [(run.location, weights)], label="combine")
+    return MomentsRecord(run.n_rows, weight, min(record["least_weight"] for record in records))
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
@@ -102,8 +113,8 @@ def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResu
     return PartResult(record, arrays)
 
 
-def _combine(run_location: Location, weights: list[list[float]]) -> dict[str, Any]:
-    """Add the parts of each fold from first to last, in place, and store the sums."""
+def _combine(run_location: Location, weights: list[list[float]]) -> float:
+    """Add the parts of each fold from first to last, in place; return the sum of all weights."""
     run = Run.open(run_location)
     total: Moments | None = None
     for fold in range(run.n_folds):
@@ -120,7 +131,7 @@ def _combine(run_location: Location, weights: list[list[float]]) -> dict[str, An
             total.add_in_place(moments)
     assert total is not None
     write_sums(run, "moments", total)
-    return {"rows": run.n_rows, "weight": total.total_weight}
+    return total.total_weight
 
 
 def _check(run: Run, moments: Moments, weight: float) -> None:
@@ -155,3 +166,37 @@ def read_part_sums(run: Run, stage: str, index: int, *, suffix: str = "") -> Mom
 def sums_arrays(moments: Moments, *, suffix: str = "") -> dict[str, NDArray[np.float64]]:
     """Return the arrays of moments by the names they are stored under."""
     return {name + suffix: getattr(moments, name) for name in _DIMENSIONS}
+
+
+def _cost(s: FitSizes) -> StageCost:
+    sums = 4 * s.r**2 * s.n_parts * s.n_folds
+    flops = s.n * s.r**2 + 2 * s.n * s.r * s.p
+    return StageCost(
+        flops=flops,
+        read_bytes=s.rows_bytes + sums,
+        written_bytes=sums + 4 * s.r**2,
+        held_bytes=s.process_bytes
+        + max(
+            moments_bytes(
+                s.r,
+                n_features=s.p,
+                n_classes=s.K,
+                n_folds=s.n_folds,
+                reading_bytes=s.reading_bytes,
+            ),
+            combine_bytes(s.r, s.K),
+        ),
+        n_tasks=s.n_parts,
+        work={
+            "read_bytes": s.rows_bytes,
+            "moments_flops": flops,
+            "activations": s.n * s.r,
+            "scratch_bytes": sums,
+        },
+        alone={"scratch_bytes": sums + 4 * s.r**2},
+    )
+
+
+MOMENTS = Stage(
+    name="moments", record=MomentsRecord, compute=_compute, cost=_cost, grows_with_basis=True
+)

@@ -12,24 +12,35 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.neighbors import (
+    COMPILATION_S,
     MAX_IMBALANCE,
     approximate_neighbors,
+    candidate_updates,
     exact_neighbors,
     faster_method,
     largest_search,
     measure_neighbors,
+    search_bytes,
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.columns import read_statistics
+from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.space import (
-    SearchSpace,
+from dask_nrbfn.stages.recall import AUDITED_ROWS
+from dask_nrbfn.stages.search_sizes import (
+    LIST_BYTES,
+    NeighborSearch,
+    most_lists,
     most_partitions,
+    sample_rows,
     search_dtype,
     searching_bytes,
     smallest_partition,
 )
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -40,38 +51,46 @@ logger = logging.getLogger(__name__)
 # then depends on neither the rows nor, unless it is smaller still, on the memory of the workers.
 _SEARCH_BYTES = 2**30
 
+# Rounds of k-means and of balancing, of which each costs about as much as routing the sample.
+_BALANCING_ROUNDS = 40
+
 # Rounding of the coordinates over the distance of neighbours that an approximate search may have.
 _MOST_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeighborSearch:
-    """How neighbours are searched: what "auto" came to when the run began.
+class NeighborsRecord:
+    """How neighbours were searched, and the mean of their distances.
 
     Attributes
     ----------
-    method : {"exact", "approximate"}
-    n_partitions : int
-    threads : int
-        On which the graph of an approximate search depends.
+    method, n_partitions, threads
+        As in `NeighborSearch`.
+    largest_partition, n_repaired : int or None
+        Rows of the largest partition, and rows that too few others shared one with.
+    mean_distance : float
     """
 
     method: str
     n_partitions: int
     threads: int
+    mean_distance: float
+    largest_partition: int | None = None
+    n_repaired: int | None = None
 
 
-def compute_neighbors(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Store the neighbours of every row and return the method used and the mean distance."""
+def _compute(job: StageJob) -> NeighborsRecord:
+    """Store the neighbours of every row."""
+    run, dataset = job.run, job.dataset
     search = decided_search(run)
     logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
     k = run.params.n_neighbors
     run.require_row_array("neighbors/indices", np.int64, k)
     run.require_row_array("neighbors/distances", np.float64, k)
-    record = _search(run, dataset, engine, search)
-    mean_distance = record.pop("distance_sum") / (run.n_rows * k)
+    found = _search(run, dataset, job.engine, search)
+    mean_distance = found.pop("distance_sum") / (run.n_rows * k)
     _check_precision(run, dataset, search.method, mean_distance)
-    return {**asdict(search), **record, "mean_distance": mean_distance}
+    return NeighborsRecord(**{**asdict(search), **found, "mean_distance": mean_distance})
 
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
@@ -227,3 +246,95 @@ def _all_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
         rows[start : start + len(X)] = space.apply(X)
         start += len(X)
     return rows
+
+
+def _cost(s: FitSizes) -> StageCost:
+    return _search_at_once(s) if s.n_partitions == 1 else _search_in_partitions(s)
+
+
+def _search_at_once(s: FitSizes) -> StageCost:
+    exact = s.method == "exact"
+    n_tasks = s.n_parts if exact else 1
+    pairs = float(s.n) ** 2 if exact else 0.0
+    read = n_tasks * s.rows_bytes
+    return StageCost(
+        flops=2 * pairs * s.p,
+        read_bytes=read,
+        written_bytes=s.lists_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + narrow_block_rows(s.p) * s.p * (s.itemsize + 2 * 8 + s.search_itemsize)
+        + _search_bytes(s, s.n),
+        n_tasks=n_tasks,
+        work={
+            "read_bytes": read,
+            "pairs": pairs,
+            "updates": 0 if exact else candidate_updates(s.n, s.p, n_neighbors=s.k),
+            "measured_values": s.n * s.k * s.p,
+            "scratch_bytes": s.lists_bytes,
+        },
+        fixed_s=0.0 if exact else COMPILATION_S,
+    )
+
+
+def _search_in_partitions(s: FitSizes) -> StageCost:
+    entries = s.n * s.overlap
+    partition_rows = math.ceil(MAX_IMBALANCE * entries / s.n_partitions)
+    scratch = entries * (s.p * s.search_itemsize + 2 * 8 + LIST_BYTES * s.k)
+    exact = s.method == "exact"
+    pairs = float(entries) ** 2 / s.n_partitions if exact else 0.0
+    updates = 0 if exact else candidate_updates(entries, s.p, n_neighbors=s.k)
+    block = s.block_rows * s.p * (2 * s.itemsize + 8 + (2 + 2 * s.overlap) * s.search_itemsize)
+    # Candidate lists, and their copies while they are sorted twice.
+    merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(s.overlap)
+    search = _search_bytes(s, partition_rows) + 16 * partition_rows
+    # The sample as read and searched, in double precision and as distances, some of them twice.
+    placing = 5 * 8 * sample_rows(s.n, s.p, s.n_partitions) * (s.p + s.n_partitions)
+    repairing = exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k)
+    return StageCost(
+        flops=2 * pairs * s.p + 2 * s.n * s.n_partitions * s.p,
+        read_bytes=2 * s.rows_bytes + scratch,
+        written_bytes=scratch + s.lists_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + max(block + repairing, merged, search, placing),
+        n_tasks=s.n_partitions,
+        work={
+            "read_bytes": s.rows_bytes,
+            "hashed_values": s.n * s.p,
+            "routed_distances": s.n * s.n_partitions,
+            "pairs": pairs,
+            "updates": updates,
+            "measured_values": entries * s.k * s.p,
+            "merged_candidates": s.n * s.k * most_lists(s.overlap),
+            "scratch_bytes": 2 * scratch + s.lists_bytes,
+        },
+        alone={
+            "read_bytes": s.rows_bytes,
+            "routed_distances": _BALANCING_ROUNDS
+            * s.n_partitions
+            * sample_rows(s.n, s.p, s.n_partitions),
+        },
+        fixed_s=0.0 if exact else COMPILATION_S,
+    )
+
+
+def _search_bytes(s: FitSizes, n_rows: int) -> int:
+    return search_bytes(n_rows, s.p, itemsize=s.search_itemsize, n_neighbors=s.k, method=s.method)
+
+
+def _remedy(params: FitParams) -> str:
+    if params.n_partitions is not None:
+        return "Give more `n_partitions`, or leave them to be chosen"
+    return "Lower `n_neighbors`"
+
+
+NEIGHBORS = Stage(
+    name="neighbors",
+    record=NeighborsRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning: params.basis == "sknn",
+    remedy=_remedy,
+    keeps_parts=True,
+)

@@ -23,13 +23,13 @@ from dask_nrbfn.neighbors import (
 )
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
-from dask_nrbfn.stages.space import (
-    SearchSpace,
+from dask_nrbfn.stages.search_sizes import (
     most_lists,
     sample_rows,
     search_block_rows,
     searching_bytes,
 )
+from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run

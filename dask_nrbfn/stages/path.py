@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import singular_system, solve_path
+from dask_nrbfn.numeric.ridge import singular_system, solve_bytes, solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.moments import MOMENTS, read_moments
 from dask_nrbfn.stages.parts import PartResult, run_parts
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -37,16 +38,24 @@ class PathWeights:
     reciprocal_conditions: list[float | None]
 
 
-def compute_path(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PathRecord:
+    """Error, risk and bounds of every penalty."""
+
+    path: list[dict[str, Any]]
+
+
+def _compute(job: StageJob) -> PathRecord:
     """Solve for all penalties; return the error and risk of the fits to all rows.
 
     The parts of the stage are those without one fold each, and last all rows.
     """
-    folds: list[int | None] = [*held_out_folds(run), None]
+    folds: list[int | None] = [*held_out_folds(job.run), None]
+    units = [(fold,) for fold in folds]
     records = run_parts(
-        run, dataset, engine, stage="path", task=_path_part, units=[(fold,) for fold in folds]
+        job.run, job.dataset, job.engine, stage="path", task=_path_part, units=units
     )
-    return {"path": records[-1]["path"]}
+    return PathRecord(records[-1]["path"])
 
 
 def held_out_folds(run: Run) -> list[int]:
@@ -145,6 +154,32 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
             solved,
             alphas,
             normalized=run.params.features == "normalized",
-            least_weight=run.stages["moments"]["least_weight"],
+            least_weight=MOMENTS.recorded(run).least_weight,
         )
     return PartResult({"path": path}, {"weights": solved.weights})
+
+
+def _cost(s: FitSizes) -> StageCost:
+    n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
+    spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
+    solves = n_tasks * s.n_alphas * s.r**3 / 3 + spectrum
+    weights = 8 * s.n_alphas * s.K * s.r
+    return StageCost(
+        flops=solves,
+        read_bytes=8 * s.r**2 * n_tasks,
+        written_bytes=weights * n_tasks,
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.K) + 4 * s.r**2 + 2 * weights,
+        n_tasks=n_tasks,
+        work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
+    )
+
+
+PATH = Stage(
+    name="path",
+    record=PathRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning: tuning is not None,
+    grows_with_basis=True,
+    keeps_parts=True,
+)

@@ -1,16 +1,16 @@
 """Stage "recall": how many of the true neighbours the search found."""
 
 import logging
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import Recall, measure_recall
-from dask_nrbfn.stages.exact_search import search_rows_exactly
+from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
@@ -20,31 +20,37 @@ logger = logging.getLogger(__name__)
 AUDITED_ROWS = 1000
 
 
-def compute_recall(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RecallRecord:
+    """The share of the true neighbours found, its standard error, and the rows looked at."""
+
+    recall: float
+    recall_standard_error: float
+    n_audited: int
+
+
+def _compute(job: StageJob) -> RecallRecord:
     """Return the recall of the neighbours of 1,000 rows, found again among all rows.
 
     An exact search over all rows at once has a recall of 1 by construction and is not audited.
     """
+    run, engine = job.run, job.engine
     search = run.decisions["neighbors"]
     if search["method"] == "exact" and search["n_partitions"] == 1:
-        return {"recall": 1.0, "recall_standard_error": 0.0, "n_audited": 0}
+        return RecallRecord(1.0, 0.0, 0)
     n_audited = min(run.n_rows, AUDITED_ROWS)
     rng = np.random.default_rng([run.params.seed, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
-    search_rows_exactly(run, dataset, engine, stage="recall", rows=rows)
+    search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
     (recall,) = run_tasks(engine, _compare, [(run.location,)], label="recall")
     logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
-    return {
-        "recall": recall.mean,
-        "recall_standard_error": recall.standard_error,
-        "n_audited": n_audited,
-    }
+    return RecallRecord(recall.mean, recall.standard_error, n_audited)
 
 
 def check_recall(run: Run, min_recall: float) -> None:
     """Raise RecallError if the recall of a run is below what is asked for."""
-    audit = run.stages["recall"]
-    if audit["recall"] >= min_recall:
+    audit = RECALL.recorded(run)
+    if audit.recall >= min_recall:
         return
     remedy = "Search exactly, or with more `n_neighbors`"
     if (n_partitions := run.decisions["neighbors"]["n_partitions"]) > 1:
@@ -54,7 +60,7 @@ def check_recall(run: Run, min_recall: float) -> None:
             f"{n_partitions}"
         )
     raise RecallError(
-        f"the search found {audit['recall']:.4f} +- {audit['recall_standard_error']:.4f} of the "
+        f"the search found {audit.recall:.4f} +- {audit.recall_standard_error:.4f} of the "
         f"true neighbours, less than the {min_recall:g} that is asked for.",
         f"{remedy}, in a new run; or go on with this one and a lower `min_recall`.",
     )
@@ -71,3 +77,31 @@ def _compare(run_location: Location) -> Recall:
             chunk = run.read("neighbors/distances", start, stop)
             found[first:last] = chunk[rows[first:last] - start]
     return measure_recall(found, run.read("recall/distances"))
+
+
+def _cost(s: FitSizes) -> StageCost:
+    targets = min(s.n, AUDITED_ROWS)
+    if s.method == "exact" and s.n_partitions == 1:
+        return StageCost(held_bytes=s.process_bytes)
+    pairs = s.n * targets
+    block = s.block_rows * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
+    return StageCost(
+        flops=2 * pairs * s.p,
+        read_bytes=2 * s.rows_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + block
+        + exact_search_bytes(targets, s.p, n_neighbors=s.k),
+        n_tasks=s.n_parts,
+        work={"read_bytes": s.rows_bytes, "audited_pairs": pairs},
+        alone={"read_bytes": s.rows_bytes, "scratch_bytes": s.lists_bytes / 2},
+    )
+
+
+RECALL = Stage(
+    name="recall",
+    record=RecallRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning: params.basis == "sknn",
+)

@@ -11,18 +11,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums
 from dask_nrbfn.numeric.moments import Moments, MomentSums
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.stages.basis import small_basis
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import selection_bytes, small_basis
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import solve_all
-from dask_nrbfn.stages.sequence import candidates, search_basis_size, search_rows
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
 from dask_nrbfn.stages.validation import best_entry, describe_path, held_out_sums
 from dask_nrbfn.stages.weighting import RowWeights
 from dask_nrbfn.storage.dataset import Dataset
@@ -34,8 +36,29 @@ logger = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 
 
-def compute_search(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True)
+class SearchRecord:
+    """How the combinations did on the sample.
+
+    Attributes
+    ----------
+    tried : list of dict
+        Every combination with its best penalty, error and log loss.
+    chosen : dict
+        The best combination.
+    n_rows, n_basis : int
+        Rows of the sample and of its basis.
+    """
+
+    tried: list[dict[str, Any]]
+    chosen: dict[str, Any]
+    n_rows: int
+    n_basis: int
+
+
+def _compute(job: StageJob) -> SearchRecord:
     """Try all combinations on a sample; return how they did and the best."""
+    run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
     tried = candidates(run.params, run.tuning)
     arguments = [(run.location, dataset.location)]
@@ -47,11 +70,8 @@ def compute_search(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]
     chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
     kept = (*asdict(tried[0]), "alpha", "error_rate", "log_loss")
-    return {
-        "tried": [{name: record[name] for name in kept} for record in records],
-        "chosen": chosen,
-        **sample,
-    }
+    tried_and_judged = [{name: record[name] for name in kept} for record in records]
+    return SearchRecord(tried_and_judged, chosen, **sample)
 
 
 def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
@@ -180,3 +200,49 @@ class _Sample:
             for block in self.blocks()
         )
         return reduce(add, judged)
+
+
+def _cost(s: FitSizes) -> StageCost:
+    """Every combination is one task: two passes over the sample, and all penalties of all folds."""
+    sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
+    products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
+    solves = s.n_search_folds * s.n_alphas * s.r_tried**3 / 3
+    rows = block_rows(s.r_tried)
+    return StageCost(
+        flops=s.n_tried * (products + solves),
+        read_bytes=s.rows_bytes + s.n_tried * sample_bytes,
+        written_bytes=sample_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + max(2 * sample_bytes, 3 * 8 * s.n_clustered * s.p)
+        + selection_bytes(s, s.r_tried)
+        + 8
+        * (
+            (2 * s.n_search_folds + 4) * s.r_tried**2
+            + rows * (s.r_tried + 6 * s.p)
+            + 2 * s.n_search_folds * s.n_alphas * s.K * s.r_tried
+            + 3 * rows * s.n_alphas * s.K
+            + 3 * s.r_tried * s.p
+        ),
+        n_tasks=s.n_tried,
+        work={
+            "moments_flops": s.n_tried * products,
+            "activations": 2 * s.n_tried * s.n_sampled * s.r_tried,
+            "solve_flops": s.n_tried * solves,
+        },
+        alone={"read_bytes": s.rows_bytes, "selected_rows": s.n},
+    )
+
+
+def _wanted(params: FitParams, tuning: TuneParams | None) -> bool:
+    return tuning is not None and len(candidates(params, tuning)) > 1
+
+
+SEARCH = Stage(
+    name="search",
+    record=SearchRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=_wanted,
+    remedy=lambda params: "Lower `search_rows` or `search_basis`",
+)

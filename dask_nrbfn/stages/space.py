@@ -1,34 +1,16 @@
 """The rows as a neighbour search sees them."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.budget import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
-from dask_nrbfn.neighbors import search_bytes
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.columns import read_scaling, read_statistics
+from dask_nrbfn.stages.search_sizes import search_dtype
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
-
-# Bytes of the rows of one block in double precision, or of their neighbour lists, where a block
-# costs more than its rows: searching it for a thousand rows, or cutting it into partitions.
-_BLOCK_BYTES = 2**26
-
-# Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
-# and no more of all than a node holds with ease. Fewer than the least could not place them.
-_SAMPLE_ROWS_PER_PARTITION = 512
-_LEAST_SAMPLE_ROWS_PER_PARTITION = 32
-_MIN_SAMPLE_ROWS = 2**15
-_MAX_SAMPLE_ROWS = 2**18
-_MAX_SAMPLE_ELEMENTS = 2**25
-
-# A neighbour is a number and a distance.
-LIST_BYTES = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,63 +30,3 @@ class SearchSpace:
     def apply(self, X: NDArray[Any]) -> NDArray[Any]:
         """Return rows of X (b, p) in this space."""
         return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
-
-
-def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single where it loses nothing, or is all there is."""
-    small = np.can_cast(dataset.X.dtype, np.float32)
-    return np.dtype(np.float32 if small or method == "approximate" else np.float64)
-
-
-def search_block_rows(chunk_rows: int, n_features: int, params: FitParams) -> int:
-    """Return the rows of a block of a search, a whole number of a run's chunks.
-
-    What counts is the larger of a row and of the neighbour lists that are merged for it.
-    """
-    row_bytes = max(8 * n_features, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
-    return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
-
-
-def sample_rows(n_rows: int, n_features: int, n_partitions: int) -> int:
-    """Return the rows of the sample that places partitions."""
-    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, n_features)
-    wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
-    return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
-
-
-def most_partitions(n_rows: int, n_features: int, params: FitParams) -> int:
-    """Return the most partitions that can be placed, each with enough rows to search."""
-    filled = n_rows * params.overlap // smallest_partition(params)
-    known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
-    sampled = _MAX_SAMPLE_ELEMENTS // n_features // _LEAST_SAMPLE_ROWS_PER_PARTITION
-    return max(1, min(filled, known, sampled))
-
-
-def smallest_partition(params: FitParams) -> int:
-    """Return the rows that a partition must have on average, so that lists of k can be filled."""
-    return 4 * (params.n_neighbors + 1)
-
-
-def most_lists(overlap: int) -> int:
-    """Return the lists of a row: of its partitions, one more than on average, and of its copies."""
-    return overlap + 2
-
-
-def worker_bytes(method: str) -> int:
-    """Return the bytes of a worker's process once it has searched neighbours by `method`."""
-    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
-
-
-def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:
-    """Return the bytes that a worker holds while it searches so many rows."""
-    return (
-        worker_bytes(method)
-        + dataset.reading_bytes
-        + search_bytes(
-            n_rows,
-            dataset.n_features,
-            itemsize=search_dtype(dataset, method).itemsize,
-            n_neighbors=params.n_neighbors,
-            method=method,
-        )
-    )

@@ -1,6 +1,7 @@
 """Stage "validation": the scores of rows that a model has not seen, for every penalty."""
 
 import logging
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
@@ -8,14 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.held_out import HeldOutSums, calibrate_temperature
+from dask_nrbfn.numeric.held_out import (
+    INVERSE_TEMPERATURES,
+    HeldOutSums,
+    calibrate_temperature,
+)
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.stages.path import held_out_folds, kept_basis, read_path_weights
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
@@ -30,27 +36,46 @@ Floats = NDArray[np.float64]
 _LEAST_ACTIVATION = 1e-200
 
 
-def compute_validation(
-    run: Run, dataset: Dataset, engine: Engine, *, validation: Dataset | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ValidationRecord:
+    """How the penalties did on rows that their weights have not seen.
+
+    Attributes
+    ----------
+    path : list of dict
+        Error, log loss and temperature of every penalty.
+    chosen : dict
+        The best penalty.
+    error_rate, log_loss, temperature : float
+        Those of the best.
+    n_rows : int
+        Rows that were judged.
+    """
+
+    path: list[dict[str, Any]]
+    chosen: dict[str, float]
+    error_rate: float
+    log_loss: float
+    temperature: float
+    n_rows: int
+
+
+def _compute(job: StageJob) -> ValidationRecord:
     """Score the held-out rows with the weights of every penalty; return them and the best.
 
-    Parameters
-    ----------
-    validation : Dataset, optional
-        Rows to judge on; without it every row is judged by the weights without its fold.
+    Without a dataset of its own every row is judged by the weights without its fold.
 
     Raises
     ------
     IllConditionedError
         If every penalty left the system singular.
     """
+    run, judged = job.run, job.dataset if job.validation is None else job.validation
     assert run.tuning is not None
-    judged = dataset if validation is None else validation
-    codes = codes_in_training(dataset, judged)
+    codes = codes_in_training(job.dataset, judged)
     spans = PartLayout.of(judged.n_rows, run.asked.n_parts).spans
     units = [(codes, start, stop) for start, stop in spans]
-    run_parts(run, judged, engine, stage="validation", task=_validation_part, units=units)
+    run_parts(run, judged, job.engine, stage="validation", task=_validation_part, units=units)
     sums = reduce(add, (_read_part(run, index) for index in range(len(units))))
     write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path = describe_path(sums, tuple(run.tuning.alphas))
@@ -61,14 +86,14 @@ def compute_validation(
         100 * best["error_rate"],
         best["log_loss"],
     )
-    return {
-        "path": path,
-        "chosen": {"alpha": best["alpha"]},
-        "error_rate": best["error_rate"],
-        "log_loss": best["log_loss"],
-        "temperature": best["temperature"],
-        "n_rows": judged.n_rows,
-    }
+    return ValidationRecord(
+        path=path,
+        chosen={"alpha": best["alpha"]},
+        error_rate=best["error_rate"],
+        log_loss=best["log_loss"],
+        temperature=best["temperature"],
+        n_rows=judged.n_rows,
+    )
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
@@ -237,3 +262,39 @@ def _read_part(run: Run, index: int) -> HeldOutSums:
         run.read_part("validation", index, "confusion"),
         run.read_part("validation", index, "log_losses"),
     )
+
+
+def _cost(s: FitSizes) -> StageCost:
+    rows, scores = block_rows(s.r), s.n_alphas * s.K
+    flops = 2 * s.n_judged * s.r * (s.p + scores)
+    read = s.n_judged * s.p * s.itemsize
+    return StageCost(
+        flops=flops,
+        read_bytes=read,
+        held_bytes=s.process_bytes
+        + s.judged_reading_bytes
+        + 8
+        * (
+            rows * s.r
+            + 4 * s.r * s.p
+            + 6 * rows * s.p
+            + 2 * s.n_folds * scores * s.r
+            + 6 * rows * scores
+        ),
+        n_tasks=s.n_judged_parts,
+        work={
+            "read_bytes": read,
+            "moments_flops": flops,
+            "activations": s.n_judged * (s.r + len(INVERSE_TEMPERATURES) * scores),
+        },
+    )
+
+
+VALIDATION = Stage(
+    name="validation",
+    record=ValidationRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning: tuning is not None,
+    grows_with_basis=True,
+)

@@ -2,16 +2,17 @@
 
 import logging
 import math
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.weighting import RowWeights
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -24,18 +25,36 @@ _NEARER_SHARE = 0.99
 _SAMPLED_ROWS = 1024
 
 
-def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
-    """Return the width sigma, the mean distance (hu-nrbfn, Algorithm 2, step 5) times the factor.
+@dataclass(frozen=True)
+class WidthRecord:
+    """The width, and what later rows are compared with.
 
-    The mean is over rows with their weights. Also returned is what later rows are compared with:
-    the distance from the nearest basis row beyond which rows are far, and the weights of classes.
+    Attributes
+    ----------
+    width, mean_distance : float
+        The mean is over rows with their weights.
+    far_distance : float or None
+        From the nearest basis row, beyond which rows are far; None where all rows looked at are
+        basis rows.
+    class_weights : list of float or None
+    """
+
+    width: float
+    mean_distance: float
+    far_distance: float | None
+    class_weights: list[float] | None
+
+
+def _compute(job: StageJob) -> WidthRecord:
+    """Return the width sigma, the mean distance (hu-nrbfn, Algorithm 2, step 5) times the factor.
 
     Raises
     ------
     DataError
         If all rows are equal, or so near each other that the width cannot be squared.
     """
-    records = run_parts(run, dataset, engine, stage="width", task=_width_part)
+    run, dataset = job.run, job.dataset
+    records = run_parts(run, dataset, job.engine, stage="width", task=_width_part)
     total = math.fsum(record["distance_sum"] for record in records)
     weight = math.fsum(record["weight"] for record in records)
     mean_distance = total / (weight * run.basis_size())
@@ -47,12 +66,8 @@ def compute_width(run: Run, dataset: Dataset, engine: Engine) -> dict[str, Any]:
     width = run.params.width_factor * mean_distance
     _check_width(width)
     logger.info("width: %.6g", width)
-    return {
-        "width": width,
-        "mean_distance": mean_distance,
-        "far_distance": _far_distance(run),
-        "class_weights": RowWeights.of(dataset, run.params).to_list(),
-    }
+    class_weights = RowWeights.of(dataset, run.params).to_list()
+    return WidthRecord(width, mean_distance, _far_distance(run), class_weights)
 
 
 def _check_width(width: float) -> None:
@@ -77,7 +92,7 @@ def read_features(run: Run) -> RadialFeatures:
     scaling, params = read_scaling(run), run.params
     return RadialFeatures.from_basis(
         scaling.apply(run.read("basis/values")),
-        run.stages["width"]["width"],
+        WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
         normalized=params.features == "normalized",
@@ -105,3 +120,23 @@ def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
         {"distance_sum": math.fsum(sums), "weight": math.fsum(totals)},
         {"nearest": np.concatenate(nearest)},
     )
+
+
+def _cost(s: FitSizes) -> StageCost:
+    rows = block_rows(s.r)
+    return StageCost(
+        flops=2 * s.n * s.r * s.p,
+        read_bytes=s.rows_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + 8 * (rows * s.r + 3 * s.r * s.p + 5 * rows * s.p),
+        n_tasks=s.n_parts,
+        work={
+            "read_bytes": s.rows_bytes,
+            "moments_flops": 2 * s.n * s.r * s.p,
+            "roots": s.n * s.r,
+        },
+    )
+
+
+WIDTH = Stage(name="width", record=WidthRecord, compute=_compute, cost=_cost, grows_with_basis=True)

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, write_table
 

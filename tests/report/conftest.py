@@ -3,9 +3,9 @@ import shutil
 import numpy as np
 import pytest
 
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
 from dask_nrbfn.storage.run import Run
 from tests.tables import spirals, write_table
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
-from dask_nrbfn.stages.predict import Evaluation
 from tests.tables import spirals, write_table
 
 # So much memory is never measured in a test: what the process holds depends on the other tests.

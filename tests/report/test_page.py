@@ -6,12 +6,12 @@ from html.parser import HTMLParser
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MissingDataError, ParameterError, StorageError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
-from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.predict import Evaluation, evaluate_dataset
 from tests.report.conftest import LABELS
 from tests.tables import spirals, write_table
 

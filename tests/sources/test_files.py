@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
+from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,
@@ -22,7 +23,6 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.sources import files, open_source, tabular
-from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 

@@ -10,10 +10,10 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.linear import LinearRegressionClassifier
 from dask_nrbfn.sources.frames import plain_labels, plain_rows
-from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file
 
 N = 12
 TRUTH = np.arange(N) % 3 == 0

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.confidence import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError

@@ -1,5 +1,6 @@
 import logging
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +10,16 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import basis as stage
-from dask_nrbfn.stages import space
-from dask_nrbfn.stages.basis import compute_basis, compute_confidence
-from dask_nrbfn.stages.costs import BASIS_STAGES, FitSizes, largest_basis, stage_costs
-from dask_nrbfn.stages.neighbors import NeighborSearch
+from dask_nrbfn.pipeline import largest_basis, stages_of
+from dask_nrbfn.stages import basis as basis_module
+from dask_nrbfn.stages import confidence as confidence_module
+from dask_nrbfn.stages import search_sizes
+from dask_nrbfn.stages.basis import BASIS, BasisRecord
+from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.neighbors import NeighborsRecord
+from dask_nrbfn.stages.search_sizes import NeighborSearch
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage import run as run_module
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
@@ -39,7 +45,8 @@ def with_neighbors(X, y, params, *, seed=0, **options):
     for start, stop in run.spans:
         run.write_rows("neighbors/indices", start, indices[start:stop])
         run.write_rows("neighbors/distances", start, distances[start:stop])
-    run.finish_stage("neighbors", {"mean_distance": distances.mean()})
+    record = NeighborsRecord(**asdict(SEARCH), mean_distance=float(distances.mean()))
+    run.finish_stage("neighbors", asdict(record))
     confidence = soft_confidence(distances, y[indices] == y[:, None], width=distances.mean())
     return run, dataset, confidence
 
@@ -59,14 +66,20 @@ def with_confidence(X, y, confidence, params, **options):
     return run, dataset
 
 
+def most_rows(run, dataset, engine):
+    return largest_basis(dataset, run.params, SEARCH, engine)
+
+
 def chosen(X, y, confidence, params, **options):
     """Return the basis rows and the record of the stage."""
     engine = options.pop("engine", InlineEngine())
     run, dataset = with_confidence(X, y, confidence, params, **options)
-    record = compute_basis(run, dataset, engine)
+    record = BASIS.compute(
+        StageJob(run, dataset, engine, None, partial(most_rows, run, dataset, engine))
+    )
     rows = run.read("basis/rows")
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
-    assert record["n_basis"] == len(rows) == run.basis_size()
+    assert record.n_basis == len(rows) == run.basis_size()
     return rows, record
 
 
@@ -79,10 +92,9 @@ def distinct_rows(n_rows=300, seed=0):
 
 def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
-    costs = stage_costs(FitSizes.of(dataset, FitParams(), SEARCH, n_basis))
-    return InlineEngine(
-        memory_bytes=max(costs[stage].held_bytes for stage in BASIS_STAGES if stage in costs)
-    )
+    sizes = FitSizes.of(dataset, FitParams(), SEARCH, n_basis)
+    growing = [stage for stage in stages_of(FitParams()) if stage.grows_with_basis]
+    return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
 
 
 @pytest.mark.parametrize(
@@ -90,20 +102,20 @@ def engine_for(n_basis, dataset):
 )
 def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_parts, block_rows):
     monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", chunk_rows)
-    monkeypatch.setattr(stage, "narrow_block_rows", lambda n_columns: block_rows)
+    monkeypatch.setattr(confidence_module, "narrow_block_rows", lambda n_columns: block_rows)
     X, y, _ = distinct_rows(200)
     params = FitParams(n_neighbors=3, n_parts=n_parts, seed=3, confidence_threshold=1.0)
     run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
-    record = compute_confidence(run, dataset, InlineEngine())
+    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
     np.testing.assert_array_equal(run.read("confidence/values"), expected)
     np.testing.assert_array_equal(run.read("confidence/tiebreak"), hash_rows(X, seed=3))
-    assert record["n_below_threshold"] == np.count_nonzero(expected < 1) < 200
+    assert record.n_below_threshold == np.count_nonzero(expected < 1) < 200
 
 
 def test_confidence__reads_a_block_at_a_time(monkeypatch):
     monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 8)
     # Two chunks of 8 rows with 4 neighbours in each of 4 lists.
-    monkeypatch.setattr(space, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
+    monkeypatch.setattr(search_sizes, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
     X, y, _ = distinct_rows(100)
     run, dataset, _ = with_neighbors(X, y, FitParams(n_neighbors=4, n_parts=2))
     lengths = []
@@ -112,8 +124,8 @@ def test_confidence__reads_a_block_at_a_time(monkeypatch):
         lengths.append(len(distances))
         return soft_confidence(distances, agrees, width=width)
 
-    monkeypatch.setattr(stage, "soft_confidence", counted)
-    compute_confidence(run, dataset, InlineEngine())
+    monkeypatch.setattr(confidence_module, "soft_confidence", counted)
+    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
     assert sum(lengths) == 100
     assert max(lengths) == 16
 
@@ -123,7 +135,7 @@ def test_basis__without_a_size_the_threshold_decides(threshold, caplog):
     X, y, confidence = distinct_rows()
     rows, record = chosen(X, y, confidence, FitParams(confidence_threshold=threshold))
     assert rows.tolist() == np.flatnonzero(confidence < threshold).tolist()
-    assert record == {"n_basis": len(rows), "n_below_threshold": len(rows)}
+    assert record == BasisRecord(len(rows), len(rows))
     assert not [entry for entry in caplog.records if entry.levelno >= logging.WARNING]
 
 
@@ -132,7 +144,7 @@ def test_basis__has_its_size_beyond_the_threshold():
     confidence[y == 2] = 1.0
     rows, record = chosen(X, y, confidence, FitParams(basis_size=250))
     assert len(rows) == 250
-    assert record["n_below_threshold"] == np.count_nonzero(confidence < 0.9) < 250
+    assert record.n_below_threshold == np.count_nonzero(confidence < 0.9) < 250
     assert set(np.flatnonzero(confidence < 1)) < set(rows)
     assert set(y[rows]) == {0, 1, 2}
 
@@ -155,7 +167,7 @@ def test_basis__any_blocks(monkeypatch, rule, basis_size):
     params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
     at_once, _ = chosen(X, y, confidence, params)
     monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 16)
-    monkeypatch.setattr(stage, "_SELECTION_ROWS", 1)
+    monkeypatch.setattr(basis_module, "_SELECTION_ROWS", 1)
     in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
     assert in_blocks.tolist() == at_once.tolist()
 
@@ -165,7 +177,7 @@ def test_basis__duplicates_enter_once():
     X, y, confidence = np.tile(X, (3, 1)), np.tile(y, 3), np.tile(confidence, 3)
     rows, record = chosen(X, y, confidence, FitParams())
     assert rows.tolist() == np.flatnonzero(confidence[:100] < 0.9).tolist()
-    assert record["n_below_threshold"] == 3 * len(rows)
+    assert record.n_below_threshold == 3 * len(rows)
     rows, _ = chosen(X, y, confidence, FitParams(basis_size=100))
     assert rows.tolist() == list(range(100))
 
@@ -213,7 +225,7 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     assert largest_basis(dataset, FitParams(), SEARCH, engine) == 60
     rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
     n_below = np.count_nonzero(confidence < 0.9)
-    assert record == {"n_basis": 60, "n_below_threshold": n_below, "cap": 60}
+    assert record == BasisRecord(60, n_below, 60)
     expected, _ = chosen(X, y, confidence, FitParams(basis_rule=rule, basis_size=60))
     assert rows.tolist() == expected.tolist()
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
@@ -230,7 +242,7 @@ def test_basis__cap_counts_distinct_rows(caplog, fewer, capped):
     engine = engine_for(n_distinct - fewer, write_table(MemoryStore(), X, y))
     rows, record = chosen(X, y, confidence, FitParams(), engine=engine)
     assert len(rows) == n_distinct - fewer
-    assert ("cap" in record) is capped
+    assert (record.cap is not None) is capped
     assert ("memory at hand" in caplog.text) is capped
 
 
@@ -240,5 +252,5 @@ def test_basis__classes_without_rows_below_count_in_the_cap():
     n_below = np.count_nonzero(confidence < 0.9)
     dataset = write_table(MemoryStore(), X, y)
     rows, record = chosen(X, y, confidence, FitParams(), engine=engine_for(n_below, dataset))
-    assert record["cap"] == len(rows) == n_below
+    assert record.cap == len(rows) == n_below
     assert np.count_nonzero(y[rows] == 2) == 1

@@ -10,15 +10,15 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import IllConditionedWarning, LinearRegressionClassifier, NRBFNClassifier
 from dask_nrbfn.cli import commands
+from dask_nrbfn.commands.describe import describe_run
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, IllConditionedError
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.stages.describe import describe_run
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
-from dask_nrbfn.stages.update import update_run
 from tests.tables import halves, spirals, write_table
 
 # 100 wide functions on two columns: without a penalty their gram matrix is singular in float64.

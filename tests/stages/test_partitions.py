@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MemoryBudgetError, ParameterError, RecallError
 from dask_nrbfn.neighbors import Partitions
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
@@ -105,7 +105,7 @@ def test_search__several_blocks_in_a_part(monkeypatch):
     X, y = spirals(700)
     one = fit(X, y)
     monkeypatch.setattr("dask_nrbfn.storage.run._MAX_CHUNK_ROWS", 50)
-    monkeypatch.setattr("dask_nrbfn.stages.space._BLOCK_BYTES", 100 * 4 * 8)
+    monkeypatch.setattr("dask_nrbfn.stages.search_sizes._BLOCK_BYTES", 100 * 4 * 8)
     many = fit(X, y)
     assert many.chunk_rows == 50
     assert_true_neighbors(many, X)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset, run_stages
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.params import MIN_RECALL, FitParams
-from dask_nrbfn.stages.fit import fit_dataset, run_stages
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import naive_distances
 from tests.stages.stopping import CountingEngine

@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.describe import describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DataError,
@@ -23,9 +26,6 @@ from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.describe import describe_tuning
-from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
-from dask_nrbfn.stages.ingest import ingest_file
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
-from dask_nrbfn.stages.ingest import ingest_arrays
 from dask_nrbfn.storage.dataset import (
     Dataset,
     create_dataset_arrays,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from zarr.storage import LocalStore
 
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import create_array, open_group, replacing_group, update_record
 from dask_nrbfn.storage.model import Model

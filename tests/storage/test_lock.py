@@ -15,10 +15,10 @@ import pytest
 import zarr
 from zarr.storage import LocalStore, MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset
 from dask_nrbfn.storage import lock
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.lock import locked_run

@@ -22,6 +22,12 @@ from sklearn.datasets import load_iris
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.cli import commands
+from dask_nrbfn.commands import describe
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -33,12 +39,6 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import describe
-from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.ingest import ingest_file
-from dask_nrbfn.stages.refresh import refresh_run
-from dask_nrbfn.stages.update import Judge, branch_run, merge_runs, update_run
 from dask_nrbfn.storage import remote
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists, replacing_group

@@ -3,8 +3,8 @@ import re
 import numpy as np
 import pytest
 
+from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.stages.ingest import ingest_source
 from tests.workflows.script import run_script
 
 # Each starts several processes, and what they print is told apart from noise by repeating it.

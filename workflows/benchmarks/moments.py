@@ -17,8 +17,8 @@ from statistics import fmean
 from prepare import add_options, begin, open_dataset, run_until, spread, symmetric_rate
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
+from dask_nrbfn.commands.fit import run_stage
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.stages.fit import run_stage
 
 
 def main() -> int:

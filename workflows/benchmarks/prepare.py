@@ -10,8 +10,8 @@ from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
+from dask_nrbfn.commands.fit import check_fit, run_stage, run_stages, start_run
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.stages.fit import check_fit, run_stage, run_stages, start_run
 
 PRODUCT_ROWS = 4096
 RATE_SECONDS = 1.0

@@ -14,9 +14,9 @@ from job import run_job
 from settings import Settings
 
 from dask_nrbfn import Dataset, Model, connect, evaluate_dataset
+from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.stages.update import Judge
 from dask_nrbfn.storage.group import exists
 
 logger = logging.getLogger("dask_nrbfn.jobs.publish")

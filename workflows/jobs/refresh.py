@@ -14,7 +14,7 @@ from publish import judge_of
 from settings import Settings
 
 from dask_nrbfn import Run, connect
-from dask_nrbfn.stages.refresh import refresh_run
+from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.storage.versions import versions_of
 
 logger = logging.getLogger("dask_nrbfn.jobs.refresh")

@@ -17,6 +17,7 @@ from publish import judge_of
 from settings import Settings
 
 from dask_nrbfn import Dataset, connect
+from dask_nrbfn.commands.update import Judge, update_run
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -24,7 +25,6 @@ from dask_nrbfn.errors import (
     IllConditionedError,
     WorseModelError,
 )
-from dask_nrbfn.stages.update import Judge, update_run
 
 logger = logging.getLogger("dask_nrbfn.jobs.update")
 

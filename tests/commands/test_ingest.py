@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.sources.arrays import ArraySource
-from dask_nrbfn.stages.describe import describe
-from dask_nrbfn.stages.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
 from dask_nrbfn.storage.dataset import Dataset
 
 N = 23

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.fit import fit_dataset, run_stages
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -25,7 +26,6 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.fit import fit_dataset, run_stages
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import checksum
 from dask_nrbfn.storage.model import Model
@@ -568,7 +568,7 @@ def test_fit__a_run_lost_to_another_job_is_not_written_to(tmp_path, monkeypatch)
 
         yield check
 
-    monkeypatch.setattr("dask_nrbfn.stages.fit.locked_run", lost_after_the_first_check)
+    monkeypatch.setattr("dask_nrbfn.commands.fit.locked_run", lost_after_the_first_check)
     with pytest.raises(RunBusyError):
         fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     assert Run.open(tmp_path / "run").stages == {}

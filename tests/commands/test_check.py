@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import zarr
 
-from dask_nrbfn.stages.check import check_dataset
-from dask_nrbfn.stages.ingest import ingest_arrays
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays
 from tests.storage.written import swap
 
 CHANGED = "rows, labels or weights are not the ones that ingest wrote."

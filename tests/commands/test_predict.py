@@ -7,6 +7,15 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands import predict as predict_module
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.predict import (
+    evaluate_dataset,
+    output_chunk_rows,
+    predict_dataset,
+    task_spans,
+)
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import (
@@ -17,15 +26,6 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import predict as predict_module
-from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.ingest import ingest_file
-from dask_nrbfn.stages.predict import (
-    evaluate_dataset,
-    output_chunk_rows,
-    predict_dataset,
-    task_spans,
-)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.storage.written import file_size_limit

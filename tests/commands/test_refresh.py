@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.describe import describe_run
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import Judge, branch_run, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -21,10 +25,6 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table
-from dask_nrbfn.stages.describe import describe_run
-from dask_nrbfn.stages.fit import fit_dataset, given_basis, tune_dataset
-from dask_nrbfn.stages.refresh import refresh_run
-from dask_nrbfn.stages.update import Judge, branch_run, update_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model

@@ -1,63 +1,25 @@
-"""A fit: the stages in order, each done once."""
+"""A fit, or its tuning: what is asked for and whether it can be."""
 
 import hashlib
-import logging
-import platform
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.engine import Engine, watched_stage
-from dask_nrbfn.errors import DamagedResultError, DataError, ParameterError
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.params import GIVEN_PREFIX, MIN_RECALL, FitParams, TuneParams
-from dask_nrbfn.stages.basis import compute_basis, compute_confidence
-from dask_nrbfn.stages.columns import compute_columns
-from dask_nrbfn.stages.costs import check_stage_budget
-from dask_nrbfn.stages.moments import compute_moments
-from dask_nrbfn.stages.neighbors import (
-    NeighborSearch,
-    compute_neighbors,
-    decided_search,
-    plan_search,
-)
-from dask_nrbfn.stages.partitions import drop_partitions
-from dask_nrbfn.stages.parts import MAX_REDONE
-from dask_nrbfn.stages.path import compute_path
-from dask_nrbfn.stages.recall import check_recall, compute_recall
-from dask_nrbfn.stages.search import compute_search
-from dask_nrbfn.stages.sequence import candidates, stage_names
-from dask_nrbfn.stages.validation import codes_in_training, compute_validation
-from dask_nrbfn.stages.weights import check_model, compute_model, compute_weights
-from dask_nrbfn.stages.width import compute_width
+from dask_nrbfn.pipeline import finish_run, start_run
+from dask_nrbfn.stages.recall import RECALL, check_recall
+from dask_nrbfn.stages.trials import candidates
+from dask_nrbfn.stages.validation import codes_in_training
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import check_outside_groups, exists, write_array
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run
-
-logger = logging.getLogger(__name__)
-
-_COMPUTE: Mapping[str, Callable[[Run, Dataset, Engine], dict[str, Any]]] = {
-    "columns": compute_columns,
-    "neighbors": compute_neighbors,
-    "recall": compute_recall,
-    "confidence": compute_confidence,
-    "search": compute_search,
-    "basis": compute_basis,
-    "width": compute_width,
-    "moments": compute_moments,
-    "path": compute_path,
-    "validation": compute_validation,
-    "weights": compute_weights,
-    "model": compute_model,
-}
 
 
 def fit_dataset(
@@ -248,149 +210,22 @@ def _finish(job: _Job) -> Run:
         run = start_run(
             job.location, job.dataset, job.params, job.engine, job.tuning, job.validation
         )
-        redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        _drop_scratch(run, run.stages)
-        while True:
-            check_still_locked()
-            if "recall" in run.stages:
-                check_recall(run, job.min_recall)
-            missing = [stage for stage in run_stages(run) if stage not in run.stages]
-            try:
-                if job.basis is not None and not run.has("given/values"):
-                    basis = np.asarray(job.basis)
-                    write_array(run.group("given"), "values", basis, "basis", "feature")
-                if not missing:
-                    check_model(run, job.engine)
-                    return run
-                run_stage(
-                    missing[0],
-                    run,
-                    job.dataset,
-                    job.engine,
-                    job.validation,
-                    before_recording=check_still_locked,
-                )
-                _drop_scratch(run, run.stages if len(missing) == 1 else missing[:1])
-            except DamagedResultError as error:
-                redone[error.stage, error.parts] += 1
-                if redone[error.stage, error.parts] > MAX_REDONE:
-                    raise
-                logger.warning("%s It is computed again.", error.problem)
-                run.forget(error.stage, error.parts)
-
-
-def start_run(
-    location: Location,
-    dataset: Dataset,
-    params: FitParams,
-    engine: Engine,
-    tuning: TuneParams | None = None,
-    validation: Dataset | None = None,
-) -> Run:
-    """Begin a run, or open the one that was begun, with the search that it began with."""
-    search = (
-        None if exists(location) else _fitting_search(dataset, params, engine, tuning, validation)
-    )
-    run = Run.start(location, dataset, params, _environment(engine), tuning)
-    if "neighbors" not in run.decisions:
-        search = search or _fitting_search(dataset, params, engine, tuning, validation)
-        run.decide("neighbors", asdict(search))
-    return run
-
-
-def run_stages(run: Run) -> list[str]:
-    """Return the names of the stages of a run."""
-    return stage_names(run.asked, run.tuning)
-
-
-def _fitting_search(
-    dataset: Dataset,
-    params: FitParams,
-    engine: Engine,
-    tuning: TuneParams | None,
-    validation: Dataset | None,
-) -> NeighborSearch:
-    """Return how neighbours will be searched, once every stage is known to fit the memory."""
-    search = plan_search(dataset, params, engine)
-    # Without a basis_size those that depend on it are checked again once the basis is chosen.
-    n_basis = params.basis_size or dataset.n_classes
-    for stage in stage_names(params, tuning):
-        check_stage_budget(
-            stage,
-            dataset,
-            params,
-            search,
-            engine,
-            n_basis=n_basis,
-            tuning=tuning,
-            validation=validation,
+        finish_run(
+            run,
+            job.dataset,
+            job.engine,
+            validation=job.validation,
+            before_stage=partial(_before_stage, job, run),
+            check_still_locked=check_still_locked,
         )
-    return search
+        return run
 
 
-def _drop_scratch(run: Run, finished: Collection[str]) -> None:
-    """Delete what stages that are finished left and no later one needs.
-
-    The parts of stages with a row for every row are kept to the end: if a chunk of their result is
-    found damaged, only its part is done again.
-    """
-    ended = run.stages.keys() >= set(run_stages(run))
-    kept = set() if ended else {"neighbors", "confidence", "path"}
-    for stage in set(finished) - kept:
-        run.drop_parts(stage)
-    if "neighbors" in finished:
-        drop_partitions(run)
-
-
-def run_stage(
-    stage: str,
-    run: Run,
-    dataset: Dataset,
-    engine: Engine,
-    validation: Dataset | None = None,
-    *,
-    before_recording: Callable[[], None] = lambda: None,
-) -> None:
-    """Run one stage, whose predecessors are finished, and record what it took.
-
-    Parameters
-    ----------
-    stage, run, dataset, engine, validation
-    before_recording : callable
-        Raises if the run belongs to another job by then.
-    """
-    params, search = run.params, decided_search(run)
-    n_basis = run.basis_size() if "basis" in run.stages else params.basis_size or dataset.n_classes
-    cost = check_stage_budget(
-        stage,
-        dataset,
-        params,
-        search,
-        engine,
-        n_basis=n_basis,
-        tuning=run.tuning,
-        validation=validation,
-    )
-    compute = _COMPUTE[stage]
-    if stage == "validation":
-        compute = partial(compute_validation, validation=validation)
-    started = datetime.now(UTC)
-    with watched_stage(engine, stage, n_rows=run.n_rows, expected_bytes=cost.held_bytes) as figures:
-        record = compute(run, dataset, engine)
-    before_recording()
-    taken = {
-        "seconds": round(figures.seconds_so_far(), 3),
-        "peak_bytes": engine.peak_bytes,
-        "predicted_bytes": cost.held_bytes,
-    }
-    run.finish_stage(stage, {**record, "started": started.isoformat(timespec="seconds"), **taken})
-    logger.info(
-        "%s: %d rows in %.1f s",
-        stage,
-        run.n_rows,
-        taken["seconds"],
-        extra={"stage": stage, "run": str(run.location), "rows": run.n_rows, **taken},
-    )
+def _before_stage(job: _Job, run: Run) -> None:
+    if RECALL.name in run.stages:
+        check_recall(run, job.min_recall)
+    if job.basis is not None and not run.has("given/values"):
+        write_array(run.group("given"), "values", np.asarray(job.basis), "basis", "feature")
 
 
 def check_fit(dataset: Dataset, params: FitParams) -> None:
@@ -422,15 +257,3 @@ def check_classes(classes: NDArray[Any]) -> None:
         raise DataError(
             f"y has 1 class only: {classes.tolist()[0]!r}.", "Give rows of at least two classes."
         )
-
-
-def _environment(engine: Engine) -> dict[str, Any]:
-    packages = ("dask-nrbfn", "dask", "distributed", "numpy", "scikit-learn", "scipy", "zarr")
-    return {
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-        "n_workers": engine.n_workers,
-        "threads": engine.threads,
-        "memory_bytes": engine.memory_bytes,
-        "limit_bytes": engine.limit_bytes,
-    }

@@ -9,6 +9,17 @@ import zarr
 from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands import update as update_module
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.update import (
+    Judge,
+    branch_run,
+    merge_runs,
+    read_latest_moments,
+    update_run,
+)
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -23,17 +34,6 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import update as update_module
-from dask_nrbfn.stages.describe import describe
-from dask_nrbfn.stages.fit import fit_dataset
-from dask_nrbfn.stages.predict import evaluate_dataset, predict_dataset
-from dask_nrbfn.stages.update import (
-    Judge,
-    branch_run,
-    merge_runs,
-    read_latest_moments,
-    update_run,
-)
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.lock import locked_run

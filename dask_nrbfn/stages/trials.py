@@ -1,4 +1,4 @@
-"""Which stages a fit has, in order, and what its tuning tries."""
+"""What a tuning tries, and on how many rows."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -46,20 +46,3 @@ def search_basis_size(params: FitParams, tuning: TuneParams, n_rows: int, n_clas
     """Return the basis rows of the search: no more than the fit will have."""
     size = min(tuning.search_basis, params.basis_size or n_rows, n_rows)
     return max(size, n_classes)
-
-
-def stage_names(params: FitParams, tuning: TuneParams | None = None) -> list[str]:
-    """Return the names of the stages of a fit, or of its tuning.
-
-    Neighbours and confidence matter to a soft-kNN basis alone; there is nothing to search where
-    only one combination is to be tried.
-    """
-    names = ["columns"]
-    if params.basis == "sknn":
-        names += ["neighbors", "recall", "confidence"]
-    if tuning is not None and len(candidates(params, tuning)) > 1:
-        names += ["search"]
-    names += ["basis", "width", "moments"]
-    if tuning is not None:
-        names += ["path", "validation"]
-    return [*names, "weights", "model"]

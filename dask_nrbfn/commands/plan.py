@@ -10,15 +10,18 @@ from typing import Any, cast
 from dask.utils import format_bytes
 from threadpoolctl import threadpool_limits
 
+from dask_nrbfn.commands.calibrate import Rates, calibrate
+from dask_nrbfn.commands.fit import check_fit
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.calibrate import Rates, calibrate
-from dask_nrbfn.stages.costs import FitSizes, StageCost, largest_basis, stage_costs
-from dask_nrbfn.stages.fit import check_fit
-from dask_nrbfn.stages.neighbors import NeighborSearch, plan_search
+from dask_nrbfn.pipeline import largest_basis, stages_of
+from dask_nrbfn.stages.neighbors import plan_search
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.search_sizes import NeighborSearch
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import StageCost
 from dask_nrbfn.storage.dataset import Dataset
 
 # From submitting a part to its record: opening run and dataset, writing the part, the scheduler.
@@ -28,8 +31,9 @@ _PART_S, _TASK_S = 0.06, 0.03
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """One line of a plan: `cost` and the seconds it is expected to take."""
+    """One line of a plan: a stage, its cost, and the seconds it is expected to take."""
 
+    name: str
     cost: StageCost
     seconds: float
 
@@ -87,9 +91,10 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     search = plan_search(dataset, params, engine)
     n_basis = _planned_basis(dataset, params, search, engine)
     sizes = FitSizes.of(dataset, params, search, n_basis)
+    costs = {stage.name: stage.cost(sizes) for stage in stages_of(params)}
     stages = tuple(
-        PlannedStage(cost, _expected_s(cost, rates, engine.n_workers))
-        for cost in stage_costs(sizes).values()
+        PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))
+        for name, cost in costs.items()
     )
     return Plan(
         stages,
@@ -192,7 +197,7 @@ def plan_table(plan: Plan) -> str:
         shown = "".join(f"{format_bytes(size):>12}" for size in sizes)
         over = "  more than a worker has" if cost.held_bytes > plan.memory_bytes else ""
         lines.append(
-            f"{cost.stage:<12}{cost.flops / 1e9:>12,.1f}{shown}{planned.seconds:>10.1f}{over}"
+            f"{planned.name:<12}{cost.flops / 1e9:>12,.1f}{shown}{planned.seconds:>10.1f}{over}"
         )
     lines.append(f"{'all':<60}{sum(stage.seconds for stage in plan.stages):>10.1f}")
     return "\n".join(lines)
@@ -212,7 +217,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         "fits": plan.fits,
         "stages": [
             {
-                "stage": stage.cost.stage,
+                "stage": stage.name,
                 "flops": stage.cost.flops,
                 "read_bytes": stage.cost.read_bytes,
                 "written_bytes": stage.cost.written_bytes,

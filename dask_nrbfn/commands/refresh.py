@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -18,9 +21,6 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.stages.fit import fit_dataset, tune_dataset
-from dask_nrbfn.stages.ingest import ingest_source
-from dask_nrbfn.stages.update import Judge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dask_nrbfn.commands.predict import check_same_columns, evaluate_dataset
 from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
@@ -36,9 +37,8 @@ from dask_nrbfn.numeric.drift import Drift, NewRowSums
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
-from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
-from dask_nrbfn.stages.costs import solve_bytes
 from dask_nrbfn.stages.moments import (
     moments_bytes,
     read_part_sums,
@@ -47,10 +47,10 @@ from dask_nrbfn.stages.moments import (
     write_sums,
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.predict import check_same_columns, evaluate_dataset
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
 from dask_nrbfn.stages.weights import warn_of_condition
+from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -443,16 +443,16 @@ def _update_part(
     model, threads = read_model(run, base), blas_threads()
     n_basis, n_classes = len(model.basis), len(model.classes)
     size = block_rows(n_basis)
-    width = run.stages["width"]
+    width = WIDTH.recorded(run)
     blocks = folded_blocks(
         dataset,
-        RowWeights.from_list(width["class_weights"], codes_in_model),
+        RowWeights.from_list(width.class_weights, codes_in_model),
         start,
         stop,
         size,
         codes_in_model=codes_in_model,
     )
-    far_distance = math.inf if width["far_distance"] is None else width["far_distance"]
+    far_distance = math.inf if width.far_distance is None else width.far_distance
     distances = BasisDistances.from_basis(model.basis, model.scaling)
     basis_hashes = hash_values(run.read("basis/values"))
     buffer = np.empty((min(size, stop - start), n_basis))
@@ -598,7 +598,7 @@ def _drift(run: Run, model: Model, before: Moments, records: list[dict[str, Any]
         _seen(records),
         confidence_before=own_scores / before.total_weight,
         fitting_error_before=model.fitting_error,
-        far_is_known=run.stages["width"]["far_distance"] is not None,
+        far_is_known=WIDTH.recorded(run).far_distance is not None,
     )
 
 
@@ -636,8 +636,8 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
         "width": one.width == two.width,
         "classes": np.array_equal(one.classes, two.classes),
         "feature names": one.feature_names == two.feature_names,
-        "weights of classes": run.stages["width"]["class_weights"]
-        == other.stages["width"]["class_weights"],
+        "weights of classes": WIDTH.recorded(run).class_weights
+        == WIDTH.recorded(other).class_weights,
         "parameters": (one.params.features, one.params.kernel, one.params.scale)
         == (two.params.features, two.params.kernel, two.params.scale),
     }

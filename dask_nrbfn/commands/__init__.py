@@ -1,0 +1,1 @@
+"""What a person asks for: each command, on any engine, for every face."""

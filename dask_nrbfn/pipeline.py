@@ -1,0 +1,277 @@
+"""The order of the stages, and how a run goes through them: budgets, records, resumption."""
+
+import logging
+import platform
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from dask_nrbfn.engine import Engine, watched_stage
+from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.errors import DamagedResultError
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.columns import COLUMNS
+from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.model import MODEL, check_model
+from dask_nrbfn.stages.moments import MOMENTS
+from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
+from dask_nrbfn.stages.partitions import drop_partitions
+from dask_nrbfn.stages.parts import MAX_REDONE
+from dask_nrbfn.stages.path import PATH
+from dask_nrbfn.stages.recall import RECALL
+from dask_nrbfn.stages.search import SEARCH
+from dask_nrbfn.stages.search_sizes import NeighborSearch
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.weights import WEIGHTS
+from dask_nrbfn.stages.width import WIDTH
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.location import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+STAGES: tuple[Stage[Any], ...] = (
+    COLUMNS,
+    NEIGHBORS,
+    RECALL,
+    CONFIDENCE,
+    SEARCH,
+    BASIS,
+    WIDTH,
+    MOMENTS,
+    PATH,
+    VALIDATION,
+    WEIGHTS,
+    MODEL,
+)
+"""All there are, in the order in which a fit goes through those that it wants."""
+
+
+def stages_of(params: FitParams, tuning: TuneParams | None = None) -> list[Stage[Any]]:
+    """Return the stages of a fit, or of its tuning, in order."""
+    return [stage for stage in STAGES if stage.wanted(params, tuning)]
+
+
+def largest_basis(
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    tuning: TuneParams | None = None,
+) -> int:
+    """Return the most basis rows that the workers' memory allows, at most all rows."""
+    sizes = FitSizes.of(dataset, params, search, 1, tuning)
+    costs = [stage.cost for stage in stages_of(params, tuning) if stage.grows_with_basis]
+
+    def fits(n_basis: int) -> bool:
+        tried = replace(sizes, r=n_basis)
+        return max(cost(tried).held_bytes for cost in costs) <= engine.memory_bytes
+
+    return bisect_left(range(1, dataset.n_rows + 1), True, key=lambda r: not fits(r))
+
+
+def check_stage_budget(
+    stage: Stage[Any],
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    *,
+    n_basis: int,
+    tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
+) -> StageCost:
+    """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
+    cost = stage.cost(FitSizes.of(dataset, params, search, n_basis, tuning, validation))
+    remedy = stage.remedy(params)
+    if stage.grows_with_basis:
+        knob = (
+            "`basis_size`" if params.basis_size else "`confidence_threshold`, or give `basis_size`"
+        )
+        most = largest_basis(dataset, params, search, engine, tuning)
+        remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
+    check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
+    return cost
+
+
+def start_run(
+    location: Location,
+    dataset: Dataset,
+    params: FitParams,
+    engine: Engine,
+    tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
+) -> Run:
+    """Begin a run, or open the one that was begun, with the search that it began with."""
+    search = (
+        None if exists(location) else _fitting_search(dataset, params, engine, tuning, validation)
+    )
+    run = Run.start(location, dataset, params, _environment(engine), tuning)
+    if "neighbors" not in run.decisions:
+        search = search or _fitting_search(dataset, params, engine, tuning, validation)
+        run.decide("neighbors", asdict(search))
+    return run
+
+
+def _fitting_search(
+    dataset: Dataset,
+    params: FitParams,
+    engine: Engine,
+    tuning: TuneParams | None,
+    validation: Dataset | None,
+) -> NeighborSearch:
+    """Return how neighbours will be searched, once every stage is known to fit the memory."""
+    search = plan_search(dataset, params, engine)
+    # Without a basis_size those that depend on it are checked again once the basis is chosen.
+    n_basis = params.basis_size or dataset.n_classes
+    for stage in stages_of(params, tuning):
+        check_stage_budget(
+            stage,
+            dataset,
+            params,
+            search,
+            engine,
+            n_basis=n_basis,
+            tuning=tuning,
+            validation=validation,
+        )
+    return search
+
+
+def finish_run(
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    *,
+    validation: Dataset | None,
+    before_stage: Callable[[], None],
+    check_still_locked: Callable[[], None],
+) -> None:
+    """Run the stages that a run misses, and do again what turns out to be damaged.
+
+    Parameters
+    ----------
+    run, dataset, engine, validation
+    before_stage : callable
+        Called before each; raises if the run must not go on.
+    check_still_locked : callable
+        Raises if the run belongs to another job by then.
+    """
+    redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    stages = stages_of(run.asked, run.tuning)
+    _drop_scratch(run, run.stages)
+    while True:
+        check_still_locked()
+        missing = [stage for stage in stages if stage.name not in run.stages]
+        try:
+            before_stage()
+            if not missing:
+                check_model(run, engine)
+                return
+            run_stage(
+                missing[0],
+                run,
+                dataset,
+                engine,
+                validation,
+                before_recording=check_still_locked,
+            )
+            _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
+        except DamagedResultError as error:
+            redone[error.stage, error.parts] += 1
+            if redone[error.stage, error.parts] > MAX_REDONE:
+                raise
+            logger.warning("%s It is computed again.", error.problem)
+            run.forget(error.stage, error.parts)
+
+
+def _drop_scratch(run: Run, finished: Collection[str]) -> None:
+    """Delete what stages that are finished left and no later one needs."""
+    stages = stages_of(run.asked, run.tuning)
+    ended = all(stage.name in run.stages for stage in stages)
+    for stage in stages:
+        if stage.name in finished and (ended or not stage.keeps_parts):
+            run.drop_parts(stage.name)
+    if NEIGHBORS.name in finished:
+        drop_partitions(run)
+
+
+def run_stage(
+    stage: Stage[Any],
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    validation: Dataset | None = None,
+    *,
+    before_recording: Callable[[], None] = lambda: None,
+) -> None:
+    """Run one stage, whose predecessors are finished, and record what it took.
+
+    Parameters
+    ----------
+    stage, run, dataset, engine, validation
+    before_recording : callable
+        Raises if the run belongs to another job by then.
+    """
+    params, search = run.params, decided_search(run)
+    n_basis = (
+        run.basis_size() if BASIS.name in run.stages else params.basis_size or dataset.n_classes
+    )
+    cost = check_stage_budget(
+        stage,
+        dataset,
+        params,
+        search,
+        engine,
+        n_basis=n_basis,
+        tuning=run.tuning,
+        validation=validation,
+    )
+    job = StageJob(
+        run,
+        dataset,
+        engine,
+        validation,
+        lambda: largest_basis(dataset, params, search, engine, run.tuning),
+    )
+    started = datetime.now(UTC)
+    with watched_stage(
+        engine, stage.name, n_rows=run.n_rows, expected_bytes=cost.held_bytes
+    ) as figures:
+        record = asdict(stage.compute(job))
+    before_recording()
+    taken = {
+        "seconds": round(figures.seconds_so_far(), 3),
+        "peak_bytes": engine.peak_bytes,
+        "predicted_bytes": cost.held_bytes,
+    }
+    run.finish_stage(
+        stage.name, {**record, "started": started.isoformat(timespec="seconds"), **taken}
+    )
+    logger.info(
+        "%s: %d rows in %.1f s",
+        stage.name,
+        run.n_rows,
+        taken["seconds"],
+        extra={"stage": stage.name, "run": str(run.location), "rows": run.n_rows, **taken},
+    )
+
+
+def _environment(engine: Engine) -> dict[str, Any]:
+    packages = ("dask-nrbfn", "dask", "distributed", "numpy", "scikit-learn", "scipy", "zarr")
+    return {
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "n_workers": engine.n_workers,
+        "threads": engine.threads,
+        "memory_bytes": engine.memory_bytes,
+        "limit_bytes": engine.limit_bytes,
+    }

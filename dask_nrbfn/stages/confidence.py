@@ -1,0 +1,94 @@
+"""Stage "confidence": how sure every row is (hu-nrbfn, Algorithm 1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.stages.neighbors import NEIGHBORS
+from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
+from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.run import Run
+
+
+@dataclass(frozen=True)
+class ConfidenceRecord:
+    """How many rows are less sure than the threshold."""
+
+    n_below_threshold: int
+
+
+def _compute(job: StageJob) -> ConfidenceRecord:
+    """Store the soft-kNN confidence of every row."""
+    run, dataset, engine = job.run, job.dataset, job.engine
+    run.require_row_array("confidence/values", np.float64)
+    run.require_row_array("confidence/tiebreak", np.uint64)
+    if not run.has("confidence/codes"):
+        run_tasks(engine, _write_codes, [(run.location, dataset.location)], label="codes")
+    records = run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
+    return ConfidenceRecord(sum(record["n_below_threshold"] for record in records))
+
+
+def _write_codes(run_location: Location, dataset_location: Location) -> None:
+    """Store the class code of every row in a byte or two: each part looks up those of all rows."""
+    codes = Dataset.open(dataset_location).codes()
+    write_array(Run.open(run_location).group("confidence"), "codes", codes, "row")
+
+
+def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
+    codes, params = run.read("confidence/codes"), run.params
+    width = NEIGHBORS.recorded(run).mean_distance
+    n_below, first = 0, start
+    blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
+    hashes_of_blocks = (hash_rows(X, seed=params.seed) for X, *_ in blocks)
+    # Several chunks are read and written at a time.
+    size = search_block_rows(run.chunk_rows, dataset.n_features, params)
+    for hashes in regroup(hashes_of_blocks, size):
+        last = first + len(hashes)
+        indices = run.read("neighbors/indices", first, last)
+        confidence = soft_confidence(
+            run.read("neighbors/distances", first, last),
+            codes[indices] == codes[first:last, None],
+            width=width,
+        )
+        run.write_rows("confidence/values", first, confidence)
+        run.write_rows("confidence/tiebreak", first, hashes)
+        n_below += int(np.count_nonzero(confidence < params.confidence_threshold))
+        first = last
+    return PartResult({"n_below_threshold": n_below})
+
+
+def _cost(s: FitSizes) -> StageCost:
+    read = s.rows_bytes + s.lists_bytes
+    return StageCost(
+        read_bytes=read,
+        written_bytes=16 * s.n,
+        # The codes of all rows, a block of lists, and one of rows while it is hashed.
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + s.n * (1 if s.K <= 256 else 4)
+        + 4 * LIST_BYTES * s.block_rows * s.k
+        + 4 * 8 * narrow_block_rows(s.p) * s.p,
+        n_tasks=s.n_parts,
+        work={
+            "read_bytes": s.rows_bytes,
+            "hashed_values": s.n * s.p,
+            "weighed_neighbors": s.n * s.k,
+            "scratch_bytes": s.lists_bytes + 16 * s.n + s.n * s.n_parts,
+        },
+        alone={"read_bytes": 8 * s.n},
+    )
+
+
+CONFIDENCE = Stage(
+    name="confidence",
+    record=ConfidenceRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning: params.basis == "sknn",
+    keeps_parts=True,
+)

@@ -1,0 +1,85 @@
+"""Stage "model": all that prediction needs, in one group."""
+
+from dataclasses import dataclass
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.weights import WEIGHTS
+from dask_nrbfn.stages.width import WIDTH
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, open_group
+from dask_nrbfn.storage.model import Model, open_version
+from dask_nrbfn.storage.run import Run
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """Nothing: the model says what there is to know."""
+
+
+def _compute(job: StageJob) -> ModelRecord:
+    """Store the model, which prediction needs nothing else of the run for."""
+    arguments = [(job.run.location, job.dataset.location)]
+    run_tasks(job.engine, _write_model, arguments, label="model")
+    return ModelRecord()
+
+
+def check_model(run: Run, engine: Engine) -> None:
+    """Raise DamagedResultError if what a finished run is asked for cannot be read."""
+    run_tasks(engine, _read_results, [(run.location,)], label="model")
+
+
+def _read_results(run_location: Location) -> None:
+    run = Run.open(run_location)
+    for name in ("basis/rows", "basis/values", "weights/values"):
+        run.read(name)
+    if "confidence" in run.stages:
+        for start, stop in run.spans:
+            run.read("confidence/values", start, stop)
+    if run.tuning is not None:
+        run.read("validation/confusion")
+    read_moments(run)
+    try:
+        Model.read(open_version(open_group(run_location, kind="run"), ""))
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
+    # Those of later versions are not computed again.
+    Model.load(run_location)
+
+
+def _write_model(run_location: Location, dataset_location: Location) -> None:
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    scaling = read_scaling(run)
+    trained = WEIGHTS.recorded(run)
+    model = Model(
+        basis=scaling.apply(run.read("basis/values")),
+        width=WIDTH.recorded(run).width,
+        weights=run.read("weights/values"),
+        classes=dataset.classes,
+        scaling=scaling,
+        params=run.params,
+        fitting_error=trained.fitting_error,
+        spectral_risk=trained.spectral_risk,
+        temperature=VALIDATION.recorded(run).temperature if run.tuning else None,
+        feature_names=dataset.feature_names,
+    )
+    model.write(run.group("model"))
+
+
+def _cost(s: FitSizes) -> StageCost:
+    n_bytes = 8 * s.r * (s.p + s.K)
+    return StageCost(
+        read_bytes=n_bytes,
+        written_bytes=n_bytes,
+        held_bytes=s.process_bytes + 4 * n_bytes,
+        alone={"scratch_bytes": 2 * n_bytes},
+    )
+
+
+MODEL = Stage(name="model", record=ModelRecord, compute=_compute, cost=_cost, grows_with_basis=True)

@@ -1,0 +1,144 @@
+"""The numbers that the costs of stages are computed from."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.search_sizes import (
+    LIST_BYTES,
+    NeighborSearch,
+    search_block_rows,
+    search_dtype,
+    worker_bytes,
+)
+from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import PartLayout
+
+# Rows of the sample for k-means, 256 MiB of float64 at most.
+_ROWS_PER_CENTRE = 64
+_CLUSTERED_ELEMENTS = 2**25
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSizes:
+    """The numbers that costs are computed from.
+
+    Attributes
+    ----------
+    n, p, K, r, k : int
+        Rows, features, classes, basis rows, neighbours.
+    itemsize, search_itemsize : int
+        Bytes of a value as stored and as searched.
+    reading_bytes : int
+        Chunks held while rows are read.
+    method : {"exact", "approximate"}
+    n_partitions, overlap : int
+    block_rows : int
+        Rows that are cut into partitions together.
+    layout : PartLayout
+    n_folds, n_alphas : int
+        Folds whose moments are summed apart and penalties that are tried; 1 and 0 without tuning.
+    n_clustered : int
+        Rows of the sample of k-means; 0 for another basis.
+    n_tried, n_sampled, r_tried, n_search_folds : int
+        Combinations that the search tries, its rows, basis rows and folds.
+    n_judged, n_judged_parts, judged_reading_bytes : int
+        Rows that penalties are judged on, parts of that pass and chunks held while they are read.
+    """
+
+    n: int
+    p: int
+    K: int
+    r: int
+    k: int
+    itemsize: int
+    search_itemsize: int
+    reading_bytes: int
+    method: str
+    n_partitions: int
+    overlap: int
+    block_rows: int
+    layout: PartLayout
+    n_folds: int
+    n_alphas: int
+    n_clustered: int
+    n_tried: int
+    n_sampled: int
+    r_tried: int
+    n_search_folds: int
+    n_judged: int
+    n_judged_parts: int
+    judged_reading_bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        params: FitParams,
+        search: NeighborSearch,
+        n_basis: int,
+        tuning: TuneParams | None = None,
+        validation: Dataset | None = None,
+    ) -> Self:
+        """Return the sizes of a fit with `n_basis` basis rows, or of its tuning."""
+        judged = dataset if validation is None else validation
+        layout = PartLayout.of(dataset.n_rows, params.n_parts)
+        block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
+        return cls(
+            n=dataset.n_rows,
+            p=dataset.n_features,
+            K=dataset.n_classes,
+            r=n_basis,
+            k=params.n_neighbors,
+            itemsize=dataset.X.dtype.itemsize,
+            search_itemsize=search_dtype(dataset, search.method).itemsize,
+            reading_bytes=dataset.reading_bytes,
+            method=search.method,
+            n_partitions=search.n_partitions,
+            overlap=params.overlap,
+            block_rows=min(block_rows, layout.part_rows),
+            layout=layout,
+            n_folds=1 if tuning is None else tuning.n_folds,
+            n_alphas=0 if tuning is None else len(tuning.alphas),
+            n_clustered=clustered_rows(dataset, params.basis_size or 0)
+            if params.basis == "kmeans"
+            else 0,
+            n_tried=0 if tuning is None else len(candidates(params, tuning)),
+            n_sampled=0
+            if tuning is None
+            else search_rows(dataset.n_rows, dataset.n_features, tuning),
+            r_tried=0
+            if tuning is None
+            else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
+            n_search_folds=0 if tuning is None else tuning.folds,
+            n_judged=judged.n_rows,
+            n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
+            judged_reading_bytes=judged.reading_bytes,
+        )
+
+    @property
+    def n_parts(self) -> int:
+        """Parts of a pass."""
+        return len(self.layout.spans)
+
+    @property
+    def rows_bytes(self) -> int:
+        """Bytes of X as stored."""
+        return self.n * self.p * self.itemsize
+
+    @property
+    def lists_bytes(self) -> int:
+        """Bytes of all neighbour lists: a number and a distance each."""
+        return LIST_BYTES * self.n * self.k
+
+    @property
+    def process_bytes(self) -> int:
+        """Bytes of a worker that computes nothing, once it has searched neighbours."""
+        return worker_bytes(self.method)
+
+
+def clustered_rows(dataset: Dataset, n_basis: int) -> int:
+    """Return the rows of the sample of which k-means finds `n_basis` centres."""
+    most = min(_ROWS_PER_CENTRE * n_basis, _CLUSTERED_ELEMENTS // dataset.n_features)
+    return min(dataset.n_rows, max(n_basis, most))

@@ -1,0 +1,117 @@
+"""What a stage of a fit is, and what it is given."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost:
+    """What one stage takes.
+
+    Attributes
+    ----------
+    flops : float
+        Of all tasks, floating-point operations of products and factorizations.
+    read_bytes, written_bytes : int
+        Of all tasks.
+    held_bytes : int
+        At the peak of one worker, with its process.
+    n_tasks : int
+        Tasks that share `work` and can run at the same time.
+    work : mapping of str to float
+        Amounts for all tasks by the name of the rate at which they are done, see `Rates`.
+    alone : mapping of str to float
+        The same for what one task does alone.
+    fixed_s : float
+        Seconds that do not depend on the rates, once for every worker.
+    """
+
+    flops: float = 0.0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    held_bytes: int
+    n_tasks: int = 1
+    work: Mapping[str, float] = field(default_factory=dict)
+    alone: Mapping[str, float] = field(default_factory=dict)
+    fixed_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class StageJob:
+    """What a stage computes with, once those before it are finished.
+
+    Attributes
+    ----------
+    run : Run
+    dataset : Dataset
+    engine : Engine
+    validation : Dataset or None
+        Rows to judge penalties on, instead of folds.
+    largest_basis : callable
+        Returns the most basis rows that the workers' memory allows in every stage.
+    """
+
+    run: Run
+    dataset: Dataset
+    engine: Engine
+    validation: Dataset | None = None
+    largest_basis: Callable[[], int] = lambda: 0
+
+
+def _always(params: FitParams, tuning: TuneParams | None) -> bool:
+    return True
+
+
+def _smaller_chunks(params: FitParams) -> str:
+    return "Ingest with a smaller `chunk_rows`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage(Generic[Record]):
+    """One step of a fit, which reads what those before it stored and stores its own.
+
+    Attributes
+    ----------
+    name : str
+        Of its group in the run, its parts, its line in a plan and in the log.
+    record : type
+        A dataclass of JSON values: what the run's metadata keeps of it.
+    compute : callable
+        Takes a `StageJob`, stores the arrays of the stage and returns its record.
+    cost : callable
+        Takes `FitSizes`, returns a `StageCost`.
+    wanted : callable
+        Takes `FitParams` and `TuneParams` or None, returns whether a fit has the stage.
+    grows_with_basis : bool
+        Whether it holds something of the size of the basis.
+    remedy : callable
+        Takes `FitParams`, returns what to change if it does not fit the memory; if it grows with
+        the basis that is the basis.
+    keeps_parts : bool
+        Whether its parts are kept until the fit ends, because later stages read them or they have a
+        row for every row: if a chunk of the result is damaged, only its part is done again.
+    """
+
+    name: str
+    record: type[Record]
+    compute: Callable[[StageJob], Record]
+    cost: Callable[[FitSizes], StageCost]
+    wanted: Callable[[FitParams, TuneParams | None], bool] = _always
+    grows_with_basis: bool = False
+    remedy: Callable[[FitParams], str] = _smaller_chunks
+    keeps_parts: bool = False
+
+    def recorded(self, run: Run) -> Record:
+        """Return what a run that has finished this stage keeps of it."""
+        written: dict[str, Any] = run.stages[self.name]
+        names = [each.name for each in fields(self.record)]  # type: ignore[arg-type]
+        return self.record(**{name: written[name] for name in names if name in written})
