@@ -142,7 +142,6 @@ def use_local_cluster():
     return {"engine": engine, "told": told, "before": before, "after": after}
 
 
-@pytest.mark.fast_cases(1)
 @pytest.fixture(scope="module", params=["unset", "set to 1"])
 def used(request):
     """Use a local cluster from a process whose own thread variables are unset, or 1."""
