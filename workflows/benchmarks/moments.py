@@ -17,8 +17,9 @@ from statistics import fmean
 from prepare import add_options, begin, open_dataset, run_until, spread, symmetric_rate
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
-from dask_nrbfn.commands.fit import run_stage
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.pipeline import run_stage
+from dask_nrbfn.stages.moments import MOMENTS
 
 
 def main() -> int:
@@ -39,10 +40,10 @@ def main() -> int:
             engine_options = EngineOptions(workers=options.workers, threads=options.threads)
             with connect(engine_options) as engine:
                 run = begin(dataset, params, engine, f"{scratch}/run.zarr")
-                run_until("moments", run, dataset, engine)
+                run_until(MOMENTS, run, dataset, engine)
                 rates, seconds = [floor(run, engine)], []
                 for repeated in copies(run, options.repeats, scratch):
-                    run_stage("moments", repeated, dataset, engine)
+                    run_stage(MOMENTS, repeated, dataset, engine)
                     seconds.append(repeated.stages["moments"]["seconds"])
                     rates.append(floor(run, engine))
         except NRBFNError as error:

@@ -4,14 +4,17 @@ import argparse
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import Any
 
 import numpy as np
 from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
-from dask_nrbfn.commands.fit import check_fit, run_stage, run_stages, start_run
+from dask_nrbfn.commands.fit import check_fit
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.pipeline import run_stage, stages_of, start_run
+from dask_nrbfn.stages.stage import Stage
 
 PRODUCT_ROWS = 4096
 RATE_SECONDS = 1.0
@@ -40,11 +43,11 @@ def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) ->
     return start_run(location, dataset, params, engine)
 
 
-def run_until(stage: str, run: Run, dataset: Dataset, engine: Engine) -> None:
+def run_until(stage: Stage[Any], run: Run, dataset: Dataset, engine: Engine) -> None:
     """Run the stages before `stage` that are not finished."""
-    stages = run_stages(run)
+    stages = stages_of(run.asked, run.tuning)
     for earlier in stages[: stages.index(stage)]:
-        if earlier not in run.stages:
+        if earlier.name not in run.stages:
             run_stage(earlier, run, dataset, engine)
 
 
