@@ -8,6 +8,7 @@ import click
 from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import Commands, logged_warnings
 from dask_nrbfn.cli.job import Job
+from dask_nrbfn.engine.echoes import leave_out_echoes
 
 # To add a command: write a `click.command` in a module of this package, and list it here. What the
 # command works with is imported in its function, so that the others start without it.
@@ -55,6 +56,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
     handler.addFilter(_tells)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
+    leave_out_echoes()
     if job.json_logs:
         from dask_nrbfn.engine import log_json
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from settings import read_settings, spelled
 
 from dask_nrbfn import NRBFNError
+from dask_nrbfn.engine.echoes import leave_out_echoes
 
 DONE, MENDABLE = 0, 2
 
@@ -23,6 +24,7 @@ def run_job(job: Callable[..., None], parser: argparse.ArgumentParser) -> int:
     options = vars(parser.parse_args())
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("dask_nrbfn").setLevel(logging.INFO)
+    leave_out_echoes()
     try:
         job(read_settings(options.pop("settings")), **options)
     except NRBFNError as error:

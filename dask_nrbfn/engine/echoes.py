@@ -1,0 +1,17 @@
+"""What asyncio says of failures that were told already."""
+
+import logging
+
+
+def leave_out_echoes() -> None:
+    """Keep out of the log what zarr's other requests of the same moment failed of.
+
+    Zarr makes several at once and raises the error of the first; asyncio then tells of each of the
+    others, with a traceback, that nobody has asked for its error.
+    """
+    logging.getLogger("asyncio").addFilter(_is_no_echo)
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    return not (message.startswith("Task exception was never retrieved") and "/zarr/" in message)
