@@ -7,16 +7,27 @@ They change the answer and are part of a run's identity. What only changes how t
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from dask_nrbfn.errors import ParameterError
+
+
+def _modules_of(room: str) -> tuple[str, ...]:
+    """Return the names of the modules of a package inside this one: each of them is a choice.
+
+    They are listed without being imported, so that a command line can name them at once.
+    """
+    files = (Path(__file__).parent / room).glob("*.py")
+    return tuple(sorted(file.stem for file in files if not file.stem.startswith("_")))
+
 
 NEIGHBOR_METHODS = ("auto", "exact", "approximate")
 SCALES = ("none", "standard", "unit")
 BASES = ("sknn", "random", "kmeans")
 BASIS_RULES = ("least-confident", "uniform")
 FEATURES = ("normalized", "plain")
-KERNELS = ("gaussian", "laplacian")
+KERNELS = _modules_of("numeric/kernels")
 CLASS_WEIGHTS = (None, "balanced")
 
 # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
@@ -49,7 +60,7 @@ class FitParams:
         below the threshold, which the least confident of the others fill up.
     features : {"normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are.
-    kernel : {"gaussian", "laplacian"}
+    kernel : {"gaussian", "laplacian", "matern32", "matern52"}
         ``exp(-d^2 / (2 sigma^2))`` or ``exp(-d / sigma)`` of the distance d to a basis row.
     width_factor : float
         Sigma is so many times the mean distance between rows and basis rows; 1 is the paper's.

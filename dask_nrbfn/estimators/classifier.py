@@ -93,7 +93,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         among the rows below the threshold.
     features : {"normalized", "plain"}, default="normalized"
         Activations of a row divided by their sum, or as they are.
-    kernel : {"gaussian", "laplacian"}, default="gaussian"
+    kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
     class_weight : dict, "balanced" or None, default=None

@@ -28,7 +28,7 @@ class NRBFNClassifierCV(NRBFNClassifier):
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
         Kinds of features to try.
-    kernels : sequence of {"gaussian", "laplacian"}, default=("gaussian",)
+    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=("gaussian",)
     basis_rules : sequence of {"least-confident", "uniform"}, default=("least-confident",)
         Tried only for a basis of a given size.
     search_basis : int, default=1000

@@ -6,6 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
@@ -28,13 +29,14 @@ class RadialFeatures:
         The kernel's sigma, in the units of the features.
     scaling : Scaling or None
         Applied to rows; the basis is scaled already.
-    kernel : {"gaussian", "laplacian"}
+    kernel : str
+        One of `KERNELS`.
     normalized : bool
 
     Notes
     -----
-    With d the distance of row x to basis row g, the kernel is ``exp(-d^2 / (2 sigma^2))`` or
-    ``exp(-d / sigma)``. Normalized activations are divided by their sum over all basis rows
+    The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g,
+    the Gaussian one ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over all basis rows
     (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
     The exponents are one product of matrices, with a column of ones and one of ``|x|^2`` beside the
@@ -71,7 +73,14 @@ class RadialFeatures:
         kernel: str = "gaussian",
         normalized: bool = True,
     ) -> Self:
-        """Prepare the functions of `basis` (r, p), scaled, and `width` > 0."""
+        """Prepare the functions of `basis` (r, p), scaled, and `width` > 0.
+
+        Raises
+        ------
+        ParameterError
+            If there is no such kernel.
+        """
+        kernel_named(kernel)
         basis = np.asarray(basis, dtype=np.float64)
         centre = basis.mean(axis=0)
         slopes = _distance_factors(basis, centre)
@@ -165,48 +174,39 @@ class RadialFeatures:
 
         Divided so, the activations of far rows are defined too; plain ones are divided by 1.
         """
-        if self.kernel == "laplacian":
-            self._negative_distances(exponents)
+        kernel_named(self.kernel).logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:
             return np.ones((len(exponents), 1))
         sums: Floats = exponents.sum(axis=1, keepdims=True)
         far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
         if len(far):
-            shifted = self._shifted_exponents(rows[far])
+            shifted = self._shifted_logarithms(rows[far])
             exponents[far] = np.exp(shifted, out=shifted)
             sums[far] = shifted.sum(axis=1, keepdims=True)
         return sums
 
-    def _shifted_exponents(self, rows: Floats) -> Floats:
-        """Return exponents of which the largest of each row is 0."""
-        if self.kernel == "laplacian":
-            return self._shifted_distances(rows)
-        shifted: Floats = rows[:, :-1] @ self._slopes[:, :-1].T
-        shifted -= shifted.max(axis=1, keepdims=True)
-        return shifted
+    def _shifted_logarithms(self, rows: Floats) -> Floats:
+        """Return logarithms of the kernel of which the largest of each row is 0."""
+        differences: Floats = rows[:, :-1] @ self._slopes[:, :-1].T
+        differences -= differences.max(axis=1, keepdims=True)
+        kernel = kernel_named(self.kernel)
+        return kernel.shifted_logarithms(differences, lambda: self._gaps(rows))
 
-    def _shifted_distances(self, rows: Floats) -> Floats:
-        """Return ``(e - d) / sigma`` with e the least distance of each row."""
+    def _gaps(self, rows: Floats) -> tuple[Floats, Floats]:
+        """Return ``e - t`` and t, with e the least t of each row, float64 (b, r) each."""
         # In units of the largest coordinate, so that no square overflows.
         units = np.abs(rows[:, :-2]).max(axis=1, keepdims=True)
         units[units == 0] = 1.0
         scaled = rows[:, :-1] / units
         norms = _row_dots(scaled[:, :-1], scaled[:, :-1])[:, None]
-        shifted: Floats = scaled @ self._slopes[:, :-1].T
-        distances = shifted / units + norms * self._slopes[:, -1]
-        self._negative_distances(distances)
-        # d - e = (d^2 - e^2) / (d + e), in which |x|^2 cancels before it is rounded.
-        shifted -= shifted.max(axis=1, keepdims=True)
-        shifted /= -0.5 * (distances + distances.max(axis=1, keepdims=True))
-        return shifted
-
-    def _negative_distances(self, exponents: Floats) -> None:
-        """Turn ``-d^2 / (2 sigma^2)`` into ``-d / sigma`` in place."""
-        exponents *= -2.0
-        np.maximum(exponents, 0.0, out=exponents)
-        np.sqrt(exponents, out=exponents)
-        np.negative(exponents, out=exponents)
+        gaps: Floats = scaled @ self._slopes[:, :-1].T
+        t = distances_in_place(gaps / units + norms * self._slopes[:, -1])
+        # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
+        gaps -= gaps.max(axis=1, keepdims=True)
+        gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
+        t *= units
+        return gaps, t
 
 
 @dataclass(frozen=True, eq=False)
