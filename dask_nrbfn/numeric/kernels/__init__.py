@@ -1,0 +1,106 @@
+"""Kernels: what a distance between two rows becomes.
+
+Each module here is a kernel of its own name: it defines `KERNEL`, and that is all there is to add.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import KERNELS
+
+Floats = NDArray[np.float64]
+
+
+class Kernel(ABC):
+    """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows."""
+
+    @abstractmethod
+    def logarithms_in_place(self, exponents: Floats) -> None:
+        """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
+
+    @abstractmethod
+    def shifted_logarithms(
+        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+    ) -> Floats:
+        """Return logarithms of which the largest of each row is 0, for rows far from the basis.
+
+        Parameters
+        ----------
+        differences : float64 (b, r)
+            ``(e^2 - t^2) / 2`` with e the least t of each row.
+        gaps : callable
+            Returns ``e - t`` and t, float64 (b, r) each.
+        """
+
+    @abstractmethod
+    def slope(self, t: Floats) -> Floats:
+        """Return the derivative of the kernel by ``t^2``; by ``d^2`` it is ``sigma^2`` less."""
+
+
+@dataclass(frozen=True)
+class DistanceKernel(Kernel):
+    """A kernel ``factor(t) exp(-rate t)``.
+
+    Attributes
+    ----------
+    rate : float
+    slope_of : callable
+        Takes t, returns the derivative by ``t^2``.
+    log_factor : callable or None
+        Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
+    """
+
+    rate: float
+    slope_of: Callable[[Floats], Floats]
+    log_factor: Callable[[Floats], Floats] | None = None
+
+    def logarithms_in_place(self, exponents: Floats) -> None:
+        """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
+        t = distances_in_place(exponents)
+        log_factor = None if self.log_factor is None else self.log_factor(t)
+        t *= -self.rate
+        if log_factor is not None:
+            t += log_factor
+
+    def shifted_logarithms(
+        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+    ) -> Floats:
+        """Return logarithms of which the largest of each row is 0, for rows far from the basis."""
+        shifted, t = gaps()
+        shifted *= self.rate
+        if self.log_factor is not None:
+            shifted += self.log_factor(t) - self.log_factor(t.min(axis=1, keepdims=True))
+        return shifted
+
+    def slope(self, t: Floats) -> Floats:
+        """Return the derivative of the kernel by ``t^2``."""
+        return self.slope_of(t)
+
+
+def distances_in_place(exponents: Floats) -> Floats:
+    """Turn ``-t^2 / 2`` into t."""
+    exponents *= -2.0
+    np.maximum(exponents, 0.0, out=exponents)
+    return np.sqrt(exponents, out=exponents)
+
+
+@cache
+def kernel_named(name: str) -> Kernel:
+    """Return the kernel of a name.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    if name not in KERNELS:
+        raise ParameterError(f"`kernel` is {name!r}.", f"Give one of {', '.join(KERNELS)}.")
+    kernel: Kernel = import_module(f"{__name__}.{name}").KERNEL
+    return kernel

@@ -1,0 +1,23 @@
+"""``exp(-t^2 / 2)``, the kernel of hu-nrbfn."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from dask_nrbfn.numeric.kernels import Floats, Kernel
+
+
+class _Gaussian(Kernel):
+    def logarithms_in_place(self, exponents: Floats) -> None:
+        pass
+
+    def shifted_logarithms(
+        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+    ) -> Floats:
+        return differences
+
+    def slope(self, t: Floats) -> Floats:
+        return np.asarray(-0.5 * np.exp(-0.5 * t**2))
+
+
+KERNEL = _Gaussian()
