@@ -43,7 +43,7 @@ def seconds(planned):
 
 def test_plan_fit__counts_what_the_stages_do(dataset):
     planned = plan_fit(dataset, PARAMS, cluster(1), RATES)
-    costs = {stage.cost.stage: stage.cost for stage in planned.stages}
+    costs = {stage.name: stage.cost for stage in planned.stages}
     n, p, r = 400, 4, 40
     assert costs["moments"].flops == n * r**2 + 2 * n * r * p
     assert costs["neighbors"].flops == 2 * n**2 * p
@@ -55,7 +55,7 @@ def test_plan_fit__counts_what_the_stages_do(dataset):
 def test_plan_fit__counts_the_tasks(dataset):
     boundless = replace(RATES, **{field.name: 1e300 for field in fields(Rates)})
     of_four, of_eight = (
-        {stage.cost.stage: stage.seconds for stage in planned.stages}
+        {stage.name: stage.seconds for stage in planned.stages}
         for planned in (
             plan_fit(dataset, replace(PARAMS, n_parts=n), cluster(3), boundless) for n in (4, 8)
         )
@@ -70,7 +70,7 @@ def test_plan_fit__counts_the_tasks(dataset):
 def test_plan_fit__says_what_the_fit_records(dataset, tmp_path):
     planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
     fitted = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
-    held = {stage.cost.stage: stage.cost.held_bytes for stage in planned.stages}
+    held = {stage.name: stage.cost.held_bytes for stage in planned.stages}
     assert held == {name: record["predicted_bytes"] for name, record in fitted.stages.items()}
 
 

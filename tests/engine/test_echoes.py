@@ -16,6 +16,7 @@ from dask_nrbfn.engine.echoes import leave_out_echoes
 def asyncio_log():
     log = logging.getLogger("asyncio")
     before = list(log.filters)
+    log.filters.clear()
     yield log
     log.filters[:] = before
 

@@ -93,8 +93,8 @@ def test_predict__prints_the_ratio(tmp_path, dataset):
 
 
 def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
-    arguments = (dataset, "--basis-size", 50, "--partitions", 3, "--parts", 2, "--repeats", 2)
-    out = run_benchmark("workers", *arguments, cwd=tmp_path)
+    counts = ("--partitions", 3, "--parts", 2, "--repeats", 2, "--products", 1)
+    out = run_benchmark("workers", dataset, "--basis-size", 50, *counts, cwd=tmp_path)
     for stage in ("product", "neighbors", "width", "moments", "predict"):
         line = rf"^{stage} +[\d.]+ +[\d.]+ +([\d.]+)  \(([\d.]+) \.\.\. ([\d.]+)\)$"
         (ratios,) = re.findall(line, out, flags=re.MULTILINE)

@@ -86,11 +86,11 @@ def stage_table(plan: Plan, run: Run) -> str:
         f"{'stage':<12}" + 2 * f"{'predicted':>11}{'measured':>11}{'ratio':>9} ",
     ]
     for planned in plan.stages:
-        record = stages[planned.cost.stage]
+        record = stages[planned.name]
         seconds, peak = record["seconds"], record["peak_bytes"]
         held = planned.cost.held_bytes
         lines.append(
-            f"{planned.cost.stage:<12}"
+            f"{planned.name:<12}"
             f"{planned.seconds:>11.1f}{seconds:>11.1f}{seconds / planned.seconds:>9.2f} "
             f"{format_bytes(held):>11}{format_bytes(peak):>11}{peak / held:>9.2f}"
         )

@@ -27,7 +27,7 @@ from dask_nrbfn import (
 
 STAGES = ("neighbors", "width", "moments")
 
-PRODUCT_TASKS, PRODUCTS, PRODUCT_SHAPE = 8, 10, (2048, 2048)
+PRODUCT_TASKS, PRODUCT_SHAPE = 8, (2048, 2048)
 
 
 def main() -> int:
@@ -38,9 +38,10 @@ def main() -> int:
     parser.add_argument("--parts", type=int, default=8)
     parser.add_argument("--neighbors", default="exact", help="exact or approximate")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--products", type=int, default=10, help="of each of the 8 tasks")
     options = parser.parse_args()
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
+    if min(options.repeats, options.products) < 1:
+        parser.error("--repeats and --products must be at least 1")
     params = FitParams(
         basis_size=options.basis_size,
         neighbors=options.neighbors,
@@ -52,7 +53,9 @@ def main() -> int:
         try:
             dataset = open_dataset(options, scratch)
             for _ in range(options.repeats):
-                repeats.append([seconds_on(n, dataset, params, scratch) for n in (1, 2)])
+                repeats.append(
+                    [seconds_on(n, dataset, params, scratch, options.products) for n in (1, 2)]
+                )
         except NRBFNError as error:
             print(error.problem, error.remedy, sep="\n", file=sys.stderr)
             return 2
@@ -66,16 +69,16 @@ def main() -> int:
 
 
 def seconds_on(
-    n_workers: int, dataset: Dataset, params: FitParams, scratch: str
+    n_workers: int, dataset: Dataset, params: FitParams, scratch: str, products: int
 ) -> dict[str, float]:
     """Return the seconds of products, stages and prediction on so many workers of one thread."""
     with (
         tempfile.TemporaryDirectory(dir=scratch) as own,
         connect(EngineOptions(workers=n_workers, threads=1)) as engine,
     ):
-        engine.run(multiply, n_workers * [()], label="warm-up")
+        engine.run(multiply, n_workers * [(products,)], label="warm-up")
         start = time.perf_counter()
-        engine.run(multiply, PRODUCT_TASKS * [()], label="product")
+        engine.run(multiply, PRODUCT_TASKS * [(products,)], label="product")
         product = time.perf_counter() - start
         run = fit_dataset(dataset, f"{own}/run.zarr", params, engine)
         seconds = {stage: run.stages[stage]["seconds"] for stage in STAGES}
@@ -84,10 +87,10 @@ def seconds_on(
         return {"product": product, **seconds, "predict": time.perf_counter() - start}
 
 
-def multiply() -> None:
+def multiply(products: int) -> None:
     """Compute a product again and again."""
     W = np.random.default_rng(0).random(PRODUCT_SHAPE)
-    for _ in range(PRODUCTS):
+    for _ in range(products):
         W.T @ W
 
 
