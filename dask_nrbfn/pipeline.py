@@ -223,7 +223,9 @@ def run_stage(
     """
     params, search = run.params, decided_search(run)
     n_basis = (
-        run.basis_size() if BASIS.name in run.stages else params.basis_size or dataset.n_classes
+        BASIS.recorded(run).n_basis
+        if BASIS.name in run.stages
+        else params.basis_size or dataset.n_classes
     )
     cost = check_stage_budget(
         stage,

@@ -39,7 +39,9 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.moments import (
+    MOMENTS,
     moments_bytes,
     read_part_sums,
     read_sums,
@@ -74,7 +76,6 @@ from dask_nrbfn.storage.versions import (
     members_held,
     model_name,
     n_rows_held,
-    sums_name,
     version_name,
     versions_of,
 )
@@ -275,7 +276,7 @@ def branch_run(location: Location, target: Location) -> Run:
         model.write(group.require_group("model"))
         basis = run.read("basis/values")
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
-        mark_complete(group, kind="run", attributes=run.branch_attributes())
+        mark_complete(group, kind="run", attributes=run.branch_attributes((BASIS.name, WIDTH.name)))
     return Run.open(target)
 
 
@@ -294,7 +295,7 @@ def _read_moments(run: Run, place: str | None) -> Moments:
     if place is None:
         model = read_model(run, None)
         return Moments.zeros(len(model.basis), len(model.classes))
-    return read_sums(run, sums_name(place))
+    return read_sums(run, place or MOMENTS.name)
 
 
 @dataclass(frozen=True)
@@ -336,7 +337,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record)
+        self.run.finish_version(record, needs=[BASIS.name])
         # Who opened the version before may still read it. One more may be left of a killed job.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))

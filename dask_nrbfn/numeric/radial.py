@@ -36,8 +36,8 @@ class RadialFeatures:
     Notes
     -----
     The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g,
-    the Gaussian one ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over all basis rows
-    (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
+    the Gaussian one ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over all
+    basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
     The exponents are one product of matrices, with a column of ones and one of ``|x|^2`` beside the
     rows. Where a row is so far from the basis that its exponentials underflow, the largest exponent

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -76,7 +77,7 @@ def combine_bytes(n_basis: int, n_classes: int) -> int:
 
 
 def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    n_basis, params, threads = run.basis_size(), run.params, blas_threads()
+    n_basis, params, threads = BASIS.recorded(run).n_basis, run.params, blas_threads()
     size = block_rows(n_basis)
     blocks = folded_blocks(
         dataset,

@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.held_out import (
     calibrate_temperature,
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.stages.path import held_out_folds, kept_basis, read_path_weights
 from dask_nrbfn.stages.sizes import FitSizes
@@ -226,7 +227,8 @@ def held_out_sums(
 def _validation_part(
     run: Run, judged: Dataset, codes_in_model: list[int], start: int, stop: int
 ) -> PartResult:
-    size, threads = block_rows(run.basis_size()), blas_threads()
+    n_basis, threads = BASIS.recorded(run).n_basis, blas_threads()
+    size = block_rows(n_basis)
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
     blocks = folded_blocks(
         judged,
@@ -241,7 +243,7 @@ def _validation_part(
     features = read_features(run)
     weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
     kept_of_folds = [kept_basis(run, fold) for fold in held_out]
-    buffer = np.empty((min(size, stop - start), run.basis_size()))
+    buffer = np.empty((min(size, stop - start), n_basis))
     sums = HeldOutSums.zeros(*weights_of_folds[0].shape[:2])
     for block in blocks:
         sums += held_out_sums(

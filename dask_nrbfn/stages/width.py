@@ -9,6 +9,7 @@ import numpy as np
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
@@ -57,7 +58,7 @@ def _compute(job: StageJob) -> WidthRecord:
     records = run_parts(run, dataset, job.engine, stage="width", task=_width_part)
     total = math.fsum(record["distance_sum"] for record in records)
     weight = math.fsum(record["weight"] for record in records)
-    mean_distance = total / (weight * run.basis_size())
+    mean_distance = total / (weight * BASIS.recorded(run).n_basis)
     if mean_distance == 0:
         raise DataError(
             "all rows of X are equal, or differ by less than float64 can square.",
@@ -100,7 +101,7 @@ def read_features(run: Run) -> RadialFeatures:
 
 
 def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    n_basis, threads = run.basis_size(), blas_threads()
+    n_basis, threads = BASIS.recorded(run).n_basis, blas_threads()
     size = block_rows(n_basis)
     blocks = dataset.blocks(start, stop, size)
     scaling, weighting = read_scaling(run), RowWeights.of(dataset, run.params)

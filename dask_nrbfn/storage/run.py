@@ -6,7 +6,7 @@ written by tasks, each under its own name, and count only once they are marked c
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -280,9 +280,10 @@ class Run:
         """The parameters it was begun with, but for those that tuning has chosen since."""
         if self.tuning is None:
             return self.asked
-        stages = self.stages
-        chosen = [stages.get(stage, {}).get("chosen", {}) for stage in ("search", "validation")]
-        return replace(self.asked, **chosen[0], **chosen[1])
+        chosen: dict[str, Any] = {}
+        for record in self.stages.values():
+            chosen |= record.get("chosen", {})
+        return replace(self.asked, **chosen)
 
     @property
     def n_folds(self) -> int:
@@ -403,8 +404,8 @@ class Run:
         update_record(group, changed)
         self.attributes.update(changed)
 
-    def branch_attributes(self) -> dict[str, Any]:
-        """Return the attributes of a run with the basis and width of this one, and no rows."""
+    def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
+        """Return the attributes of a run with some finished stages of this one, and no rows."""
         own = self.attributes
         kept = ("n_features", "n_classes", "basis_n_rows", "environment")
         return {
@@ -421,16 +422,16 @@ class Run:
             "part_rows": 1,
             "chunk_rows": 1,
             "decisions": {},
-            "stages": {name: self.stages[name] for name in ("basis", "width")},
+            "stages": {name: self.stages[name] for name in stages},
             "versions": [],
         }
 
-    def finish_version(self, record: Mapping[str, Any]) -> None:
+    def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
         """Record a version after the fit, which makes it the latest one.
 
-        It cannot be computed again, so it is flushed first, and the basis that later ones need.
+        It cannot be computed again, so it is flushed first, and what later ones need.
         """
-        for name in ("basis", VERSIONS):
+        for name in (*needs, VERSIONS):
             flush_member(self.location, name)
         self._record(versions=[*versions_of(self.attributes), dict(record)])
 
@@ -571,7 +572,3 @@ class Run:
     def _delete(self, name: str) -> None:
         # It need not be readable for this, nor there.
         del self._writable[name]
-
-    def basis_size(self) -> int:
-        """Return the number of basis rows r, once they are chosen."""
-        return int(self.array("basis/rows").shape[0])

@@ -38,11 +38,6 @@ def model_name(place: str | None) -> str:
     return f"{place}/model" if place else "model"
 
 
-def sums_name(place: str) -> str:
-    """Return the name of the group of a version's sums over rows."""
-    return place or "moments"
-
-
 def members_held(attributes: Mapping[str, Any]) -> Counter[str]:
     """Return how often the run holds the rows of each content; -1 where it forgot unknown rows."""
     held = Counter(member["content"] for member in attributes["members"])

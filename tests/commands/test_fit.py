@@ -127,7 +127,7 @@ def test_fit__duplicates_and_a_constant_column():
     X = np.column_stack([np.repeat(X, 5, axis=0), np.ones(300)])
     run = fit_in_memory(X, np.repeat(y, 5), FitParams(n_neighbors=4, confidence_threshold=1.0))
     assert np.all(run.read("confidence/values") == 1.0)
-    assert run.basis_size() == 3
+    assert run.stages["basis"]["n_basis"] == 3
     neighbors = run.read("neighbors/indices")
     assert not np.any(neighbors == np.arange(300)[:, None])
     assert np.all(run.read("neighbors/distances") == 0.0)

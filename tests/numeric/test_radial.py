@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dask_nrbfn.numeric import strips
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import KERNELS
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_activations, reference_distances
 
@@ -22,15 +23,24 @@ def draw(n_rows, n_features, seed=0):
 
 KINDS = [
     {"kernel": kernel, "normalized": normalized}
-    for kernel in ("gaussian", "laplacian")
+    for kernel in KERNELS
     for normalized in (True, False)
 ]
+
+# The logarithms of kernels of t, the distance over the width, and how fast they fall in the end.
+LOGARITHMS = {
+    "gaussian": lambda t: -(t**2) / 2,
+    "laplacian": lambda t: -t,
+    "matern32": lambda t: np.log(1 + 3**0.5 * t) - 3**0.5 * t,
+    "matern52": lambda t: np.log(1 + 5**0.5 * t + 5 * t**2 / 3) - 5**0.5 * t,
+}
+RATES = {"laplacian": 1.0, "matern32": 3**0.5, "matern52": 5**0.5}
 
 
 def naive_kernel(X, basis, width, *, kernel, normalized):
     """Return the activations from explicit distances, shifted where they are normalized."""
     distances = reference_distances(X, basis).reshape(len(X), len(basis))
-    exponents = -(distances**2) / (2 * width**2) if kernel == "gaussian" else -distances / width
+    exponents = LOGARITHMS[kernel](distances / width)
     if not normalized:
         return np.exp(exponents)
     powers = np.exp(exponents - exponents.max(axis=1, keepdims=True, initial=-np.inf))
@@ -118,7 +128,7 @@ def test_activations__every_kind_far_from_the_basis(far, kind):
         np.testing.assert_allclose(Phi.sum(axis=1), 1.0, rtol=1e-14)
     else:
         # Distances differ by the shadows of the basis rows on the direction, up to 1 / far.
-        powers = np.exp(directions @ basis.T / width)
+        powers = np.exp(RATES[kind["kernel"]] * (directions @ basis.T) / width)
         expected = powers / powers.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(Phi, expected, rtol=100 / far + 1e-12)
     weights = draw(3, 8, seed=2)

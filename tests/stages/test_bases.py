@@ -9,6 +9,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.confidence import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -43,7 +44,7 @@ def test_bases__need_no_neighbors(basis, tuning):
     X, y = spirals(20)
     run = fit(X, y, params_of(basis, 6, n_neighbors=50), tuning=tuning)
     assert not {"neighbors", "recall", "confidence"} & set(run.stages)
-    assert run.basis_size() == 6
+    assert BASIS.recorded(run).n_basis == 6
     assert Model.load(run.location).scores(X).shape == (20, 3)
 
 
@@ -59,7 +60,7 @@ def test_bases__more_than_the_distinct_rows(basis):
     X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
     with pytest.raises(ParameterError, match=r"basis_size is 31, X has 30 distinct rows\."):
         fit(X, y, params_of(basis, 31))
-    assert fit(X, y, params_of(basis, 30)).basis_size() == 30
+    assert BASIS.recorded(fit(X, y, params_of(basis, 30))).n_basis == 30
 
 
 @pytest.mark.parametrize("chunk_rows", [7, 200])
@@ -172,7 +173,7 @@ def test_given__may_be_more_than_the_rows_or_fewer_than_the_classes():
     X, y = spirals(12)
     for basis in (np.random.default_rng(0).normal(size=(20, 4)), X[:1]):
         run = fit(X, y, given_basis(FitParams(alpha=1e-3), basis), basis=basis)
-        assert run.basis_size() == len(basis)
+        assert BASIS.recorded(run).n_basis == len(basis)
 
 
 def test_given__equals_the_basis_that_a_fit_chose():

@@ -285,7 +285,7 @@ def test_finish_stage__adds_to_the_others(place, dataset):
 def test_array__not_there(place, dataset):
     run = Run.start(place, dataset, FitParams(), {})
     with pytest.raises(DamagedDataError, match="basis/rows is not there"):
-        run.basis_size()
+        run.array("basis/rows")
 
 
 def test_run__moved_to_another_place(tmp_path, dataset):
@@ -384,7 +384,7 @@ def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, mon
 
     monkeypatch.setattr(local.os, "fsync", record_flush)
     monkeypatch.setattr(local.os, "replace", record_replace)
-    run.finish_version({"place": "versions/1/first"})
+    run.finish_version({"place": "versions/1/first"}, needs=["basis"])
     assert recorded == [set()]
 
 

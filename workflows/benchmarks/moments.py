@@ -19,6 +19,7 @@ from prepare import add_options, begin, open_dataset, run_until, spread, symmetr
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.pipeline import run_stage
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.moments import MOMENTS
 
 
@@ -65,12 +66,12 @@ def copies(run: Run, repeats: int, scratch: str) -> Iterator[Run]:
 
 def floor(run: Run, engine: Engine) -> float:
     """Return the machine's rate with all threads of the engine."""
-    return symmetric_rate(run.basis_size(), engine.n_workers * engine.threads)
+    return symmetric_rate(BASIS.recorded(run).n_basis, engine.n_workers * engine.threads)
 
 
 def table(dataset: Dataset, run: Run, seconds: list[float], rates: list[float]) -> str:
     """Return what was measured, a line for each figure: median, least and largest."""
-    n, p, r = dataset.n_rows, dataset.n_features, run.basis_size()
+    n, p, r = dataset.n_rows, dataset.n_features, BASIS.recorded(run).n_basis
     flops = n * r**2 + 2 * n * r * p + 4 * n * r
     stage = [flops / taken for taken in seconds]
     giga = [rate / 1e9 for rate in rates]

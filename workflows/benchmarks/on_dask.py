@@ -44,7 +44,7 @@ def main() -> None:
                 {
                     "startup_s": startup_s,
                     "steps": {stage: record["seconds"] for stage, record in stages.items()},
-                    "n_basis": run.basis_size(),
+                    "n_basis": run.stages["basis"]["n_basis"],
                     "eps": stages["weights"]["fitting_error"],
                     "gamma": stages["weights"]["spectral_risk"],
                 }

@@ -34,7 +34,7 @@ def main() -> int:
             dataset = open_dataset(options, scratch)
             with connect(EngineOptions()) as engine:
                 run = fit_dataset(dataset, f"{scratch}/run.zarr", params, engine)
-                n, p, r = dataset.n_rows, dataset.n_features, run.basis_size()
+                n, p, r = dataset.n_rows, dataset.n_features, run.stages["basis"]["n_basis"]
                 rates = [product_rate(r, p, engine.threads)]
                 start = time.perf_counter()
                 predict_dataset(run.location, dataset, f"{scratch}/out.zarr", engine)

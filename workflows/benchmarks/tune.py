@@ -70,7 +70,7 @@ def main() -> int:
 
 def stage_table(fitted: Run, tuned: Run) -> str:
     """Return the seconds of every stage of both."""
-    lines = [f"{tuned.n_rows} rows, {tuned.basis_size()} basis rows"]
+    lines = [f"{tuned.n_rows} rows, {tuned.stages['basis']['n_basis']} basis rows"]
     lines += [f"{'seconds':<12}{'fit':>10}{'tune':>10}"]
     before = fitted.stages
     for stage, record in tuned.stages.items():

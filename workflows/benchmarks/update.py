@@ -52,7 +52,9 @@ def main() -> int:
                 updated = time.perf_counter()
                 branch = branch_run(place, f"{scratch}/whole.zarr")
                 update_run(branch.location, whole, engine)
-            print(f"{first.n_rows} + {rest.n_rows} rows, {run.basis_size()} basis rows")
+            print(
+                f"{first.n_rows} + {rest.n_rows} rows, {run.stages['basis']['n_basis']} basis rows"
+            )
             print(f"{'fit':<12}{fitted - start:>10.2f} s")
             print(f"{'update':<12}{updated - fitted:>10.2f} s")
             print(f"{'ratio':<12}{(updated - fitted) / (fitted - start):>10.4f}")

@@ -17,6 +17,9 @@ from dask_nrbfn.params import KERNELS
 
 Floats = NDArray[np.float64]
 
+# Beyond this t squares overflow, and infinite t would have no logarithm.
+_FARTHEST = 1e150
+
 
 class Kernel(ABC):
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows."""
@@ -64,10 +67,13 @@ class DistanceKernel(Kernel):
     def logarithms_in_place(self, exponents: Floats) -> None:
         """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
         t = distances_in_place(exponents)
-        log_factor = None if self.log_factor is None else self.log_factor(t)
+        if self.log_factor is None:
+            t *= -self.rate
+            return
+        np.minimum(t, _FARTHEST, out=t)
+        log_factor = self.log_factor(t)
         t *= -self.rate
-        if log_factor is not None:
-            t += log_factor
+        t += log_factor
 
     def shifted_logarithms(
         self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]

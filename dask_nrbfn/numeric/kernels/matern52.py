@@ -2,12 +2,19 @@
 
 import numpy as np
 
-from dask_nrbfn.numeric.kernels import DistanceKernel
+from dask_nrbfn.numeric.kernels import DistanceKernel, Floats
 
 RATE = float(np.sqrt(5))
+
+
+def _log_factor(t: Floats) -> Floats:
+    a = RATE * t
+    # The square of a far row's t overflows.
+    return np.asarray(np.log1p(a) + np.log1p(a * (a / (1 + a)) / 3))
+
 
 KERNEL = DistanceKernel(
     rate=RATE,
     slope_of=lambda t: -5 / 6 * (1 + RATE * t) * np.exp(-RATE * t),
-    log_factor=lambda t: np.log1p(RATE * t * (1 + RATE * t / 3)),
+    log_factor=_log_factor,
 )

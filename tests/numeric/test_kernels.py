@@ -1,0 +1,92 @@
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric import kernels
+from dask_nrbfn.numeric.kernels import DistanceKernel, kernel_named
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.params import KERNELS, FitParams
+from dask_nrbfn.storage.model import Model
+from tests.tables import spirals, write_table
+
+
+def value(kernel, t):
+    logarithms = -0.5 * t**2
+    kernel.logarithms_in_place(logarithms)
+    return np.exp(logarithms)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels__are_1_at_0_and_fall(name):
+    values = value(kernel_named(name), np.linspace(0, 30, 301))
+    assert values[0] == 1
+    assert (np.diff(values) < 0).all()
+    assert (values > 0).all() or name == "gaussian"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels__slope_is_that_of_finite_differences(name):
+    kernel, t, step = kernel_named(name), np.linspace(0.1, 4, 40), 1e-5
+    rise = value(kernel, np.sqrt(t**2 + step)) - value(kernel, np.sqrt(t**2 - step))
+    np.testing.assert_allclose(kernel.slope(t), rise / (2 * step), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels__shifted_are_differences_of_logarithms(name):
+    rng = np.random.default_rng(0)
+    t = rng.uniform(3, 9, (20, 5))
+    least = t.min(axis=1, keepdims=True)
+    kernel = kernel_named(name)
+    shifted = kernel.shifted_logarithms((least**2 - t**2) / 2, lambda: (least - t, t.copy()))
+    expected = np.log(value(kernel, t) / value(kernel, least))
+    np.testing.assert_allclose(shifted, expected, rtol=1e-12, atol=1e-13)
+    assert (shifted.max(axis=1) == 0).all()
+
+
+@pytest.mark.parametrize("name", ["gaussien", "kernels", "__init__", "", "os"])
+def test_kernel_named__unknown(name):
+    with pytest.raises(ParameterError, match=f"kernel is {name!r}") as error:
+        kernel_named(name)
+    assert "Give one of gaussian, laplacian, matern32, matern52." in error.value.remedy
+
+
+def test_radial_features__unknown_kernel():
+    with pytest.raises(ParameterError, match="kernel is 'cubic'"):
+        RadialFeatures.from_basis([[0.0], [1.0]], 1.0, kernel="cubic")
+
+
+@pytest.fixture
+def inverse_multiquadric(monkeypatch):
+    """A kernel is a module with a KERNEL: no other file knows its name."""
+    module = SimpleNamespace(
+        KERNEL=DistanceKernel(
+            rate=0.0,
+            slope_of=lambda t: -0.5 * (1 + t**2) ** -1.5,
+            log_factor=lambda t: -np.log(np.hypot(1, t)),
+        )
+    )
+    monkeypatch.setitem(sys.modules, f"{kernels.__name__}.multiquadric", module)
+    for place in ("dask_nrbfn.params.KERNELS", "dask_nrbfn.numeric.kernels.KERNELS"):
+        monkeypatch.setattr(place, (*KERNELS, "multiquadric"))
+    yield "multiquadric"
+    kernel_named.cache_clear()
+
+
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_kernels__one_more_is_one_file(inverse_multiquadric, features):
+    X, y = spirals(300)
+    params = FitParams(kernel=inverse_multiquadric, features=features, alpha=1e-9, width_factor=0.2)
+    run = fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), params, InlineEngine())
+    model = Model.load(run.location)
+    t = np.linalg.norm(X[:, None] - model.basis, axis=2) / model.width
+    Phi = 1 / np.sqrt(1 + t**2)
+    if features == "normalized":
+        Phi /= Phi.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
+    assert (model.scores(X).argmax(axis=1) == y).mean() > 0.95
