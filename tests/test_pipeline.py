@@ -1,0 +1,104 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import pipeline
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.plan import plan_fit
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.errors import MemoryBudgetError
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.pipeline import STAGES, stages_of
+from dask_nrbfn.stages.parts import PartResult, run_parts
+from dask_nrbfn.stages.stage import Stage, StageCost
+from tests.commands.test_plan import RATES
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+PARAMS = FitParams(alpha=1e-6, n_neighbors=5, n_parts=3)
+
+
+@dataclass(frozen=True)
+class CountsRecord:
+    counts: list[int]
+
+
+def count_part(run, dataset, start, stop):
+    codes = np.concatenate([codes for _, codes, _ in dataset.blocks(start, stop, 100)])
+    return PartResult({"counts": np.bincount(codes, minlength=dataset.n_classes).tolist()})
+
+
+def compute_counts(job):
+    records = run_parts(job.run, job.dataset, job.engine, stage="counts", task=count_part)
+    return CountsRecord(np.sum([record["counts"] for record in records], axis=0).tolist())
+
+
+COUNTS = Stage(
+    name="counts",
+    record=CountsRecord,
+    compute=compute_counts,
+    cost=lambda sizes: StageCost(held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.n_parts),
+    wanted=lambda params, tuning: params.features == "normalized",
+)
+
+
+@pytest.fixture
+def with_counts(monkeypatch):
+    """A stage is one object and its place in the order."""
+    monkeypatch.setattr(pipeline, "STAGES", (STAGES[0], COUNTS, *STAGES[1:]))
+
+
+def test_stages__have_names_of_their_own():
+    names = [stage.name for stage in STAGES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("basis", ["sknn", "random"])
+@pytest.mark.parametrize("tuning", [None, TuneParams(), TuneParams(width_factors=(1.0,))])
+def test_stages_of__in_their_order(basis, tuning):
+    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning)
+    assert stages == [stage for stage in STAGES if stage in stages]
+    names = {stage.name for stage in stages}
+    assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
+    assert names.isdisjoint({"neighbors", "recall", "confidence"}) == (basis == "random")
+    assert names.isdisjoint({"path", "validation"}) == (tuning is None)
+
+
+@pytest.mark.usefixtures("with_counts")
+def test_stage__one_more_runs_and_is_resumed_and_planned():
+    X, y = spirals(200)
+    dataset, place = write_table(MemoryStore(), X, y, chunk_rows=70), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, PARAMS, CountingEngine(1, label="counts"))
+    engine = CountingEngine()
+    run = fit_dataset(dataset, place, PARAMS, engine)
+    assert engine.done["counts"] == 2
+    assert COUNTS.recorded(run).counts == np.bincount(y).tolist()
+    assert list(run.stages)[:3] == ["columns", "counts", "neighbors"]
+    planned = plan_fit(dataset, PARAMS, InlineEngine(), RATES)
+    assert [stage.name for stage in planned.stages][1] == "counts"
+
+
+@pytest.mark.usefixtures("with_counts")
+def test_stage__one_more_is_left_out_where_it_is_not_wanted():
+    dataset = write_table(MemoryStore(), *spirals(60))
+    params = FitParams(features="plain", basis="random", basis_size=9, alpha=1e-6)
+    assert "counts" not in fit_dataset(dataset, MemoryStore(), params, InlineEngine()).stages
+
+
+def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
+    large = Stage(
+        name="large",
+        record=CountsRecord,
+        compute=compute_counts,
+        cost=lambda sizes: StageCost(held_bytes=2**60),
+        remedy=lambda params: "Buy more",
+    )
+    monkeypatch.setattr(pipeline, "STAGES", (*STAGES, large))
+    engine = CountingEngine(0)
+    with pytest.raises(MemoryBudgetError, match="large task needs") as error:
+        fit_dataset(write_table(MemoryStore(), *spirals(60)), MemoryStore(), PARAMS, engine)
+    assert error.value.remedy.startswith("Buy more")
