@@ -214,8 +214,9 @@ def plan(
 
     Exits with 2 if the fit would not fit the memory.
     """
-    from dask_nrbfn.commands.plan import describe_plan, plan_on_options, plan_table
+    from dask_nrbfn.commands.plan import describe_plan, plan_on_options
     from dask_nrbfn.engine import EngineOptions
+    from dask_nrbfn.report import plan_table
     from dask_nrbfn.storage.dataset import Dataset
 
     params, _ = fit_params(options)

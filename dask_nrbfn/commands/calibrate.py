@@ -20,7 +20,8 @@ from dask_nrbfn.neighbors import (
     nearest_rows,
     update_rate,
 )
-from dask_nrbfn.numeric.confidence import Candidates, hash_rows, keep_best, soft_confidence
+from dask_nrbfn.numeric.confidence import Candidates, keep_best, soft_confidence
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures

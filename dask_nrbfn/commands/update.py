@@ -32,8 +32,8 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.numeric.content import hash_values
 from dask_nrbfn.numeric.drift import Drift, NewRowSums
+from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances

@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.numeric.confidence import hash_rows
+from dask_nrbfn.numeric.hashing import hash_rows
 
 Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.confidence import hash_rows
+from dask_nrbfn.numeric.hashing import hash_rows
 
 
 class Repeats(NamedTuple):

@@ -247,32 +247,3 @@ def _rank_in_class(codes: NDArray[np.integer]) -> NDArray[np.int64]:
     ranks = np.empty(len(codes), dtype=np.int64)
     ranks[by_class] = np.arange(len(codes)) - np.repeat(starts, lengths)
     return ranks
-
-
-def hash_rows(X: NDArray[np.generic], *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row's values, uint64 (b,).
-
-    Equal rows have equal hashes wherever they stand, so choices that follow the hash do not depend
-    on the order of the rows. Distinct rows share one with a chance of n**2 / 2**65.
-
-    Notes
-    -----
-    splitmix64 (Steele, Lea & Flood 2014) of the seed, into which that of every value is mixed.
-    """
-    hashes = np.full(len(X), splitmix(np.array([seed], dtype=np.uint64)))
-    # Adding 0.0 turns -0.0 into 0.0, which compares equal and must hash alike.
-    columns = np.ascontiguousarray(np.asarray(X, dtype=np.float64).T + 0.0).view(np.uint64)
-    for column in columns:
-        hashes = _mix(hashes ^ splitmix(column))
-    return hashes
-
-
-def splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the hash of each number (Steele, Lea & Flood 2014)."""
-    return _mix(x + np.uint64(0x9E3779B97F4A7C15))
-
-
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

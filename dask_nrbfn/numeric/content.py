@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.confidence import splitmix
-
-# Values that are hashed together: 8 MiB of them, and three times as much of their words.
-_HASHED_VALUES = 2**20
+from dask_nrbfn.numeric.hashing import hash_values, splitmix
 
 
 def content_of_rows(
@@ -25,10 +22,6 @@ def content_of_rows(
     X : array (b, p)
     y : integer or text (b,) or None
     weights : float64 (b,) or None
-
-    Notes
-    -----
-    Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice.
 
     Examples
     --------
@@ -61,21 +54,6 @@ def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
         y, return_index=True, return_inverse=True, return_counts=True
     )
     return DistinctLabels(labels, codes, counts)
-
-
-def hash_values(X: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return a hash of the values of each row, uint64 (b,)."""
-    n_words = 2 * X.shape[1]
-    factors = splitmix(np.arange(2 * n_words, dtype=np.uint64)).reshape(n_words, 2)
-    hashes = np.empty(len(X), dtype=np.uint64)
-    step = max(1, _HASHED_VALUES // X.shape[1])
-    for start in range(0, len(X), step):
-        # Adding 0.0 turns -0.0 into 0.0.
-        values = np.ascontiguousarray(X[start : start + step], dtype=np.float64) + 0.0
-        sums = values.view(np.uint32).astype(np.uint64) @ factors
-        high, low = sums.T >> np.uint64(32)
-        hashes[start : start + step] = splitmix(high << np.uint64(32) | low)
-    return hashes
 
 
 def _label_words(y: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What a finished run says of itself: tables for the console and one page for the browser."""
+"""What a plan and a finished run say: tables for the console and one page for the browser."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,16 @@ from dask_nrbfn.lazy import lazy_names
 if TYPE_CHECKING:
     from dask_nrbfn.report.console import run_table, tuning_table
     from dask_nrbfn.report.page import write_report
+    from dask_nrbfn.report.planned import plan_table
 else:
     # The tables need neither matplotlib nor jinja2.
     __getattr__, __dir__ = lazy_names(
-        __name__, {"console": ["run_table", "tuning_table"], "page": ["write_report"]}
+        __name__,
+        {
+            "console": ["run_table", "tuning_table"],
+            "page": ["write_report"],
+            "planned": ["plan_table"],
+        },
     )
 
-__all__ = ["run_table", "tuning_table", "write_report"]
+__all__ = ["plan_table", "run_table", "tuning_table", "write_report"]

@@ -14,9 +14,9 @@ from dask_nrbfn.numeric.confidence import (
     Candidates,
     choose_basis,
     even_below,
-    hash_rows,
     keep_best,
 )
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks

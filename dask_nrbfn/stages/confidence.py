@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.numeric.confidence import soft_confidence
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows

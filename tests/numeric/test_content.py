@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.numeric.content import content_of_rows, distinct_labels, hash_values
+from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)
@@ -57,15 +57,6 @@ def test_content_of_rows__any_change_shows():
         )
     ]
     assert len(set(contents)) == len(contents)
-
-
-def test_hash_values__few_distinct_values_do_not_collide():
-    rows = RNG.integers(0, 2, (50_000, 30)).astype(np.float64)
-    assert len(np.unique(hash_values(rows))) == len(np.unique(rows, axis=0))
-
-
-def test_hash_values__negative_zero_is_zero():
-    np.testing.assert_array_equal(hash_values(np.array([[-0.0]])), hash_values(np.array([[0.0]])))
 
 
 @pytest.mark.parametrize("n_chars", [8, 300])

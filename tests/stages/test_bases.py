@@ -7,7 +7,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
-from dask_nrbfn.numeric.confidence import hash_rows
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.storage.model import Model

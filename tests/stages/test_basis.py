@@ -8,7 +8,8 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.confidence import hash_rows, soft_confidence
+from dask_nrbfn.numeric.confidence import soft_confidence
+from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import largest_basis, stages_of
 from dask_nrbfn.stages import basis as basis_module

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.numeric.hashing import hash_rows, hash_values
+from tests.numeric.chunkings import row_chunkings, split
+
+
+def naive_splitmix(x):
+    """Return splitmix64 in the integers of the language, which never wrap."""
+    return naive_mix((x + 0x9E3779B97F4A7C15) % 2**64)
+
+
+def naive_mix(z):
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+def naive_hash(row, seed):
+    state = naive_splitmix(seed)
+    for value in row:
+        bits = int.from_bytes(np.float64(value + 0.0).tobytes(), "little")
+        state = naive_mix(state ^ naive_splitmix(bits))
+    return state
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63])
+def test_hash_rows__naive(seed):
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    hashes = hash_rows(X, seed=seed)
+    assert hashes.dtype == np.uint64
+    assert hashes.tolist() == [naive_hash(row, seed) for row in X]
+
+
+def test_hash_rows__follow_their_rows():
+    rng = np.random.default_rng(0)
+    X, order = rng.normal(size=(50, 3)), rng.permutation(50)
+    np.testing.assert_array_equal(hash_rows(X[order], seed=3), hash_rows(X, seed=3)[order])
+
+
+@given(lengths=row_chunkings(), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_hash_rows__any_blocks(lengths, seed):
+    X = np.random.default_rng(seed).normal(size=(sum(lengths), 3))
+    parts = [hash_rows(block, seed=seed) for block in split(X, lengths)]
+    np.testing.assert_array_equal(np.concatenate(parts), hash_rows(X, seed=seed))
+
+
+def test_hash_rows__signed_zeros_are_equal():
+    X = np.array([[0.0, 1.0], [-0.0, 1.0]])
+    assert len(set(hash_rows(X, seed=0).tolist())) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_hash_rows__same_for_every_type(dtype):
+    X = np.random.default_rng(0).integers(0, 256, (30, 4))
+    np.testing.assert_array_equal(
+        hash_rows(X.astype(dtype), seed=5), hash_rows(X.astype(np.float64), seed=5)
+    )
+
+
+def test_hash_rows__memory_layout_is_free():
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    expected = hash_rows(X, seed=5)
+    np.testing.assert_array_equal(hash_rows(np.asfortranarray(X), seed=5), expected)
+    np.testing.assert_array_equal(hash_rows(np.repeat(X, 2, axis=0)[::2], seed=5), expected)
+
+
+def test_hash_rows__seed_changes_the_order():
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    first, second = hash_rows(X, seed=0), hash_rows(X, seed=1)
+    assert not np.any(first == second)
+    assert np.argsort(first).tolist() != np.argsort(second).tolist()
+
+
+def test_hash_rows__distinct_rows_spread_evenly():
+    # Small integers share most of their bits as float64, so a weak hash would show here.
+    X = np.array([(i, j) for i in range(100) for j in range(100)])
+    hashes = hash_rows(X, seed=0)
+    assert len(np.unique(hashes)) == len(X)
+    tenths = np.bincount((hashes >> np.uint64(32)).astype(np.int64) * 10 >> 32, minlength=10)
+    # 1,000 each, give or take five standard deviations of 30.
+    assert np.abs(tenths - 1000).max() < 150
+
+
+def test_hash_rows__input_stays_as_it_was():
+    X = np.array([[-0.0, 1.0]])
+    hash_rows(X, seed=0)
+    assert np.signbit(X[0, 0])
+
+
+def test_hash_values__few_distinct_values_do_not_collide():
+    rows = np.random.default_rng(0).integers(0, 2, (50_000, 30)).astype(np.float64)
+    assert len(np.unique(hash_values(rows))) == len(np.unique(rows, axis=0))
+
+
+def test_hash_values__negative_zero_is_zero():
+    np.testing.assert_array_equal(hash_values(np.array([[-0.0]])), hash_values(np.array([[0.0]])))
