@@ -68,9 +68,11 @@ def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
     one_chunk = fit_in_parts(n_parts)
     cut = fit_in_parts(n_parts, chunk_rows=chunk_rows)
     assert gram_bits(cut) == gram_bits(one_chunk)
+    # The distance of a basis row from itself, the root of a rounded 0, depends on where a product
+    # begins: up to 1e-8 of the spread, a share of 1e-10 of the width.
     whole = fit_in_parts(1)
     np.testing.assert_allclose(
-        one_chunk.read("moments/packed_gram"), whole.read("moments/packed_gram"), rtol=1e-12
+        one_chunk.read("moments/packed_gram"), whole.read("moments/packed_gram"), rtol=1e-9
     )
 
 
