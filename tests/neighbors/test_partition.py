@@ -113,8 +113,8 @@ def test_balanced__no_more_partitions_than_distinct_rows(rows, n_made, overlap):
     assert len(partitions.offsets) == len(partitions.centroids) == n_made
     routed = partitions.route(rows, overlap=overlap)
     assert routed.shape == (len(rows), min(overlap + 1, n_made))
-    # Equal rows stay together. Of two partitions in the same place either may be the nearer one: the
-    # last bits of a product may depend on where its row and column stand.
+    # Equal rows stay together. Of two partitions in the same place either may be the nearer one:
+    # the last bits of a product may depend on where its row and column stand.
     distinct = len(np.unique(rows, axis=0))
     assert len(np.unique(np.hstack([rows, np.sort(routed)]), axis=0)) == distinct
 
