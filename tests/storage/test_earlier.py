@@ -1,0 +1,87 @@
+"""What earlier versions wrote is opened, finished and carried on.
+
+`earlier/format_N.tar.xz` holds, of the last version that wrote format N: a dataset and `more` rows,
+a run that was `fitted` and updated with them, one that was `tuned`, its model, a fit of the dataset
+that was stopped in its moments, and the scores of seven rows with each of them.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import read_latest_moments, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.stages.stopping import CountingEngine
+from tests.tables import spirals
+
+FORMATS = sorted(Path(__file__).with_name("earlier").glob("*.tar.xz"))
+
+
+@pytest.fixture(params=FORMATS, ids=lambda path: path.name.partition(".")[0])
+def earlier(request, tmp_path):
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def assert_scores(place, name):
+    scores = json.loads((place / "scores.json").read_text())[name]
+    found = Model.load(place / name).scores(spirals(7, seed=3)[0])
+    np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-8)
+
+
+def test_earlier__there_are_some():
+    assert [path.name for path in FORMATS] == ["format_3.tar.xz"]
+
+
+@pytest.mark.parametrize("name", ["fitted", "tuned", "model"])
+def test_earlier__models_predict_the_same(earlier, name):
+    assert_scores(earlier, name)
+    assert Model.load(earlier / name).classes.tolist() == ["ash", "birch", "cedar"]
+
+
+def test_earlier__datasets_are_sound(earlier):
+    for name, n_rows in (("data", 60), ("more", 20)):
+        assert not check_dataset(earlier / name).problems
+        assert describe(earlier / name)["n_rows"] == n_rows
+
+
+def test_earlier__a_fit_that_was_stopped_is_finished(earlier):
+    begun, engine = Run.open(earlier / "begun"), CountingEngine()
+    fit_dataset(Dataset.open(earlier / "data"), earlier / "begun", begun.asked, engine)
+    assert (engine.done["columns"], engine.done["moments"]) == (0, 1)
+    assert_scores(earlier, "begun")
+
+
+def test_earlier__a_tuned_run_is_found_finished(earlier):
+    run, engine = Run.open(earlier / "tuned"), CountingEngine()
+    data = Dataset.open(earlier / "data")
+    tune_dataset(data, earlier / "tuned", run.asked, run.tuning, engine)
+    assert set(engine.done) == {"model"}
+    assert "eps" in run_table(run)
+    assert tuning_table(run)
+
+
+def test_earlier__an_updated_run_is_updated_and_refreshed(earlier):
+    place, more = earlier / "fitted", Dataset.open(earlier / "more")
+    assert describe(place)["version"] == 1
+    update_run(place, more, InlineEngine(), forget=True)
+    once = Run.open(earlier / "begun")
+    fit_dataset(Dataset.open(earlier / "data"), once.location, once.asked, InlineEngine())
+    np.testing.assert_allclose(
+        read_latest_moments(place).packed_gram,
+        read_latest_moments(once.location).packed_gram,
+        rtol=1e-9,
+    )
+    assert refresh_run(place, [more], InlineEngine()).n_rows == 20
