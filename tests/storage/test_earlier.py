@@ -53,7 +53,7 @@ def test_earlier__models_predict_the_same(earlier, name):
 
 def test_earlier__datasets_are_sound(earlier):
     for name, n_rows in (("data", 60), ("more", 20)):
-        assert not check_dataset(earlier / name).problems
+        assert not check_dataset(Dataset.open(earlier / name)).problems
         assert describe(earlier / name)["n_rows"] == n_rows
 
 
