@@ -7,7 +7,8 @@ They change the answer and are part of a run's identity. What only changes how t
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
-from pathlib import Path
+from os.path import dirname
+from pkgutil import iter_modules
 from typing import Any
 
 from dask_nrbfn.errors import ParameterError
@@ -18,8 +19,7 @@ def _modules_of(room: str) -> tuple[str, ...]:
 
     They are listed without being imported, so that a command line can name them at once.
     """
-    files = (Path(__file__).parent / room).glob("*.py")
-    return tuple(sorted(file.stem for file in files if not file.stem.startswith("_")))
+    return tuple(sorted(found.name for found in iter_modules([f"{dirname(__file__)}/{room}"])))
 
 
 NEIGHBOR_METHODS = ("auto", "exact", "approximate")
@@ -61,7 +61,9 @@ class FitParams:
     features : {"normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}
-        ``exp(-d^2 / (2 sigma^2))`` or ``exp(-d / sigma)`` of the distance d to a basis row.
+        Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
+        ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
+        ``a = sqrt(5) t``.
     width_factor : float
         Sigma is so many times the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None

@@ -190,6 +190,7 @@ def finish_run(
             if redone[error.stage, error.parts] > MAX_REDONE:
                 raise
             logger.warning("%s It is computed again.", error.problem)
+            check_still_locked()
             run.forget(error.stage, error.parts)
 
 
@@ -241,14 +242,14 @@ def run_stage(
         run,
         dataset,
         engine,
-        validation,
         lambda: largest_basis(dataset, params, search, engine, run.tuning),
+        validation,
     )
     started = datetime.now(UTC)
     with watched_stage(
         engine, stage.name, n_rows=run.n_rows, expected_bytes=cost.held_bytes
     ) as figures:
-        record = asdict(stage.compute(job))
+        record = stage.written(stage.compute(job))
     before_recording()
     taken = {
         "seconds": round(figures.seconds_so_far(), 3),

@@ -62,6 +62,8 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
 def describe_run(run: Run) -> dict[str, Any]:
     """Return parameters, figures and seconds of a run; None for what it has not reached."""
+    # Other jobs may have added to it since it was opened.
+    run = Run.open(run.location)
     attributes, stages = run.attributes, run.stages
     versions = versions_of(attributes)
     weights = versions[-1] if versions else stages.get("weights", {})

@@ -1,6 +1,7 @@
 """What asyncio says of failures that were told already."""
 
 import logging
+import os
 
 
 def leave_out_echoes() -> None:
@@ -14,4 +15,6 @@ def leave_out_echoes() -> None:
 
 def _is_no_echo(record: logging.LogRecord) -> bool:
     message = record.getMessage()
-    return not (message.startswith("Task exception was never retrieved") and "/zarr/" in message)
+    task = message.partition(" exception=")[0]
+    of_zarr = f"{os.sep}zarr{os.sep}" in task
+    return not (of_zarr and message.startswith("Task exception was never retrieved"))

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
+from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
@@ -188,13 +188,17 @@ class RadialFeatures:
 
     def _shifted_logarithms(self, rows: Floats) -> Floats:
         """Return logarithms of the kernel of which the largest of each row is 0."""
+        kernel = kernel_named(self.kernel)
+        return kernel.shifted_logarithms(lambda: self._differences(rows), lambda: self._gaps(rows))
+
+    def _differences(self, rows: Floats) -> Floats:
+        """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
         differences: Floats = rows[:, :-1] @ self._slopes[:, :-1].T
         differences -= differences.max(axis=1, keepdims=True)
-        kernel = kernel_named(self.kernel)
-        return kernel.shifted_logarithms(differences, lambda: self._gaps(rows))
+        return differences
 
     def _gaps(self, rows: Floats) -> tuple[Floats, Floats]:
-        """Return ``e - t`` and t, with e the least t of each row, float64 (b, r) each."""
+        """Return ``e - t`` and t or `FARTHEST`, with e the least t of each row, float64 (b, r)."""
         # In units of the largest coordinate, so that no square overflows.
         units = np.abs(rows[:, :-2]).max(axis=1, keepdims=True)
         units[units == 0] = 1.0
@@ -205,8 +209,9 @@ class RadialFeatures:
         # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
         gaps -= gaps.max(axis=1, keepdims=True)
         gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
-        t *= units
-        return gaps, t
+        with np.errstate(over="ignore"):
+            t *= units
+        return gaps, np.minimum(t, FARTHEST, out=t)
 
 
 @dataclass(frozen=True, eq=False)

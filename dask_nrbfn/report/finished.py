@@ -47,6 +47,8 @@ class FinishedRun:
         MissingDataError
             If it is not finished.
         """
+        # Other jobs may have added to it since it was opened.
+        run = Run.open(run.location)
         attributes = run.attributes
         if attributes.get("branch_of"):
             raise MissingDataError(

@@ -1,7 +1,7 @@
 """What a stage of a fit is, and what it is given."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from dask_nrbfn.engine import Engine
@@ -54,17 +54,21 @@ class StageJob:
     run : Run
     dataset : Dataset
     engine : Engine
-    validation : Dataset or None
-        Rows to judge penalties on, instead of folds.
     largest_basis : callable
         Returns the most basis rows that the workers' memory allows in every stage.
+    validation : Dataset or None
+        Rows to judge penalties on, instead of folds.
     """
 
     run: Run
     dataset: Dataset
     engine: Engine
+    largest_basis: Callable[[], int]
     validation: Dataset | None = None
-    largest_basis: Callable[[], int] = lambda: 0
+
+
+def _fields(record: Any) -> tuple[Field[Any], ...]:
+    return fields(record)
 
 
 def _always(params: FitParams, tuning: TuneParams | None) -> bool:
@@ -110,8 +114,16 @@ class Stage(Generic[Record]):
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False
 
+    def written(self, record: Record) -> dict[str, Any]:
+        """Return what a run is to keep of a record: not what is None by default."""
+        values = {each.name: getattr(record, each.name) for each in _fields(record)}
+        absent = {each.name for each in _fields(record) if each.default is None}
+        return {
+            name: value for name, value in values.items() if name not in absent or value is not None
+        }
+
     def recorded(self, run: Run) -> Record:
         """Return what a run that has finished this stage keeps of it."""
         written: dict[str, Any] = run.stages[self.name]
-        names = [each.name for each in fields(self.record)]  # type: ignore[arg-type]
+        names = [each.name for each in _fields(self.record)]
         return self.record(**{name: written[name] for name in names if name in written})

@@ -490,7 +490,9 @@ def exists(location: Location) -> bool:
         try:
             # An empty directory is where something may be put.
             return bool(os.listdir(path))
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
+            if os.path.isdir(path):
+                raise
             return os.path.lexists(path)
     try:
         _open(location, kind="group", mode="r")

@@ -1,6 +1,7 @@
 """Local file systems: what a crash or a power cut must not tear apart."""
 
 import asyncio
+import logging
 import os
 import shutil
 import uuid
@@ -14,6 +15,8 @@ from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
+
+logger = logging.getLogger(__name__)
 
 
 class DurableStore(LocalStore):
@@ -138,37 +141,70 @@ def place_path(new: Path, target: Path) -> None:
 def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None = None) -> None:
     """Put the file or directory `new` in the place of `target`, which may exist.
 
-    An old directory is removed when the new one's name is on the disk. `check` raises an error if
-    it must not be replaced: it gets the path that the old one has been moved to, where no other job
-    can exchange it.
+    An old directory is removed when the new one's name is on the disk; it is put back if anything
+    goes wrong before. `check` raises an error if what is at a path must not be replaced.
     """
     if not new.is_dir():
         os.replace(new, target)
         _flush_directory(target.parent)
         return
     moved: list[Path] = []
-    while True:
-        # Nothing is there, or another job that replaces it has just moved it away.
-        with suppress(FileNotFoundError):
-            old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
-            os.rename(target, old)
-            moved.append(old)
-        try:
-            if check is not None and moved:
-                check(moved[-1])
-        except BaseException:
-            os.rename(moved[-1], target)
-            raise
-        try:
-            place_new(new, target)
-        except ExistsError:
-            # The other job has put its own there, which is replaced like the old one.
-            continue
-        except OSError:
-            if moved:
-                os.rename(moved[-1], target)
-            raise
-        break
+    try:
+        while not _exchanged(new, target, check, moved):
+            # Another job has put its own there meanwhile, which is replaced like the old one.
+            pass
+    except BaseException:
+        _put_back(moved, target)
+        raise
     _flush_directory(target.parent)
     for old in moved:
         shutil.rmtree(old)
+
+
+def _exchanged(
+    new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
+) -> bool:
+    """Move away what is at `target`, add it to `moved`, and put `new` there if nothing came."""
+    seen = _directory_at(target)
+    if check is not None:
+        try:
+            check(target)
+        except ExistsError:
+            if _directory_at(target) != seen:
+                return False
+            raise
+    # Nothing is there, or another job that replaces it has just moved it away.
+    with suppress(FileNotFoundError):
+        old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+        os.rename(target, old)
+        moved.append(old)
+        if check is not None and _directory_at(old) != seen:
+            # It came after the look at it. No other job can exchange it here.
+            check(old)
+    try:
+        place_new(new, target)
+    except ExistsError:
+        return False
+    return True
+
+
+def _directory_at(path: Path) -> tuple[int, int] | None:
+    """Return what tells a directory from others that have its path, None if nothing is there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _put_back(moved: list[Path], target: Path) -> None:
+    """Give what was moved away last its name again, and remove what was there before it."""
+    if not moved:
+        return
+    *earlier, last = moved
+    try:
+        place_new(last, target)
+    except (ExistsError, OSError):
+        logger.warning("what was at %s is in %s now", target, last)
+    for old in earlier:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +44,9 @@ def test_kernels__shifted_are_differences_of_logarithms(name):
     t = rng.uniform(3, 9, (20, 5))
     least = t.min(axis=1, keepdims=True)
     kernel = kernel_named(name)
-    shifted = kernel.shifted_logarithms((least**2 - t**2) / 2, lambda: (least - t, t.copy()))
+    shifted = kernel.shifted_logarithms(
+        lambda: (least**2 - t**2) / 2, lambda: (least - t, t.copy())
+    )
     expected = np.log(value(kernel, t) / value(kernel, least))
     np.testing.assert_allclose(shifted, expected, rtol=1e-12, atol=1e-13)
     assert (shifted.max(axis=1) == 0).all()
@@ -54,6 +57,24 @@ def test_kernel_named__unknown(name):
     with pytest.raises(ParameterError, match=f"kernel is {name!r}") as error:
         kernel_named(name)
     assert "Give one of gaussian, laplacian, matern32, matern52." in error.value.remedy
+
+
+@pytest.mark.parametrize("far", [1e300, 1e308])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    # The exponents of the Gaussian one are of the size of far / width^2.
+    [*((name, 1.0) for name in KERNELS), *((name, 1e-10) for name in KERNELS[1:])],
+)
+def test_kernels__rows_as_far_as_float64_goes(name, far, width):
+    basis = np.array([[0.0, 0.0], [width, 0.0], [0.0, 3 * width]])
+    Phi = RadialFeatures.from_basis(basis, width, kernel=name).activations(np.array([[far, 0.0]]))
+    np.testing.assert_allclose(Phi.sum(), 1.0)
+    assert Phi.argmax() == 1
+
+
+def test_kernels__are_the_files_of_their_room():
+    files = Path(kernels.__file__).parent.glob("[!_]*.py")
+    assert tuple(sorted(file.stem for file in files)) == KERNELS
 
 
 def test_radial_features__unknown_kernel():

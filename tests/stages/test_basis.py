@@ -75,9 +75,7 @@ def chosen(X, y, confidence, params, **options):
     """Return the basis rows and the record of the stage."""
     engine = options.pop("engine", InlineEngine())
     run, dataset = with_confidence(X, y, confidence, params, **options)
-    record = BASIS.compute(
-        StageJob(run, dataset, engine, None, partial(most_rows, run, dataset, engine))
-    )
+    record = BASIS.compute(StageJob(run, dataset, engine, partial(most_rows, run, dataset, engine)))
     rows = run.read("basis/rows")
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
     assert record.n_basis == len(rows)
@@ -107,7 +105,7 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
     X, y, _ = distinct_rows(200)
     params = FitParams(n_neighbors=3, n_parts=n_parts, seed=3, confidence_threshold=1.0)
     run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
-    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
+    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine(), int))
     np.testing.assert_array_equal(run.read("confidence/values"), expected)
     np.testing.assert_array_equal(run.read("confidence/tiebreak"), hash_rows(X, seed=3))
     assert record.n_below_threshold == np.count_nonzero(expected < 1) < 200
@@ -126,7 +124,7 @@ def test_confidence__reads_a_block_at_a_time(monkeypatch):
         return soft_confidence(distances, agrees, width=width)
 
     monkeypatch.setattr(confidence_module, "soft_confidence", counted)
-    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
+    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine(), int))
     assert sum(lengths) == 100
     assert max(lengths) == 16
 

@@ -312,12 +312,92 @@ def test_replacing_group__the_old_one_comes_back_if_the_new_one_cannot(tmp_path,
 
     def fail(new, target):
         assert not target.exists()
+        monkeypatch.setattr(local, "place_new", place_new)
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(local, "place_new", fail)
     with pytest.raises(OSError, match="Input/output error"):
         finish()
     assert_only(place, 9)
+
+
+def exchanged_at_the_rename(monkeypatch, place, exchange):
+    """Let another job exchange what is at a place between the last look at it and the rename."""
+    rename = os.rename
+
+    def rename_late(old, new):
+        if old == place:
+            monkeypatch.setattr(local.os, "rename", rename)
+            exchange()
+        rename(old, new)
+
+    monkeypatch.setattr(local.os, "rename", rename_late)
+
+
+def test_replacing_group__another_kind_comes_at_the_rename(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    write_dataset(place, table(3))
+    finish = begin(place, 5, overwrite=True)
+
+    def exchange():
+        shutil.rmtree(place)
+        make_model().save(place)
+
+    exchanged_at_the_rename(monkeypatch, place, exchange)
+    with pytest.raises(ExistsError, match=r"data exists and is a dask_nrbfn.model"):
+        finish()
+    assert Model.load(place).n_features == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_replacing_group__another_dataset_comes_at_the_rename(tmp_path, monkeypatch):
+    place = tmp_path / "data"
+    write_dataset(place, table(3))
+    finish = begin(place, 5, overwrite=True)
+    exchanged_at_the_rename(monkeypatch, place, begin(place, 9, overwrite=True))
+    finish()
+    assert_only(place, 5)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")])
+def test_replacing_group__interrupted_after_another_job_came_in_between(
+    tmp_path, monkeypatch, error
+):
+    place = tmp_path / "data"
+    write_dataset(place, table(3, seed=3))
+    finish_first, finish = begin(place, 9, overwrite=True), begin(place, 5, overwrite=True)
+    attempts = []
+
+    def place_late(new, target):
+        attempts.append(new)
+        if len(attempts) == 1:
+            finish_first()
+        elif len(attempts) == 3:
+            raise error
+        place_new(new, target)
+
+    monkeypatch.setattr(local, "place_new", place_late)
+    with pytest.raises(type(error)):
+        finish()
+    # What the other job has put there is back, and what was there before it is gone.
+    assert_only(place, 9)
+
+
+def test_replacing_group__what_cannot_be_put_back_is_named(tmp_path, monkeypatch, caplog):
+    place = tmp_path / "data"
+    write_dataset(place, table(3))
+    finish = begin(place, 5, overwrite=True)
+
+    def place_late(new, target):
+        target.mkdir(exist_ok=True)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(local, "place_new", place_late)
+    with pytest.raises(OSError, match="Input/output error"):
+        finish()
+    (hidden,) = tmp_path.glob(".data.*.replaced")
+    assert f"what was at {place} is in {hidden} now" in caplog.text
+    assert Dataset.open(hidden).n_rows == 3
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -396,6 +476,12 @@ def test_exists__any_location(tmp_path):
         assert not exists(place)
         write_dataset(place, table(3))
         assert exists(place)
+
+
+def test_exists__names_that_are_none(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert exists(tmp_path / "loop")
+    assert not exists(tmp_path / ("x" * 300))
 
 
 def test_open_group__read_only_unless_asked(tmp_path):

@@ -18,7 +18,7 @@ from dask_nrbfn.params import KERNELS
 Floats = NDArray[np.float64]
 
 # Beyond this t squares overflow, and infinite t would have no logarithm.
-_FARTHEST = 1e150
+FARTHEST = 1e150
 
 
 class Kernel(ABC):
@@ -30,16 +30,16 @@ class Kernel(ABC):
 
     @abstractmethod
     def shifted_logarithms(
-        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
         """Return logarithms of which the largest of each row is 0, for rows far from the basis.
 
         Parameters
         ----------
-        differences : float64 (b, r)
-            ``(e^2 - t^2) / 2`` with e the least t of each row.
+        differences : callable
+            Returns ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r).
         gaps : callable
-            Returns ``e - t`` and t, float64 (b, r) each.
+            Returns ``e - t`` and t, float64 (b, r) each; t is finite, at most `FARTHEST`.
         """
 
     @abstractmethod
@@ -70,13 +70,13 @@ class DistanceKernel(Kernel):
         if self.log_factor is None:
             t *= -self.rate
             return
-        np.minimum(t, _FARTHEST, out=t)
+        np.minimum(t, FARTHEST, out=t)
         log_factor = self.log_factor(t)
         t *= -self.rate
         t += log_factor
 
     def shifted_logarithms(
-        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
         """Return logarithms of which the largest of each row is 0, for rows far from the basis."""
         shifted, t = gaps()

@@ -12,9 +12,9 @@ class _Gaussian(Kernel):
         pass
 
     def shifted_logarithms(
-        self, differences: Floats, gaps: Callable[[], tuple[Floats, Floats]]
+        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
-        return differences
+        return differences()
 
     def slope(self, t: Floats) -> Floats:
         return np.asarray(-0.5 * np.exp(-0.5 * t**2))
