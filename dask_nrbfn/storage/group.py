@@ -490,8 +490,8 @@ def exists(location: Location) -> bool:
         try:
             # An empty directory is where something may be put.
             return bool(os.listdir(path))
-        except OSError:
-            if os.path.isdir(path):
+        except OSError as error:
+            if isinstance(error, PermissionError) and os.path.isdir(path):
                 raise
             return os.path.lexists(path)
     try:
