@@ -165,36 +165,19 @@ def _exchanged(
     new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
 ) -> bool:
     """Move away what is at `target`, add it to `moved`, and put `new` there if nothing came."""
-    seen = _directory_at(target)
-    if check is not None:
-        try:
-            check(target)
-        except ExistsError:
-            if _directory_at(target) != seen:
-                return False
-            raise
     # Nothing is there, or another job that replaces it has just moved it away.
     with suppress(FileNotFoundError):
         old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
         os.rename(target, old)
         moved.append(old)
-        if check is not None and _directory_at(old) != seen:
-            # It came after the look at it. No other job can exchange it here.
+        if check is not None:
+            # Here no other job can exchange it.
             check(old)
     try:
         place_new(new, target)
     except ExistsError:
         return False
     return True
-
-
-def _directory_at(path: Path) -> tuple[int, int] | None:
-    """Return what tells a directory from others that have its path, None if nothing is there."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _put_back(moved: list[Path], target: Path) -> None:
