@@ -79,7 +79,8 @@ class FitParams:
     scale : {"none", "standard", "unit"}
         Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     n_parts : int or None
-        Number of parts that each pass over the rows is cut into. None: from the number of rows.
+        Number of parts that each pass over the rows is cut into. None: from the number of rows,
+        and from that of workers beyond 64.
     seed : int
         Seeds the approximate neighbours and the choice among equally confident rows.
 

@@ -34,7 +34,7 @@ from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import PartLayout, Run
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +66,11 @@ def largest_basis(
     search: NeighborSearch,
     engine: Engine,
     tuning: TuneParams | None = None,
+    layout: PartLayout | None = None,
 ) -> int:
     """Return the most basis rows that the workers' memory allows, at most all rows."""
-    sizes = FitSizes.of(dataset, params, search, 1, tuning)
+    layout = layout or _layout(dataset, params, engine)
+    sizes = FitSizes.of(dataset, params, search, 1, tuning, layout=layout)
     costs = [stage.cost for stage in stages_of(params, tuning) if stage.grows_with_basis]
 
     def fits(n_basis: int) -> bool:
@@ -88,18 +90,26 @@ def check_stage_budget(
     n_basis: int,
     tuning: TuneParams | None = None,
     validation: Dataset | None = None,
+    layout: PartLayout | None = None,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    cost = stage.cost(FitSizes.of(dataset, params, search, n_basis, tuning, validation))
+    layout = layout or _layout(dataset, params, engine)
+    sizes = FitSizes.of(dataset, params, search, n_basis, tuning, validation, layout=layout)
+    cost = stage.cost(sizes)
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
         knob = (
             "`basis_size`" if params.basis_size else "`confidence_threshold`, or give `basis_size`"
         )
-        most = largest_basis(dataset, params, search, engine, tuning)
+        most = largest_basis(dataset, params, search, engine, tuning, layout)
         remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
+
+
+def _layout(dataset: Dataset, params: FitParams, engine: Engine) -> PartLayout:
+    """Return how the rows are cut by a run that is begun now."""
+    return PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
 
 
 def start_run(
@@ -114,7 +124,9 @@ def start_run(
     search = (
         None if exists(location) else _fitting_search(dataset, params, engine, tuning, validation)
     )
-    run = Run.start(location, dataset, params, _environment(engine), tuning)
+    run = Run.start(
+        location, dataset, params, _environment(engine), tuning, n_workers=engine.n_workers
+    )
     if "neighbors" not in run.decisions:
         search = search or _fitting_search(dataset, params, engine, tuning, validation)
         run.decide("neighbors", asdict(search))
@@ -237,12 +249,13 @@ def run_stage(
         n_basis=n_basis,
         tuning=run.tuning,
         validation=validation,
+        layout=run.layout,
     )
     job = StageJob(
         run,
         dataset,
         engine,
-        lambda: largest_basis(dataset, params, search, engine, run.tuning),
+        lambda: largest_basis(dataset, params, search, engine, run.tuning, run.layout),
         validation,
     )
     started = datetime.now(UTC)

@@ -22,6 +22,7 @@ from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageCost
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import PartLayout
 
 # From submitting a part to its record: opening run and dataset, writing the part, the scheduler.
 # And the same for a task that works alone.
@@ -89,7 +90,8 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     check_fit(dataset, params)
     search = plan_search(dataset, params, engine)
     n_basis = _planned_basis(dataset, params, search, engine)
-    sizes = FitSizes.of(dataset, params, search, n_basis)
+    layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
+    sizes = FitSizes.of(dataset, params, search, n_basis, layout=layout)
     costs = {stage.name: stage.cost(sizes) for stage in stages_of(params)}
     stages = tuple(
         PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))

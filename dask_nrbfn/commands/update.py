@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -33,6 +31,7 @@ from dask_nrbfn.errors import (
     WorseModelError,
 )
 from dask_nrbfn.numeric.drift import Drift, NewRowSums
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.products import row_products
@@ -40,17 +39,11 @@ from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.moments import (
-    MOMENTS,
-    moments_bytes,
-    read_part_sums,
-    read_sums,
-    sums_arrays,
-    write_sums,
-)
-from dask_nrbfn.stages.parts import MAX_REDONE, PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.moments import MOMENTS, moments_bytes, read_sums, write_sums
+from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
-from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
+from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
@@ -183,11 +176,16 @@ def update_run(
         model = read_model(draft.run, draft.base)
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
-        stage = _stage_of(draft.version, action, dataset)
         spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
-        units = [(draft.base, codes, start, stop) for start, stop in spans]
+        summation = Summation(
+            _stage_of(draft.version, action, dataset),
+            _UpdatePass,
+            {"": Moments, "_seen": NewRowSums},
+            len(spans),
+            (draft.base, codes),
+        )
         with watched_stage(engine, action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
-            figures = _sum_and_solve(draft, dataset, engine, stage, units)
+            figures = _sum_and_solve(draft, dataset, engine, summation, spans)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
@@ -438,62 +436,72 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     return held
 
 
-def _update_part(
-    run: Run, dataset: Dataset, base: str | None, codes_in_model: list[int], start: int, stop: int
-) -> PartResult:
-    model, threads = read_model(run, base), blas_threads()
-    n_basis, n_classes = len(model.basis), len(model.classes)
-    size = block_rows(n_basis)
-    width = WIDTH.recorded(run)
-    blocks = folded_blocks(
-        dataset,
-        RowWeights.from_list(width.class_weights, codes_in_model),
-        start,
-        stop,
-        size,
-        codes_in_model=codes_in_model,
-    )
-    far_distance = math.inf if width.far_distance is None else width.far_distance
-    distances = BasisDistances.from_basis(model.basis, model.scaling)
-    basis_hashes = hash_values(run.read("basis/values"))
-    buffer = np.empty((min(size, stop - start), n_basis))
-    sums, seen = MomentSums(n_basis, n_classes), NewRowSums()
-    for block in blocks:
-        out = buffer[: len(block.X)]
-        nearest = distances.nearest(block.X, buffer=out, threads=threads)
-        factors = block.factors
-        Phi = model.features.activations(block.X, factors=factors, out=out, threads=threads)
-        scores = row_products(Phi, model.weights)
+class _UpdatePass:
+    """Moments of the rows of a part, and what the model makes of them."""
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Dataset,
+        start: int,
+        stop: int,
+        base: str | None,
+        codes_in_model: list[int],
+    ) -> None:
+        self._model, self._threads = read_model(run, base), blas_threads()
+        n_basis, width = len(self._model.basis), WIDTH.recorded(run)
+        self.reading = Reading(
+            block_rows=block_rows(n_basis),
+            weighting=RowWeights.from_list(width.class_weights, codes_in_model),
+            codes_in_model=codes_in_model,
+        )
+        self._far_distance = math.inf if width.far_distance is None else width.far_distance
+        self._distances = BasisDistances.from_basis(self._model.basis, self._model.scaling)
+        self._basis_hashes = hash_values(run.read("basis/values"))
+        self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
+        self._moments, self._seen = MomentSums(n_basis, len(self._model.classes)), NewRowSums()
+
+    def add(self, block: FoldedBlock) -> None:
+        out, factors = self._buffer[: len(block.X)], block.factors
+        nearest = self._distances.nearest(block.X, buffer=out, threads=self._threads)
+        Phi = self._model.features.activations(
+            block.X, factors=factors, out=out, threads=self._threads
+        )
+        scores = row_products(Phi, self._model.weights)
         if factors is not None:
             scores /= factors[:, None]
-        sums.add(Phi, block.codes, factors=factors)
-        seen += NewRowSums.from_block(
+        self._moments.add(Phi, block.codes, factors=factors)
+        self._seen += NewRowSums.from_block(
             scores,
             block.codes,
             block.weights,
-            far=nearest > far_distance,
-            in_basis=np.isin(hash_values(block.X), basis_hashes),
+            far=nearest > self._far_distance,
+            in_basis=np.isin(hash_values(block.X), self._basis_hashes),
         )
-    return PartResult(asdict(seen), sums_arrays(sums.moments()))
+
+    def sums(self) -> Sums:
+        return {"": self._moments.moments(), "_seen": self._seen}
 
 
 def _sum_and_solve(
-    draft: _Draft, dataset: Dataset, engine: Engine, stage: str, units: list[tuple[Any, ...]]
+    draft: _Draft,
+    dataset: Dataset,
+    engine: Engine,
+    summation: Summation,
+    spans: list[tuple[int, int]],
 ) -> dict[str, Any]:
     """Sum the parts and solve; compute parts again that turn out to be damaged."""
     forget, n_redone = draft.action == FORGET, 0
     while True:
         try:
-            records = run_parts(
-                draft.run, dataset, engine, stage=stage, task=_update_part, units=units
-            )
-            return _solve(draft, engine, _combine_parts, (stage, records, forget))
+            sum_rows(draft.run, dataset, engine, summation, spans)
+            return _solve(draft, engine, _combine_rows, (summation, forget))
         except DamagedResultError as error:
             n_redone += 1
-            if error.stage != stage or n_redone > MAX_REDONE:
+            if error.stage != summation.stage or n_redone > MAX_REDONE:
                 raise
             logger.warning("%s It is computed again.", error.problem)
-            draft.run.forget(stage, error.parts)
+            draft.run.forget(summation.stage, error.parts)
 
 
 _Combine = Callable[..., dict[str, Any]]
@@ -545,23 +553,19 @@ def _solve_version(
     }
 
 
-def _combine_parts(
-    run: Run,
-    model: Model,
-    moments: Moments,
-    stage: str,
-    records: list[dict[str, Any]],
-    forget: bool,
+def _combine_rows(
+    run: Run, model: Model, moments: Moments, summation: Summation, forget: bool
 ) -> dict[str, Any]:
-    """Add the parts to the moments, or take them away, in place."""
+    """Add the rows that were summed to the moments, or take them away, in place."""
     before = moments.total_weight
-    drift = _drift(run, model, moments, records) if before and not forget else None
-    combine = moments.subtract_in_place if forget else moments.add_in_place
-    for index in range(len(records)):
-        combine(read_part_sums(run, stage, index))
-    seen = _seen(records)
+    seen: NewRowSums = read_total(run, summation, "_seen")
+    drift = _drift(run, model, moments, seen) if before and not forget else None
+    of_rows: Moments = read_total(run, summation)
     if forget:
+        moments -= of_rows
         _check_left(moments, before)
+    else:
+        moments += of_rows
     expected = before - seen.weight if forget else before + seen.weight
     normalized = model.params.features == "normalized"
     check_moments(moments, expected, normalized=normalized, largest=before)
@@ -582,21 +586,15 @@ def _combine_runs(
     """Add the moments of a version of another run, in place."""
     further = _read_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
-    moments.add_in_place(further)
+    moments += further
     check_moments(moments, expected, normalized=model.params.features == "normalized")
     return {"n_rows": n_rows, "drift": None, "reasons": []}
 
 
-def _seen(records: list[dict[str, Any]]) -> NewRowSums:
-    names = asdict(NewRowSums())
-    sums = (NewRowSums(**{name: record[name] for name in names}) for record in records)
-    return reduce(add, sums)
-
-
-def _drift(run: Run, model: Model, before: Moments, records: list[dict[str, Any]]) -> Drift:
+def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift:
     own_scores = float((model.weights * before.cross).sum())
     return Drift.of(
-        _seen(records),
+        seen,
         confidence_before=own_scores / before.total_weight,
         fitting_error_before=model.fitting_error,
         far_is_known=WIDTH.recorded(run).far_distance is not None,

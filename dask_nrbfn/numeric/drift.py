@@ -1,10 +1,12 @@
 """How rows that a model has not seen differ from those it was trained on."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.sums import RowSum
 
 Floats = NDArray[np.float64]
 
@@ -14,8 +16,8 @@ _MOST_FAR = 0.05
 _MOST_CONFIDENCE_LOST = 0.1
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewRowSums:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NewRowSums(RowSum):
     """Sums over rows of what a model makes of them. They add.
 
     Attributes
@@ -72,14 +74,6 @@ class NewRowSums:
             own_score=float(weights @ own),
             squared_residuals=float(weights @ (1.0 - 2.0 * own + squared)),
             squared_scores=float(weights @ squared),
-        )
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            **{
-                field.name: getattr(self, field.name) + getattr(other, field.name)
-                for field in fields(self)
-            }
         )
 
 

@@ -40,12 +40,25 @@ class FoldedBlock(NamedTuple):
         Of the rows; None: all weigh 1.
     slices : list of slice
         Where each fold stands.
+    start : int
+        Number of the first of the rows.
     """
 
     X: NDArray[Any]
     codes: NDArray[np.integer]
     weights: NDArray[np.float64] | None
     slices: list[slice]
+    start: int = 0
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights of the rows."""
+        return float(len(self.X) if self.weights is None else self.weights.sum())
+
+    @property
+    def least_weight(self) -> float:
+        """Least of the weights of the rows."""
+        return 1.0 if self.weights is None else float(self.weights.min())
 
     @property
     def factors(self) -> NDArray[np.float64] | None:

@@ -6,6 +6,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.sums import RowSum
+
 Floats = NDArray[np.float64]
 
 # Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
@@ -14,7 +16,7 @@ INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutSums:
+class HeldOutSums(RowSum):
     """Weighted sums over held-out rows for A models. They add.
 
     Attributes
@@ -72,9 +74,6 @@ class HeldOutSums:
             minlength=n_models * n_classes**2,
         )
         return cls(confusion.astype(np.float64).reshape(n_models, n_classes, n_classes), log_losses)
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(self.confusion + other.confusion, self.log_losses + other.log_losses)
 
     @property
     def error_rates(self) -> Floats:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.products import add_gram, add_products
+from dask_nrbfn.numeric.sums import RowSum
 
 Floats = NDArray[np.float64]
 
@@ -17,7 +18,7 @@ _MIRRORED_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Moments(RowSum):
     """Weighted sums over rows: ``Phi' Phi``, ``F' Phi`` and the classes'. They add and subtract.
 
     Attributes
@@ -75,17 +76,15 @@ class Moments:
         """Sum of the weights of all rows; without weights, their number n."""
         return float(self.class_weights.sum())
 
-    def add_in_place(self, other: Self) -> None:
-        """Add other moments; for the one owner of freshly read moments, without an r x r copy."""
-        np.add(self.packed_gram, other.packed_gram, out=self.packed_gram)
-        np.add(self.cross, other.cross, out=self.cross)
-        np.add(self.class_weights, other.class_weights, out=self.class_weights)
+    def __iadd__(self, other: Self) -> Self:
+        for name, own in self.arrays().items():
+            np.add(own, getattr(other, name), out=own)
+        return self
 
-    def subtract_in_place(self, other: Self) -> None:
-        """Take other moments away; for the one owner of freshly read moments."""
-        np.subtract(self.packed_gram, other.packed_gram, out=self.packed_gram)
-        np.subtract(self.cross, other.cross, out=self.cross)
-        np.subtract(self.class_weights, other.class_weights, out=self.class_weights)
+    def __isub__(self, other: Self) -> Self:
+        for name, own in self.arrays().items():
+            np.subtract(own, getattr(other, name), out=own)
+        return self
 
     def diagonal(self) -> Floats:
         """Return the diagonal of the gram matrix, float64 (r,)."""
@@ -94,13 +93,6 @@ class Moments:
     def gram(self) -> Floats:
         """Return ``Phi' Phi`` in full, float64 (r, r), symmetric."""
         return unpack_gram(self.packed_gram, self.n_basis)
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(
-            self.packed_gram + other.packed_gram,
-            self.cross + other.cross,
-            self.class_weights + other.class_weights,
-        )
 
     def __sub__(self, other: Self) -> Self:
         return type(self)(

@@ -6,11 +6,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.sums import RowSum
+
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnStatistics:
+class ColumnStatistics(RowSum):
     """Row count, column means and sums of squared deviations. They add.
 
     Attributes
@@ -19,7 +21,7 @@ class ColumnStatistics:
     mean : float64 (p,)
     squared_deviation : float64 (p,)
         ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque (1983), which does not
-        cancel for columns far from 0.
+        cancel for columns far from 0. Infinite or NaN if values are too large to be squared.
     """
 
     n_rows: int
@@ -36,9 +38,10 @@ class ColumnStatistics:
         """Return the statistics of one block (b, p) with at least one row."""
         # About the first row: a constant column then deviates by exactly 0, however many rows.
         first = X[0].astype(np.float64)
-        shifted = X - first
-        step = shifted.mean(axis=0)
-        return cls(len(X), first + step, np.square(shifted - step).sum(axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            shifted = X - first
+            step = shifted.mean(axis=0)
+            return cls(len(X), first + step, np.square(shifted - step).sum(axis=0))
 
     @property
     def standard_deviation(self) -> Floats:
@@ -66,13 +69,14 @@ class ColumnStatistics:
         n_rows = self.n_rows + other.n_rows
         if n_rows == 0:
             return self
-        step = other.mean - self.mean
         share = other.n_rows / n_rows
-        return type(self)(
-            n_rows,
-            self.mean + step * share,
-            self.squared_deviation + other.squared_deviation + step**2 * (self.n_rows * share),
-        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            step = other.mean - self.mean
+            return type(self)(
+                n_rows,
+                self.mean + step * share,
+                self.squared_deviation + other.squared_deviation + step**2 * (self.n_rows * share),
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,18 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
-from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts
+from dask_nrbfn.stages.parts import narrow_block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.weighting import check_least_weight, check_total_weight
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import (
+    Reading,
+    RowWeights,
+    check_least_weight,
+    check_total_weight,
+)
 from dask_nrbfn.storage.dataset import Dataset, check_finite
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
@@ -37,18 +44,11 @@ def _compute(job: StageJob) -> ColumnsRecord:
     overflow or underflow, is found before anything long begins.
     """
     run, dataset = job.run, job.dataset
-    records = run_parts(run, dataset, job.engine, stage="columns", task=_column_part)
-    weight = sum(record.get("weight", record["rows"]) for record in records)
-    check_total_weight(weight)
-    check_least_weight(weight)
-    total = ColumnStatistics.zeros(dataset.n_features)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for index, (start, stop) in enumerate(run.spans):
-            total += ColumnStatistics(
-                stop - start,
-                run.read_part("columns", index, "mean"),
-                run.read_part("columns", index, "squared_deviation"),
-            )
+    summation = Summation("columns", _ColumnsPass, {"": ColumnStatistics}, len(run.spans))
+    record = sum_rows(run, dataset, job.engine, summation, run.spans)
+    check_total_weight(record.weight)
+    check_least_weight(record.weight)
+    total: ColumnStatistics = read_total(run, summation)
     extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
     if len(extreme):
         raise DataError(
@@ -96,19 +96,21 @@ def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray
     )
 
 
-def _column_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    statistics = ColumnStatistics.zeros(dataset.n_features)
-    row, weight = start, 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for X, _, weights in dataset.blocks(start, stop, narrow_block_rows(dataset.n_features)):
-            check_finite(X, first_row=row)
-            statistics += ColumnStatistics.from_block(X)
-            row += len(X)
-            weight += len(X) if weights is None else float(weights.sum())
-    return PartResult(
-        {"rows": stop - start, "weight": weight},
-        {"mean": statistics.mean, "squared_deviation": statistics.squared_deviation},
-    )
+class _ColumnsPass:
+    """Statistics of the columns of a part, whose values are finite."""
+
+    def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
+        self.reading = Reading(
+            block_rows=narrow_block_rows(dataset.n_features), weighting=RowWeights(None)
+        )
+        self._statistics = ColumnStatistics.zeros(dataset.n_features)
+
+    def add(self, block: FoldedBlock) -> None:
+        check_finite(block.X, first_row=block.start)
+        self._statistics += ColumnStatistics.from_block(block.X)
+
+    def sums(self) -> Sums:
+        return {"": self._statistics}
 
 
 def _cost(s: FitSizes) -> StageCost:

@@ -1,19 +1,20 @@
 """Stage "moments": the heavy pass, n r^2 flops, summed in parts."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
-from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
+from dask_nrbfn.stages.sums import Summation, Sums, last_read, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
@@ -38,17 +39,16 @@ class MomentsRecord:
 def _compute(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold."""
     run, engine = job.run, job.engine
-    records = run_parts(run, job.dataset, engine, stage="moments", task=_moments_part)
-    weights = [record["weights"] for record in records]
-    (weight,) = run_tasks(engine, _combine, [(run.location, weights)], label="combine")
-    return MomentsRecord(run.n_rows, weight, min(record["least_weight"] for record in records))
+    record = sum_rows(run, job.dataset, engine, _summation(run), run.spans)
+    run_tasks(engine, _combine_folds, [(run.location, record.weight)], label="combine")
+    return MomentsRecord(record.rows, record.weight, record.least_weight)
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
     """Return the moments of all rows, or by subtraction those of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
-        total.subtract_in_place(read_sums(run, "moments", suffix=_suffix(run, without)))
+        total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
     return total
 
 
@@ -71,68 +71,88 @@ def moments_bytes(
     )
 
 
-def combine_bytes(n_basis: int, n_classes: int) -> int:
-    """Return the bytes that adding the parts holds: three sums, one of them read and decoded."""
-    return 4 * 8 * (packed_size(n_basis) + n_basis * n_classes)
+def combine_bytes(n_basis: int, *, n_classes: int, n_folds: int) -> int:
+    """Return the bytes that adding sums holds: those at hand, and one more read and decoded."""
+    return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * n_classes)
 
 
-def _moments_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    n_basis, params, threads = BASIS.recorded(run).n_basis, run.params, blas_threads()
-    size = block_rows(n_basis)
-    blocks = folded_blocks(
-        dataset,
-        RowWeights.of(dataset, params),
-        start,
-        stop,
-        size,
+class MomentsPass:
+    """Moments of the rows of a part, fold by fold.
+
+    Parameters
+    ----------
+    features : RadialFeatures
+    reading : Reading
+    n_classes : int
+    n_rows : int
+        Rows of the part.
+    """
+
+    def __init__(
+        self, features: RadialFeatures, reading: Reading, *, n_classes: int, n_rows: int
+    ) -> None:
+        n_basis, n_features = features.basis.shape
+        self.reading = reading
+        self._features, self._threads = features, blas_threads()
+        self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
+        self._scratch = np.empty((len(self._buffer), n_features + 2))
+        self._of_folds = [MomentSums(n_basis, n_classes) for _ in range(reading.n_folds)]
+
+    def add(self, block: FoldedBlock) -> None:
+        """Add a block."""
+        factors, n = block.factors, len(block.X)
+        Phi = self._features.activations(
+            block.X,
+            factors=factors,
+            out=self._buffer[:n],
+            scratch=self._scratch[:n],
+            threads=self._threads,
+        )
+        for of_fold, rows in zip(self._of_folds, block.slices, strict=True):
+            own = None if factors is None else factors[rows]
+            of_fold.add(Phi[rows], block.codes[rows], factors=own)
+
+    def sums(self) -> Sums:
+        """Return the moments of every fold."""
+        suffixes = _suffixes(len(self._of_folds))
+        return {
+            suffix: of_fold.moments()
+            for suffix, of_fold in zip(suffixes, self._of_folds, strict=True)
+        }
+
+
+def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
+    features, params = read_features(run), run.params
+    reading = Reading(
+        block_rows=block_rows(len(features.basis)),
+        weighting=RowWeights.of(dataset, params),
         n_folds=run.n_folds,
         seed=params.seed,
     )
-    features = read_features(run)
-    buffer = np.empty((min(size, stop - start), n_basis))
-    scratch = np.empty((len(buffer), dataset.n_features + 2))
-    sums = [MomentSums(n_basis, dataset.n_classes) for _ in range(run.n_folds)]
-    least_weight = np.inf
-    for block in blocks:
-        factors, n = block.factors, len(block.X)
-        Phi = features.activations(
-            block.X, factors=factors, out=buffer[:n], scratch=scratch[:n], threads=threads
-        )
-        for of_fold, rows in zip(sums, block.slices, strict=True):
-            own = None if factors is None else factors[rows]
-            of_fold.add(Phi[rows], block.codes[rows], factors=own)
-        least_weight = min(least_weight, 1.0 if block.weights is None else block.weights.min())
-    moments = [of_fold.moments() for of_fold in sums]
-    arrays: dict[str, NDArray[np.float64]] = {}
-    for fold, total in enumerate(moments):
-        arrays |= sums_arrays(total, suffix=_suffix(run, fold))
-    record = {
-        "rows": stop - start,
-        "weights": [total.total_weight for total in moments],
-        "least_weight": float(least_weight),
-    }
-    return PartResult(record, arrays)
+    return MomentsPass(features, reading, n_classes=dataset.n_classes, n_rows=stop - start)
 
 
-def _combine(run_location: Location, weights: list[list[float]]) -> float:
-    """Add the parts of each fold from first to last, in place; return the sum of all weights."""
+def _summation(run: Run) -> Summation:
+    kinds = dict.fromkeys(_suffixes(run.n_folds), Moments)
+    return Summation("moments", _begin, kinds, len(run.spans))
+
+
+def _combine_folds(run_location: Location, weight: float) -> None:
+    """Store the moments of every fold and of all rows, whose weight is known."""
     run = Run.open(run_location)
-    total: Moments | None = None
-    for fold in range(run.n_folds):
-        suffix = _suffix(run, fold)
-        moments = read_part_sums(run, "moments", 0, suffix=suffix)
-        for index in range(1, len(run.spans)):
-            moments.add_in_place(read_part_sums(run, "moments", index, suffix=suffix))
-        _check(run, moments, math.fsum(of_folds[fold] for of_folds in weights))
+    summation, total = _summation(run), None
+    for suffix in summation.kinds:
+        moments: Moments = read_total(run, summation, suffix)
+        _check(run, moments, moments.total_weight)
         if run.n_folds > 1:
             write_sums(run, "moments", moments, suffix=suffix)
         if total is None:
             total = moments
         else:
-            total.add_in_place(moments)
+            total += moments
     assert total is not None
+    _check(run, total, weight)
     write_sums(run, "moments", total)
-    return total.total_weight
 
 
 def _check(run: Run, moments: Moments, weight: float) -> None:
@@ -142,9 +162,9 @@ def _check(run: Run, moments: Moments, weight: float) -> None:
         raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
 
 
-def _suffix(run: Run, fold: int) -> str:
-    """Return what the names of a fold's sums end in; those of all rows end in nothing."""
-    return f"_{fold}" if run.n_folds > 1 else ""
+def _suffixes(n_folds: int) -> Sequence[str]:
+    """Return what the names of each fold's sums end in; those of all rows end in nothing."""
+    return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 
 
 def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> None:
@@ -159,23 +179,14 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
 
 
-def read_part_sums(run: Run, stage: str, index: int, *, suffix: str = "") -> Moments:
-    """Return the moments of one part."""
-    return Moments(*(run.read_part(stage, index, name + suffix) for name in _DIMENSIONS))
-
-
-def sums_arrays(moments: Moments, *, suffix: str = "") -> dict[str, NDArray[np.float64]]:
-    """Return the arrays of moments by the names they are stored under."""
-    return {name + suffix: getattr(moments, name) for name in _DIMENSIONS}
-
-
 def _cost(s: FitSizes) -> StageCost:
-    sums = 4 * s.r**2 * s.n_parts * s.n_folds
+    sums = 4 * s.r**2 * s.n_folds
+    combined = 4 * s.r**2 + (sums if s.n_folds > 1 else 0)
     flops = s.n * s.r**2 + 2 * s.n * s.r * s.p
     return StageCost(
         flops=flops,
-        read_bytes=s.rows_bytes + sums,
-        written_bytes=sums + 4 * s.r**2,
+        read_bytes=s.rows_bytes + s.n_parts * sums,
+        written_bytes=s.n_parts * sums + combined,
         held_bytes=s.process_bytes
         + max(
             moments_bytes(
@@ -185,16 +196,16 @@ def _cost(s: FitSizes) -> StageCost:
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,
             ),
-            combine_bytes(s.r, s.K),
+            combine_bytes(s.r, n_classes=s.K, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
             "moments_flops": flops,
             "activations": s.n * s.r,
-            "scratch_bytes": sums,
+            "scratch_bytes": (2 * s.n_parts - 1) * sums,
         },
-        alone={"scratch_bytes": sums + 4 * s.r**2},
+        alone={"scratch_bytes": (last_read(s.n_parts) + 1) * sums + combined},
     )
 
 

@@ -70,24 +70,30 @@ def run_parts(
         Work of every part; the largest are started first.
     """
     units = run.spans if units is None else units
-    finished = run.finished_parts(stage, len(units))
+    finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
     missing = [index for index in range(len(units)) if index not in finished]
     if sizes is not None:
         missing.sort(key=lambda index: -sizes[index])
-    if finished:
-        logger.info(
-            "%s: %d of %d parts found (%.1f s of work), %d to do",
-            stage,
-            len(finished),
-            len(units),
-            sum(record["seconds"] for record in finished.values()),
-            len(missing),
-        )
+    seconds = sum(record["seconds"] for record in finished.values())
+    log_finished(stage, len(units) - len(missing), len(units), seconds)
     arguments = [
         (task, stage, run.location, dataset.location, index, units[index]) for index in missing
     ]
     finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
     return [finished[index] for index in range(len(units))]
+
+
+def log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:
+    """Say how much of a stage was found from an earlier job, if anything was."""
+    if n_finished:
+        logger.info(
+            "%s: %d of %d parts found (%.1f s of work), %d to do",
+            stage,
+            n_finished,
+            n_parts,
+            seconds,
+            n_parts - n_finished,
+        )
 
 
 def run_tasks(

@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums
-from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import selection_bytes, small_basis
 from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import solve_all
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
-from dask_nrbfn.stages.validation import best_entry, describe_path, held_out_sums
-from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.stages.validation import HeldOutPass, best_entry, describe_path
+from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
@@ -149,7 +150,7 @@ class _Sample:
         return cls(X, codes, weights, folds, n_folds, basis, basis_folds)
 
     def blocks(self) -> Iterator[FoldedBlock]:
-        size = block_rows(len(self.basis))
+        size = self.reading.block_rows
         for start in range(0, len(self.X), size):
             rows = slice(start, start + size)
             arrays = (self.X[rows], self.codes[rows], self.weights[rows], self.folds[rows])
@@ -171,16 +172,19 @@ class _Sample:
             normalized=candidate["features"] == "normalized",
         )
 
+    @property
+    def reading(self) -> Reading:
+        return Reading(
+            block_rows=block_rows(len(self.basis)),
+            weighting=RowWeights(None),
+            n_folds=self.n_folds,
+        )
+
     def moments_of_folds(self, features: RadialFeatures, *, n_classes: int) -> list[Moments]:
-        threads = blas_threads()
-        sums = [MomentSums(len(self.basis), n_classes) for _ in range(self.n_folds)]
+        work = MomentsPass(features, self.reading, n_classes=n_classes, n_rows=len(self.X))
         for block in self.blocks():
-            factors = block.factors
-            assert factors is not None
-            Phi = features.activations(block.X, factors=factors, threads=threads)
-            for of_fold, rows in zip(sums, block.slices, strict=True):
-                of_fold.add(Phi[rows], block.codes[rows], factors=factors[rows])
-        return [of_fold.moments() for of_fold in sums]
+            work.add(block)
+        return list(work.sums().values())
 
     def judge(
         self,
@@ -188,18 +192,17 @@ class _Sample:
         weights_of_folds: list[Floats],
         kept_of_folds: list[NDArray[np.bool_]],
     ) -> HeldOutSums:
-        threads = blas_threads()
-        judged = (
-            held_out_sums(
-                features,
-                block,
-                weights_of_folds=weights_of_folds,
-                kept_of_folds=kept_of_folds,
-                threads=threads,
-            )
-            for block in self.blocks()
+        work = HeldOutPass(
+            features,
+            self.reading,
+            weights_of_folds=weights_of_folds,
+            kept_of_folds=kept_of_folds,
+            n_rows=len(self.X),
         )
-        return reduce(add, judged)
+        for block in self.blocks():
+            work.add(block)
+        sums: HeldOutSums = work.sums()[""]
+        return sums
 
 
 def _cost(s: FitSizes) -> StageCost:

@@ -80,10 +80,15 @@ class FitSizes:
         n_basis: int,
         tuning: TuneParams | None = None,
         validation: Dataset | None = None,
+        *,
+        layout: PartLayout | None = None,
     ) -> Self:
-        """Return the sizes of a fit with `n_basis` basis rows, or of its tuning."""
+        """Return the sizes of a fit with `n_basis` basis rows, or of its tuning.
+
+        Without a layout, the default one of a single worker.
+        """
         judged = dataset if validation is None else validation
-        layout = PartLayout.of(dataset.n_rows, params.n_parts)
+        layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
             n=dataset.n_rows,

@@ -2,8 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,12 @@ from dask_nrbfn.numeric.held_out import (
     calibrate_temperature,
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.path import held_out_folds, kept_basis, read_path_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.weighting import RowWeights, folded_blocks
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import write_array
@@ -73,11 +71,11 @@ def _compute(job: StageJob) -> ValidationRecord:
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     assert run.tuning is not None
-    codes = codes_in_training(job.dataset, judged)
     spans = PartLayout.of(judged.n_rows, run.asked.n_parts).spans
-    units = [(codes, start, stop) for start, stop in spans]
-    run_parts(run, judged, job.engine, stage="validation", task=_validation_part, units=units)
-    sums = reduce(add, (_read_part(run, index) for index in range(len(units))))
+    kinds, context = {"": HeldOutSums}, (codes_in_training(job.dataset, judged),)
+    summation = Summation("validation", _begin, kinds, len(spans), context)
+    sum_rows(run, judged, job.engine, summation, spans)
+    sums: HeldOutSums = read_total(run, summation)
     write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path = describe_path(sums, tuple(run.tuning.alphas))
     best = best_entry(path)
@@ -181,88 +179,81 @@ def best_entry(path: list[dict[str, Any]]) -> dict[str, Any]:
     return min(solved, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
 
 
-def held_out_sums(
-    features: RadialFeatures,
-    block: FoldedBlock,
-    *,
-    weights_of_folds: list[Floats],
-    kept_of_folds: list[NDArray[np.bool_]],
-    buffer: Floats | None = None,
-    threads: int = 1,
-) -> HeldOutSums:
-    """Return how the rows of a block are labelled by the weights that have not seen them.
+class HeldOutPass:
+    """How the rows of a part are labelled by the weights that have not seen them.
 
     Parameters
     ----------
     features : RadialFeatures
-    block : FoldedBlock
+    reading : Reading
     weights_of_folds : list of float64 (A, K, r)
         The weights without each fold.
     kept_of_folds : list of bool (r,)
         The basis rows that are not of each fold. Normalized activations are those of them alone.
-    buffer : float64 (b, r), optional
-    threads : int
+    n_rows : int
+        Rows of the part.
     """
-    n_models, n_classes, _ = weights_of_folds[0].shape
-    sums = HeldOutSums.zeros(n_models, n_classes)
-    for weights, kept, rows in zip(weights_of_folds, kept_of_folds, block.slices, strict=True):
-        X = block.X[rows]
-        scores = features.weighted_sums(
-            X,
-            np.vstack([weights.reshape(n_models * n_classes, -1), kept]),
-            buffer=None if buffer is None else buffer[: len(X)],
-            threads=threads,
-        )
-        scores, activations = scores[:, :-1], scores[:, -1:]
-        if features.normalized:
-            scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
-        sums += HeldOutSums.from_block(
-            scores.reshape(-1, n_models, n_classes),
-            block.codes[rows],
-            None if block.weights is None else block.weights[rows],
-        )
-    return sums
+
+    def __init__(
+        self,
+        features: RadialFeatures,
+        reading: Reading,
+        *,
+        weights_of_folds: list[Floats],
+        kept_of_folds: list[NDArray[np.bool_]],
+        n_rows: int,
+    ) -> None:
+        n_models, n_classes, n_basis = weights_of_folds[0].shape
+        self.reading = reading
+        self._features, self._threads = features, blas_threads()
+        # The last row gives the sums of the activations that are kept.
+        self._rows_of_folds = [
+            np.vstack([weights.reshape(n_models * n_classes, n_basis), kept])
+            for weights, kept in zip(weights_of_folds, kept_of_folds, strict=True)
+        ]
+        self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
+        self._sums = HeldOutSums.zeros(n_models, n_classes)
+
+    def add(self, block: FoldedBlock) -> None:
+        """Judge the rows of a block."""
+        n_models, n_classes, _ = self._sums.confusion.shape
+        for weights, rows in zip(self._rows_of_folds, block.slices, strict=True):
+            X = block.X[rows]
+            scores = self._features.weighted_sums(
+                X, weights, buffer=self._buffer[: len(X)], threads=self._threads
+            )
+            scores, activations = scores[:, :-1], scores[:, -1:]
+            if self._features.normalized:
+                scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
+            self._sums += HeldOutSums.from_block(
+                scores.reshape(-1, n_models, n_classes),
+                block.codes[rows],
+                None if block.weights is None else block.weights[rows],
+            )
+
+    def sums(self) -> Sums:
+        """Return how all rows were judged."""
+        return {"": self._sums}
 
 
-def _validation_part(
-    run: Run, judged: Dataset, codes_in_model: list[int], start: int, stop: int
-) -> PartResult:
-    n_basis, threads = BASIS.recorded(run).n_basis, blas_threads()
-    size = block_rows(n_basis)
+def _begin(
+    run: Run, judged: Dataset, start: int, stop: int, codes_in_model: list[int]
+) -> HeldOutPass:
+    features = read_features(run)
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
-    blocks = folded_blocks(
-        judged,
-        RowWeights.of(judged, run.params),
-        start,
-        stop,
-        size,
+    reading = Reading(
+        block_rows=block_rows(len(features.basis)),
+        weighting=RowWeights.of(judged, run.params),
         n_folds=len(held_out),
         seed=run.params.seed,
         codes_in_model=codes_in_model,
     )
-    features = read_features(run)
-    weights_of_folds = [read_path_weights(run, fold) for fold in held_out]
-    kept_of_folds = [kept_basis(run, fold) for fold in held_out]
-    buffer = np.empty((min(size, stop - start), n_basis))
-    sums = HeldOutSums.zeros(*weights_of_folds[0].shape[:2])
-    for block in blocks:
-        sums += held_out_sums(
-            features,
-            block,
-            weights_of_folds=weights_of_folds,
-            kept_of_folds=kept_of_folds,
-            buffer=buffer,
-            threads=threads,
-        )
-    return PartResult(
-        {"rows": stop - start}, {"confusion": sums.confusion, "log_losses": sums.log_losses}
-    )
-
-
-def _read_part(run: Run, index: int) -> HeldOutSums:
-    return HeldOutSums(
-        run.read_part("validation", index, "confusion"),
-        run.read_part("validation", index, "log_losses"),
+    return HeldOutPass(
+        features,
+        reading,
+        weights_of_folds=[read_path_weights(run, fold) for fold in held_out],
+        kept_of_folds=[kept_basis(run, fold) for fold in held_out],
+        n_rows=stop - start,
     )
 
 

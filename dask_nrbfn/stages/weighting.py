@@ -86,42 +86,49 @@ class RowWeights:
         return of_class if weights is None else of_class * weights
 
 
-def folded_blocks(
-    dataset: Dataset,
-    weighting: RowWeights,
-    start: int,
-    stop: int,
-    size: int,
-    *,
-    n_folds: int = 1,
-    seed: int = 0,
-    codes_in_model: Sequence[int] | None = None,
-) -> Iterator[FoldedBlock]:
-    """Yield the rows `start` to `stop` of a labelled dataset in blocks of `size`, sorted by fold.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Reading:
+    """How a pass reads labelled rows.
 
-    Reading begins at once.
-
-    Parameters
+    Attributes
     ----------
-    dataset, weighting, start, stop, size
+    block_rows : int
+        Rows of a block.
+    weighting : RowWeights
     n_folds, seed : int
         As for `folds_of_rows`.
-    codes_in_model : sequence of int, optional
-        Code that the rows of each class of the dataset get. Default: its own.
+    codes_in_model : sequence of int or None
+        Code that the rows of each class of the dataset get; None: its own.
     """
+
+    block_rows: int
+    weighting: RowWeights
+    n_folds: int = 1
+    seed: int = 0
+    codes_in_model: Sequence[int] | None = None
+
+
+def folded_blocks(
+    dataset: Dataset, start: int, stop: int, reading: Reading
+) -> Iterator[FoldedBlock]:
+    """Yield the rows `start` to `stop` of a labelled dataset in blocks, each sorted by fold.
+
+    Reading begins at once.
+    """
+    size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)
-    recoded = None if codes_in_model is None else np.asarray(codes_in_model)
+    recoded = None if reading.codes_in_model is None else np.asarray(reading.codes_in_model)
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, codes, own = block
         assert codes is not None
-        weights = weighting.of_rows(codes, own)
+        weights = reading.weighting.of_rows(codes, own)
         if weights is not None:
             with np.errstate(over="ignore"):
                 check_total_weight(float(weights.sum()))
         if recoded is not None:
             codes = recoded[codes]
-        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=seed)
-        return fold_block(X, codes, weights, folds, n_folds=n_folds)
+        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=reading.seed)
+        return fold_block(X, codes, weights, folds, n_folds=n_folds)._replace(start=first)
 
     return map(fold, range(start, stop, size), blocks)

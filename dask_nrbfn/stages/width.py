@@ -3,22 +3,29 @@
 import logging
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts
+from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.weighting import RowWeights
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
 
 # A row is far from the basis if this share of the training rows, of those that are no basis rows,
 # is nearer. Of each part so many rows are looked at.
@@ -55,10 +62,10 @@ def _compute(job: StageJob) -> WidthRecord:
         If all rows are equal, or so near each other that the width cannot be squared.
     """
     run, dataset = job.run, job.dataset
-    records = run_parts(run, dataset, job.engine, stage="width", task=_width_part)
-    total = math.fsum(record["distance_sum"] for record in records)
-    weight = math.fsum(record["weight"] for record in records)
-    mean_distance = total / (weight * BASIS.recorded(run).n_basis)
+    summation = Summation("width", _WidthPass, {"": DistanceSums}, len(run.spans))
+    record = sum_rows(run, dataset, job.engine, summation, run.spans)
+    sums: DistanceSums = read_total(run, summation)
+    mean_distance = sums.total / (record.weight * BASIS.recorded(run).n_basis)
     if mean_distance == 0:
         raise DataError(
             "all rows of X are equal, or differ by less than float64 can square.",
@@ -68,7 +75,7 @@ def _compute(job: StageJob) -> WidthRecord:
     _check_width(width)
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    return WidthRecord(width, mean_distance, _far_distance(run), class_weights)
+    return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights)
 
 
 def _check_width(width: float) -> None:
@@ -81,10 +88,8 @@ def _check_width(width: float) -> None:
         )
 
 
-def _far_distance(run: Run) -> float | None:
+def _far_distance(nearest: Floats) -> float | None:
     """Return the distance beyond which rows are far; None if all sampled rows are basis rows."""
-    parts = [run.read_part("width", index, "nearest") for index in range(len(run.spans))]
-    nearest = np.concatenate(parts)
     return float(np.quantile(nearest, _NEARER_SHARE)) if len(nearest) else None
 
 
@@ -100,27 +105,54 @@ def read_features(run: Run) -> RadialFeatures:
     )
 
 
-def _width_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    n_basis, threads = BASIS.recorded(run).n_basis, blas_threads()
-    size = block_rows(n_basis)
-    blocks = dataset.blocks(start, stop, size)
-    scaling, weighting = read_scaling(run), RowWeights.of(dataset, run.params)
-    distances = BasisDistances.from_basis(scaling.apply(run.read("basis/values")), scaling)
-    buffer = np.empty((min(size, stop - start), n_basis))
-    step = -(-(stop - start) // _SAMPLED_ROWS)
-    sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
-    sums, totals, nearest = [], [], []
-    for first, (X, codes, own) in zip(range(start, stop, size), blocks, strict=True):
-        assert codes is not None
-        weights = weighting.of_rows(codes, own)
-        totals.append(float(len(X) if weights is None else weights.sum()))
-        sums.append(distances.total(X, weights=weights, buffer=buffer[: len(X)], threads=threads))
-        sample = X[sampled[(first <= sampled) & (sampled < first + len(X))] - first]
-        nearest.append(distances.nearest(sample, buffer=buffer[: len(sample)], threads=threads))
-    return PartResult(
-        {"distance_sum": math.fsum(sums), "weight": math.fsum(totals)},
-        {"nearest": np.concatenate(nearest)},
-    )
+@dataclass(frozen=True, eq=False)
+class DistanceSums(RowSum):
+    """Distances between rows and all basis rows.
+
+    Attributes
+    ----------
+    total : float
+        Sum of all, each times the weight of its row.
+    nearest : float64 (s,)
+        Of each row of a sample to its nearest basis row, in the order of the rows.
+    """
+
+    total: float
+    nearest: Floats
+
+    def __add__(self, other: Self) -> Self:
+        nearest = np.concatenate([self.nearest, other.nearest])
+        return type(self)(self.total + other.total, nearest)
+
+
+class _WidthPass:
+    """Distances of the rows of a part."""
+
+    def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
+        scaling, basis = read_scaling(run), run.read("basis/values")
+        self.reading = Reading(
+            block_rows=block_rows(len(basis)), weighting=RowWeights.of(dataset, run.params)
+        )
+        self._distances = BasisDistances.from_basis(scaling.apply(basis), scaling)
+        self._buffer = np.empty((min(self.reading.block_rows, stop - start), len(basis)))
+        self._threads = blas_threads()
+        step = -(-(stop - start) // _SAMPLED_ROWS)
+        self._sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
+        self._totals: list[float] = []
+        self._nearest: list[Floats] = []
+
+    def add(self, block: FoldedBlock) -> None:
+        buffer, threads = self._buffer[: len(block.X)], self._threads
+        self._totals.append(
+            self._distances.total(block.X, weights=block.weights, buffer=buffer, threads=threads)
+        )
+        places = self._sampled - block.start
+        sample = block.X[places[(places >= 0) & (places < len(block.X))]]
+        buffer = self._buffer[: len(sample)]
+        self._nearest.append(self._distances.nearest(sample, buffer=buffer, threads=threads))
+
+    def sums(self) -> Sums:
+        return {"": DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
 
 
 def _cost(s: FitSizes) -> StageCost:

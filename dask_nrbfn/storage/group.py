@@ -404,11 +404,15 @@ def flush_member(location: Location, name: str) -> None:
         flush_tree(Path(path, name))
 
 
-def member_names(group: zarr.Group) -> list[str]:
-    """Return the names of what is stored directly inside a group, readable or not."""
+def member_names(group: zarr.Group, inner: str = "") -> list[str]:
+    """Return the names of what is stored directly inside a group, readable or not.
+
+    Or of what is in one further inside, if there is that.
+    """
 
     async def listed() -> list[str]:
-        return [name async for name in group.store.list_dir(group.path)]
+        place = "/".join(filter(None, (group.path, inner)))
+        return [name async for name in group.store.list_dir(place)]
 
     return sync(listed())
 

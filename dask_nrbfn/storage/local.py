@@ -46,9 +46,11 @@ class DurableStore(LocalStore):
         await super().delete(key)
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove a directory and what is in it."""
+        """Remove a directory and what is in it, also if another task does so too."""
         self._check_links(prefix)
-        await super().delete_dir(prefix)
+        while True:
+            with suppress(FileNotFoundError):
+                return await super().delete_dir(prefix)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Give the names in a directory."""
@@ -165,14 +167,14 @@ def _exchanged(
     new: Path, target: Path, check: Callable[[Path], None] | None, moved: list[Path]
 ) -> bool:
     """Move away what is at `target`, add it to `moved`, and put `new` there if nothing came."""
-    # Nothing is there, or another job that replaces it has just moved it away.
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+    # Nothing may be there, or another job that replaces it has just moved it away.
     with suppress(FileNotFoundError):
-        old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.replaced")
         os.rename(target, old)
         moved.append(old)
-        if check is not None:
-            # Here no other job can exchange it.
-            check(old)
+    if old in moved and check is not None:
+        # Here no other job can exchange it.
+        check(old)
     try:
         place_new(new, target)
     except ExistsError:

@@ -5,10 +5,11 @@ written by tasks, each under its own name, and count only once they are marked c
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 # A part is the work that a crash can cost, and its r x r sums are written once: with 24,576 rows
 # that is a thirtieth of the time in which they are summed. From 16,384 rows on there are two, for
-# two workers. Beyond 64 parts they grow.
+# two workers. Beyond 64 parts, or one for every worker, they grow.
 _DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
 _DEFAULT_MAX_PARTS = 64
 
@@ -78,9 +79,9 @@ class PartLayout:
     chunk_rows: int
 
     @classmethod
-    def of(cls, n_rows: int, n_parts: int | None = None) -> Self:
+    def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
         """Return the layout of so many parts, or of a default number of them."""
-        share = max(1, -(-n_rows // (n_parts or default_parts(n_rows))))
+        share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:
             chunk_rows = max(-(-share // _CHUNKS_OF_PART), _MIN_CHUNK_ROWS)
@@ -99,10 +100,35 @@ class PartLayout:
         return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
 
 
-def default_parts(n_rows: int) -> int:
-    """Return the number of parts that rows are cut into; it depends on nothing else."""
+def default_parts(n_rows: int, n_workers: int = 1) -> int:
+    """Return the number of parts that rows are cut into, the same for up to 64 workers.
+
+    Examples
+    --------
+    >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
+    (4, 64, 100)
+    """
     parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
-    return min(parts, _DEFAULT_MAX_PARTS)
+    return min(parts, max(_DEFAULT_MAX_PARTS, n_workers))
+
+
+def part_name(part: int | range) -> str:
+    """Return what a part is stored under, or the sum of consecutive parts."""
+    if isinstance(part, int) or len(part) == 1:
+        return f"{part if isinstance(part, int) else part[0]}"
+    return f"{part[0]}-{part[-1]}"
+
+
+def parts_in(name: str) -> range:
+    """Return the numbers of the parts in what is stored under a `part_name`.
+
+    Examples
+    --------
+    >>> parts_in(part_name(range(4, 8)))
+    range(4, 8)
+    """
+    first, _, last = name.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def member_of(dataset: Dataset) -> dict[str, Any]:
@@ -113,6 +139,8 @@ def member_of(dataset: Dataset) -> dict[str, Any]:
         "n_rows": dataset.n_rows,
     }
 
+
+_PART_NAME = re.compile(r"\d+(-\d+)?")
 
 # Requests to an object store at the same time, where each is short.
 _REQUESTS = 16
@@ -162,6 +190,8 @@ class Run:
         params: FitParams,
         environment: Mapping[str, Any],
         tuning: TuneParams | None = None,
+        *,
+        n_workers: int = 1,
     ) -> Self:
         """Open the run at `location`, or begin it.
 
@@ -173,6 +203,8 @@ class Run:
         environment : mapping
             What a new run records of the machine: versions, threads, workers.
         tuning : TuneParams, optional
+        n_workers : int
+            Tasks at a time that a new run gets parts for, unless the parameters say how many.
 
         Raises
         ------
@@ -186,7 +218,7 @@ class Run:
             run = cls.open(location)
             run._check_same(dataset, params, tuning)
             return run
-        layout = PartLayout.of(dataset.n_rows, params.n_parts)
+        layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
         create_group(
             location,
             kind="run",
@@ -201,7 +233,7 @@ class Run:
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
-                "n_parts": params.n_parts or default_parts(dataset.n_rows),
+                "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
                 "environment": dict(environment),
@@ -374,7 +406,7 @@ class Run:
             stage, *inner = name.split("/")
             parts: tuple[int, ...] = ()
             if inner[:1] == ["parts"]:
-                parts = tuple(int(index) for index in inner[1:2])
+                parts = tuple(number for part in inner[1:2] for number in parts_in(part))
             raise DamagedResultError(error.problem, error.remedy, stage, parts) from error
 
     @property
@@ -472,39 +504,48 @@ class Run:
         """Write whole chunks of an array laid out by `require_row_array`."""
         get_array(self._writable, name)[start : start + len(values)] = values
 
-    def finished_parts(self, stage: str, n_parts: int) -> dict[int, dict[str, Any]]:
-        """Return the records of the parts of a stage that are complete, by number."""
-        if not self.has(f"{stage}/parts"):
-            return {}
+    def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
+        """Return the records of what is complete of a stage by the numbers of the parts in it."""
+        stored = self.stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            records = pool.map(lambda index: self.part_record(stage, index), range(n_parts))
-            return {index: record for index, record in enumerate(records) if record is not None}
+            records = pool.map(lambda parts: self.part_record(stage, parts), stored)
+            return {
+                parts: record
+                for parts, record in zip(stored, records, strict=True)
+                if record is not None
+            }
 
-    def part_record(self, stage: str, index: int) -> dict[str, Any] | None:
+    def stored_parts(self, stage: str) -> list[range]:
+        """Return the numbers of the parts in all that is stored of a stage, complete or not."""
+        names = member_names(self.stored, f"{stage}/parts")
+        return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
+
+    def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
         """Return the record of one part, None if it is not complete or its record is damaged."""
-        written = self._part_attributes(stage, index)
+        written = self._part_attributes(stage, part)
         return None if written is None else written["record"]
 
-    def _part_attributes(self, stage: str, index: int) -> dict[str, Any] | None:
-        name = f"{stage}/parts/{index}"
+    def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
+        name = f"{stage}/parts/{part_name(part)}"
         try:
             with metadata_named(f"{self.location}/{name}"):
-                part = self.stored.get(name)
+                group = self.stored.get(name)
         except DamagedDataError as error:
             logger.warning("%s The part is done again.", error.problem)
             return None
-        written = attributes_of(part) if isinstance(part, zarr.Group) else {}
+        written = attributes_of(group) if isinstance(group, zarr.Group) else {}
         if not written:
             return None
         if written.pop("checksum", None) != checksum(written) or "record" not in written:
             logger.warning("The record of %s is damaged. The part is done again.", name)
             return None
-        return written
+        # Another run's is of a task that outlived the run that was here before.
+        return written if written.get("run_id", self.run_id) == self.run_id else None
 
     def write_part(
         self,
         stage: str,
-        index: int,
+        part: int | range,
         record: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]] | None = None,
         *,
@@ -522,16 +563,16 @@ class Run:
         """
         attempt = uuid.uuid4().hex
         if arrays:
-            group = self.group(f"{stage}/parts/{index}/{attempt}")
+            group = self.group(f"{stage}/parts/{part_name(part)}/{attempt}")
             for name, values in arrays.items():
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
-        written = {"record": dict(record), "attempt": attempt}
-        part = self.group(f"{stage}/parts/{index}")
-        part.update_attributes({**written, "checksum": checksum(written)})
+        written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
+        group = self.group(f"{stage}/parts/{part_name(part)}")
+        group.update_attributes({**written, "checksum": checksum(written)})
 
     def read_part(
-        self, stage: str, index: int, name: str, start: int = 0, stop: int | None = None
+        self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
     ) -> NDArray[Any]:
         """Return rows of one array of a finished part.
 
@@ -540,13 +581,28 @@ class Run:
         DamagedResultError
             If the part is not there or damaged.
         """
-        written = self._part_attributes(stage, index)
-        place = f"{stage}/parts/{index}"
+        written = self._part_attributes(stage, part)
+        place = f"{stage}/parts/{part_name(part)}"
         if written is None:
             raise DamagedResultError(
-                f"part {index} of {stage} is not there.", "Start the fit again.", stage, (index,)
+                f"part {part_name(part)} of {stage} is not there.",
+                "Start the fit again.",
+                stage,
+                tuple(parts_in(part_name(part))),
             )
         return self.read(f"{place}/{written['attempt']}/{name}", start, stop)
+
+    def flush_part(self, stage: str, part: range) -> None:
+        """Wait until a part, or the sum of some, is on the disk."""
+        flush_member(self.location, f"{stage}/parts/{part_name(part)}")
+
+    def drop_part(self, stage: str, part: range) -> None:
+        """Delete one part, or the sum of some, that another sum holds.
+
+        Where another task still writes it, it is left until all parts are dropped.
+        """
+        with suppress(OSError):
+            self._delete(f"{stage}/parts/{part_name(part)}")
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
@@ -557,9 +613,15 @@ class Run:
         self._delete(stage)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
-        """Let some parts of a stage, or without any named all of it, be computed again."""
-        for name in [f"{stage}/parts/{index}" for index in parts] or [stage]:
-            self._delete(name)
+        """Let some parts of a stage, or without any named all of it, be computed again.
+
+        With them go the sums that hold them.
+        """
+        if not parts:
+            self.drop(stage)
+        for stored in self.stored_parts(stage):
+            if not set(stored).isdisjoint(parts):
+                self._delete(f"{stage}/parts/{part_name(stored)}")
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 

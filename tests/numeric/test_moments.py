@@ -107,7 +107,7 @@ def test_moments__weights_any_split(lengths, n_basis, seed):
     whole, added = weighted(Phi, codes, weights), Moments.zeros(n_basis, N_CLASSES)
     blocks = (split(values, lengths) for values in (Phi, codes, weights))
     for block in zip(*blocks, strict=True):
-        added.add_in_place(weighted(*block))
+        added += weighted(*block)
     assert_near(added, whole)
     check_moments(added, weights.sum())
 
@@ -141,7 +141,7 @@ def test_moments__unit_factors_change_nothing():
 def test_subtract_in_place__same_bits_as_a_difference():
     a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
     difference = a - b
-    a.subtract_in_place(b)
+    a -= b
     assert_same(a, difference, rtol=0)
     assert_same(b, moments_of(6, 4, seed=1), rtol=0)
 
@@ -152,7 +152,7 @@ def test_subtract_in_place__leaves_the_other_rows(held, seed):
     Phi, codes = draw(len(held), 5, seed)
     held = np.array(held)
     total = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
-    total.subtract_in_place(Moments.from_block(Phi[held], codes[held], n_classes=N_CLASSES))
+    total -= Moments.from_block(Phi[held], codes[held], n_classes=N_CLASSES)
     others = Moments.from_block(Phi[~held], codes[~held], n_classes=N_CLASSES)
     assert_same(total, others, atol=1e-14 * len(held))
 
@@ -232,8 +232,8 @@ def test_moments__operands_stay_as_they_were():
     a = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
     b, twin = moments_of(6, 4, seed=1), Moments.from_block(Phi, codes, n_classes=N_CLASSES)
     total, difference = a + b, a - b
-    total.add_in_place(b)
-    difference.add_in_place(b)
+    total += b
+    difference += b
     a.gram()[:] = np.nan
     assert_same(a, twin, rtol=0)
     assert_same(b, moments_of(6, 4, seed=1), rtol=0)
@@ -244,7 +244,7 @@ def test_moments__operands_stay_as_they_were():
 def test_add_in_place__same_bits_as_a_sum():
     a, b = moments_of(9, 4), moments_of(6, 4, seed=1)
     total = a + b
-    a.add_in_place(b)
+    a += b
     assert_same(a, total, rtol=0)
     assert_same(b, moments_of(6, 4, seed=1), rtol=0)
 

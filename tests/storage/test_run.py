@@ -195,15 +195,19 @@ def test_start__number_of_parts_as_given(dataset):
         assert run.spans[-1][1] == 10
 
 
+def finished(run, stage):
+    return {parts.start: record for parts, record in run.finished_parts(stage).items()}
+
+
 def test_part__complete_or_absent(place, dataset):
     run = Run.start(place, dataset, FitParams(n_parts=3), {})
-    assert run.finished_parts("moments", 3) == {}
+    assert finished(run, "moments") == {}
     values = table(4)
     run.write_part("moments", 2, {"seconds": 1.5}, {"gram": values, "counts": np.arange(3)})
     run.write_part("moments", 0, {"seconds": 0.5})
-    assert run.finished_parts("moments", 3) == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
+    assert finished(run, "moments") == {0: {"seconds": 0.5}, 2: {"seconds": 1.5}}
     assert run.read_part("moments", 2, "gram").tobytes() == values.tobytes()
-    assert run.finished_parts("width", 3) == {}
+    assert finished(run, "width") == {}
 
 
 def test_part__arrays_without_a_record_do_not_count(place, dataset):
@@ -212,9 +216,9 @@ def test_part__arrays_without_a_record_do_not_count(place, dataset):
     unfinished = run.group("moments/parts/1")
     array = unfinished.create_array("gram", shape=(2,), dtype="f8")
     array[...] = 1.0
-    assert set(run.finished_parts("moments", 3)) == {0}
+    assert set(finished(run, "moments")) == {0}
     run.write_part("moments", 1, {"seconds": 0.7}, {"gram": table(2)})
-    assert set(run.finished_parts("moments", 3)) == {0, 1}
+    assert set(finished(run, "moments")) == {0, 1}
     np.testing.assert_array_equal(run.read_part("moments", 1, "gram"), table(2))
 
 
@@ -240,8 +244,8 @@ def test_drop_parts__leaves_the_rest(place, dataset):
     run.write_part("width", 0, {"seconds": 0.5})
     run.drop_parts("moments")
     run.drop_parts("moments")
-    assert run.finished_parts("moments", 3) == {}
-    assert list(run.finished_parts("width", 3)) == [0]
+    assert finished(run, "moments") == {}
+    assert list(finished(run, "width")) == [0]
 
 
 def test_require_row_array__keeps_what_is_written(place, dataset):
@@ -342,14 +346,29 @@ def test_forget__a_part_and_the_stage(place, dataset):
     for stage in ("columns", "neighbors"):
         run.finish_stage(stage, {})
     run.forget("neighbors", (1,))
-    assert set(run.finished_parts("neighbors", 3)) == {0, 2}
+    assert set(finished(run, "neighbors")) == {0, 2}
     assert set(Run.open(place).stages) == {"columns"}
     run.forget("neighbors", (1,))
     run.forget("neighbors", ())
     assert not run.has("neighbors")
-    assert run.finished_parts("neighbors", 3) == {}
+    assert finished(run, "neighbors") == {}
     run.write_part("neighbors", 0, {"index": 0})
-    assert set(run.finished_parts("neighbors", 3)) == {0}
+    assert set(finished(run, "neighbors")) == {0}
+
+
+def test_forget__a_part_and_the_sums_that_hold_it(place, dataset):
+    run = Run.start(place, dataset, FitParams(n_parts=3), {})
+    for parts in (range(4), range(4, 5), range(5, 6), range(12, 16)):
+        run.write_part("moments", parts, {}, {"gram": table(2)})
+    assert set(run.finished_parts("moments")) == {
+        *(range(4), range(4, 5), range(5, 6), range(12, 16))
+    }
+    np.testing.assert_array_equal(run.read_part("moments", range(12, 16), "gram"), table(2))
+    run.forget("moments", (2, 5, 13))
+    assert set(run.finished_parts("moments")) == {range(4, 5)}
+    with pytest.raises(DamagedResultError, match="part 12-15 of moments is not there") as caught:
+        run.read_part("moments", range(12, 16), "gram")
+    assert caught.value.parts == (12, 13, 14, 15)
 
 
 def test_part__two_attempts_at_the_same_time(place, dataset):
@@ -361,6 +380,20 @@ def test_part__two_attempts_at_the_same_time(place, dataset):
     np.testing.assert_array_equal(run.read_part("moments", 0, "gram"), table(4, seed=1))
     with pytest.raises(DamagedResultError):
         run.read_part("moments", 0, "cross")
+
+
+def test_part__record_damaged_anywhere(tmp_path, dataset, caplog):
+    run = Run.start(tmp_path / "run", dataset, FitParams(n_parts=3), {})
+    run.write_part("width", 0, {"seconds": 0.5}, {"numbers": table(2)})
+    path = tmp_path / "run/width/parts/0/zarr.json"
+    content = path.read_bytes()
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        caplog.clear()
+        record = run.part_record("width", 0)
+        assert record == {"seconds": 0.5} or (record is None and "again" in caplog.text), damaged
 
 
 def test_finish_version__is_flushed_before_it_is_recorded(tmp_path, dataset, monkeypatch):
@@ -408,3 +441,10 @@ def test_part__read_in_slices(place, dataset, n_rows, width):
         for stop in range(start, n_rows + 1):
             found = run.read_part("candidates", 0, "rows", start, stop)
             np.testing.assert_array_equal(found, values[start:stop])
+
+
+@pytest.mark.parametrize(("n_workers", "n_parts"), [(1, 64), (64, 64), (100, 100), (1000, 407)])
+def test_layout__as_many_parts_as_workers_if_they_get_enough_rows(n_workers, n_parts):
+    layout = PartLayout.of(10_000_000, n_workers=n_workers)
+    assert layout.n_parts == pytest.approx(n_parts, rel=0.02)
+    assert PartLayout.of(10_000_000, 5, n_workers=n_workers) == PartLayout.of(10_000_000, 5)

@@ -44,7 +44,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def slope(self, t: Floats) -> Floats:
-        """Return the derivative of the kernel by ``t^2``; by ``d^2`` it is ``sigma^2`` less."""
+        """Return the derivative of the kernel by ``t^2``; over ``sigma^2`` it is by ``d^2``."""
 
 
 @dataclass(frozen=True)
