@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from distributed import Client
 
 from dask_nrbfn.engine.settings import worker_environment
 from dask_nrbfn.storage.run import Run
@@ -158,6 +159,7 @@ def test_fit__a_byte_of_a_finished_part_flips(cluster, table, undisturbed, tmp_p
     parts = job.run / stage / "parts"
     job.wait_until(lambda: len(list(parts.glob("*/zarr.json"))) > 5)
     job.kill()
+    wait_until(lambda: is_idle(cluster))
     flipped = flip_byte(rng, rng.choice(files_of_finished_parts(job.run, stage)))
     job.log.unlink()
     job.start()
@@ -165,6 +167,16 @@ def test_fit__a_byte_of_a_finished_part_flips(cluster, table, undisturbed, tmp_p
     assert_same_bits(job, expected)
     assert re.search(r"damaged|checksum|cannot be read", job.log.read_text()), flipped
     assert re.search(r"(done|computed) again", job.log.read_text()), flipped
+
+
+def is_idle(cluster):
+    """Return whether no task of a job that is gone still runs, which may use what is damaged."""
+    with Client(cluster.address, set_as_default=False) as client:
+        return not any(client.run(n_executing).values())
+
+
+def n_executing(dask_worker):
+    return len(dask_worker.state.executing)
 
 
 def files_of_finished_parts(run, stage):

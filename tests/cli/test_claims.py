@@ -151,6 +151,7 @@ def test_claims__of_a_run_and_its_dataset(copy):
     refuse("fit", copy / "data", copy / "run", *FIT)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", ["basis/rows", "confidence/values", "moments/packed_gram"])
 @pytest.mark.parametrize("in_one_chunk", [True, False])
 def test_claims__of_results_are_computed_again(written, copy, name, in_one_chunk):

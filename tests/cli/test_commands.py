@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, exit codes and messages."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 import zarr
 
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, parts_in
 from tests.cli.program import PROGRAM, refuse, run, succeed
 from tests.tables import spirals, write_table
 
@@ -327,11 +328,11 @@ def test_cli__bad_engine_options(tmp_path, dataset):
 
 @pytest.mark.slow
 def test_cli__full_disk(tmp_path, dataset):
-    """A file system of 4 MiB, in a mount namespace of its own."""
+    """A file system of 2 MiB, in a mount namespace of its own."""
     small = tmp_path / "small"
     small.mkdir()
     script = (
-        f"mount -t tmpfs -o size=4m none {small} && exec {sys.executable} -m dask_nrbfn fit "
+        f"mount -t tmpfs -o size=2m none {small} && exec {sys.executable} -m dask_nrbfn fit "
         f"{dataset} {small}/run --basis-size 290 --parts 30 --workers 0"
     )
     unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
@@ -346,7 +347,7 @@ def test_cli__full_disk(tmp_path, dataset):
 @pytest.fixture
 def large(tmp_path):
     """Rows whose moments take several seconds in eight parts."""
-    write_table(tmp_path / "large", *spirals(60_000, n_features=8), chunk_rows=10_000)
+    write_table(tmp_path / "large", *spirals(30_000, n_features=8), chunk_rows=10_000)
     return tmp_path / "large"
 
 
@@ -358,20 +359,22 @@ def fit_arguments(dataset, place):
 def wait_for_parts(place, *, process, n_parts, limit_s=200):
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        if len(written_parts(place)) >= n_parts:
-            return
+        if len(finished := summed_parts(place)) >= n_parts:
+            return finished
         assert process.poll() is None, "the job ended early"
         time.sleep(0.02)
     raise AssertionError("no parts were finished in time")
 
 
-def written_parts(place):
-    """Return when each finished part of moments was written."""
-    return {
-        path: path.stat().st_mtime_ns
-        for path in place.glob("moments/parts/*/zarr.json")
-        if "record" in path.read_text()
-    }
+def summed_parts(place):
+    """Return the parts of moments that are in a finished sum."""
+    finished = set()
+    for path in place.glob("moments/parts/*/zarr.json"):
+        # Parts that are added to others vanish meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if "record" in path.read_text():
+                finished.update(parts_in(path.parent.name))
+    return finished
 
 
 def worker_pids(pid):
@@ -386,7 +389,6 @@ def worker_pids(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, large):
     subprocess.run(fit_arguments(large, tmp_path / "whole"), check=True)
     whole = Run.open(tmp_path / "whole")
@@ -396,7 +398,7 @@ def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, 
     wait_for_parts(killed, process=job, n_parts=2)
     job.send_signal(signal.SIGKILL)
     job.wait()
-    kept = Run.open(killed).finished_parts("moments", 8)
+    kept = summed_parts(killed)
     assert 2 <= len(kept) < 8
     again = subprocess.run(fit_arguments(large, killed), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
@@ -406,15 +408,12 @@ def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, 
     wounded = tmp_path / "wounded"
     job = subprocess.Popen(fit_arguments(large, wounded), stderr=subprocess.PIPE, text=True)
     wait_for_parts(wounded, process=job, n_parts=2)
-    before = written_parts(wounded)
+    before = summed_parts(wounded)
     victims = worker_pids(job.pid)
     assert victims
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
-    wait_for_parts(wounded, process=job, n_parts=len(before) + 2)
-    after = written_parts(wounded)
-    assert len(before) >= 2
-    assert {part: after[part] for part in before} == before
+    assert before < wait_for_parts(wounded, process=job, n_parts=len(before) + 2)
     _, errors = job.communicate()
     assert job.returncode == 0, errors
     same_bits(Run.open(wounded), whole)

@@ -75,6 +75,7 @@ def test_kubernetes__files():
     assert {"DaskCluster", "DaskJob", "CronJob"} <= kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_kubernetes__validates(name):
     for document in documents(f"kubernetes/{name}"):

@@ -43,6 +43,7 @@ def cluster(tmp_path_factory):
     end(process, signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_local__workers_have_the_shape_asked_for(cluster):
     line, path = cluster
     assert line.endswith(": use --scheduler-file scheduler.json\n")
@@ -60,6 +61,7 @@ def test_local__engine_connects_through_the_file(cluster):
         assert (engine.n_workers, engine.threads) == (2, 3)
 
 
+@pytest.mark.slow
 def test_local__sigterm_ends_it_with_0_and_removes_the_file(tmp_path):
     process, _ = start(tmp_path, "--workers", "1", "--threads", "1")
     assert (tmp_path / "scheduler.json").exists()

@@ -62,6 +62,7 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(chunk_rows=st.integers(1, 70), n_parts=st.integers(1, 12))
 def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
@@ -202,8 +203,7 @@ def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", params, CountingEngine(4 * 4 + 2 + 2))
     run = Run.open(tmp_path / "run")
-    kept = run.finished_parts("moments", 4)
-    assert sorted(kept) == [0, 1]
+    assert set(run.finished_parts("moments")) == {range(1), range(1, 2)}
     caplog.set_level("INFO", logger="dask_nrbfn")
     fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
     assert "moments: 2 of 4 parts found" in caplog.text
@@ -299,7 +299,8 @@ DAMAGE = [
     (CUT, ("basis", 0), "confidence/values/c/2", "confidence", 4),
     (CUT, ("basis", 0), "confidence/tiebreak/c/0", "confidence", 4),
     (CUT, ("width", 0), "basis/values/c/0/0", "basis", 2),
-    (CUT, ("combine", 0), "moments/parts/2/*/packed_gram/c/0", "moments", 4),
+    (CUT, ("moments", 2), "moments/parts/1/*/packed_gram/c/0", "moments", 4),
+    (CUT, ("combine", 0), "moments/parts/0-2/*/packed_gram/c/0", "moments", 6),
     (CUT, ("weights", 0), "moments/packed_gram/c/0", "moments", 6),
     (CUT, ("model", 0), "weights/values/c/0/0", "weights", 2),
     (PARTED, ("candidates", 1), "partitions/parts/1/*/rows/c/0/0", "partitions", 5),
@@ -321,7 +322,7 @@ def undisturbed(tmp_path_factory):
     return dataset, weights
 
 
-@pytest.mark.fast_cases(6)
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("kind", ["flipped", "missing"])
 @pytest.mark.parametrize(("params", "stop", "pattern", "label", "n_tasks"), DAMAGE)
 def test_fit__damaged_results_are_computed_again(
@@ -338,7 +339,7 @@ def test_fit__damaged_results_are_computed_again(
     assert run.read("weights/values").tobytes() == weights[params]
     assert "computed again" in caplog.text
     if n_tasks is not None:
-        # Once, and what was damaged once more; a task that fails is not counted.
+        # Once, and what was damaged once more, and the part that was to be added to it.
         assert first.done[label] + second.done[label] == n_tasks
 
 
@@ -346,9 +347,9 @@ METADATA = [
     (CUT, ("confidence", 0), "neighbors/indices/zarr.json"),
     (CUT, ("neighbors", 1), "neighbors/distances/zarr.json"),
     (CUT, ("weights", 0), "moments/cross/zarr.json"),
-    (CUT, ("combine", 0), "moments/parts/1/zarr.json"),
-    (CUT, ("combine", 0), "moments/parts/1/*/cross/zarr.json"),
-    (CUT, ("moments", 1), "moments/parts/zarr.json"),
+    (CUT, ("combine", 0), "moments/parts/0-2/zarr.json"),
+    (CUT, ("combine", 0), "moments/parts/0-2/*/cross/zarr.json"),
+    (CUT, ("moments", 2), "moments/parts/1/zarr.json"),
     (PARTED, ("candidates", 1), "partitions/zarr.json"),
     (PARTED, ("partitions", 2), "partitions/centroids/zarr.json"),
     (PARTED, ("neighbors", 1), "candidates/parts/2/zarr.json"),
@@ -356,7 +357,7 @@ METADATA = [
 ]
 
 
-@pytest.mark.fast_cases(5)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kind", ["flipped", "garbage"])
 @pytest.mark.parametrize(("params", "stop", "pattern"), METADATA)
 def test_fit__damaged_metadata_is_written_again(
@@ -385,7 +386,7 @@ def cut_power(place, seed):
                 path.unlink()
 
 
-@pytest.mark.fast_cases(4)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("stop", [None, "columns", "confidence", "width", "combine", "model"])
 @pytest.mark.parametrize(
@@ -410,7 +411,7 @@ def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
         fit_dataset(dataset, place, CUT, CountingEngine(2, label="width"))
     path = place / "width" / "parts" / "1" / "zarr.json"
     attributes = json.loads(path.read_text())
-    attributes["attributes"]["record"]["distance_sum"] += 1e-3
+    attributes["attributes"]["record"]["weight"] += 1e-3
     path.write_text(json.dumps(attributes))
     engine = CountingEngine()
     run = fit_dataset(dataset, place, CUT, engine)

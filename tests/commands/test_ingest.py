@@ -82,7 +82,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.fast_cases(10)
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("chunk_rows", [1, 6, N, None])
 @pytest.mark.parametrize("ingest", FORMS)
 def test_ingest__every_form_stores_the_same_weights(tmp_path, ingest, chunk_rows):

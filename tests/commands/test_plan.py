@@ -115,6 +115,7 @@ def test_plan_on_options__rows_like_those_at_hand(dataset, tmp_path, rates, neig
     assert larger.n_partitions > 1
 
 
+@pytest.mark.slow
 def test_plan_on_options__measures_where_no_rates_are_given(dataset):
     options = EngineOptions(workers=2, threads=8, memory="4GiB")
     planned = plan_on_options(dataset, PARAMS, options)

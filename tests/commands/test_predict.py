@@ -48,7 +48,7 @@ def new_rows():
     return spirals(250, seed=1)
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_workers", [1, 7])
 @pytest.mark.parametrize("chunk_rows", [1, 37, 1000])
 def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, n_workers):

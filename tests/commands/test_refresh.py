@@ -43,16 +43,26 @@ def tables(tmp_path, n_tables=3, n_rows=120, **options):
     ]
 
 
-@pytest.fixture
-def rows(tmp_path):
-    return tables(tmp_path)
-
-
-@pytest.fixture
-def run(tmp_path, rows):
-    run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine())
+@pytest.fixture(scope="module")
+def updated(tmp_path_factory):
+    place = tmp_path_factory.mktemp("updated")
+    rows = tables(place)
+    run = fit_dataset(rows[0], place / "run", PARAMS, InlineEngine())
     update_run(run.location, rows[1], InlineEngine())
-    return run
+    return place
+
+
+@pytest.fixture
+def rows(tmp_path, updated):
+    return [
+        Dataset.open(shutil.copytree(path, tmp_path / path.name))
+        for path in sorted(updated.glob("rows-*"))
+    ]
+
+
+@pytest.fixture
+def run(tmp_path, updated):
+    return Run.open(shutil.copytree(updated / "run", tmp_path / "run"))
 
 
 def joined(tmp_path, datasets, params=PARAMS):
@@ -112,7 +122,7 @@ def test_refresh_run__weights_and_types_are_kept(tmp_path, run):
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_tasks", [0, 1, 4, 7])
 def test_refresh_run__stopped_anywhere_goes_on(tmp_path, run, rows, n_tasks):
     before = Model.load(run.location).digest()
@@ -151,12 +161,13 @@ def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     assert Model.load(refreshed.location).temperature is not None
 
 
-def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, run, rows):
+def test_refresh_run__rows_that_are_gone_or_changed(tmp_path, rows):
+    run = fit_dataset(rows[0], tmp_path / "run", PARAMS, InlineEngine())
     X, y = spirals(120, seed=8)
-    write_table(tmp_path / "rows-1", X, y, overwrite=True)
+    write_table(rows[0].location, X, y, overwrite=True)
     with pytest.raises(DataError, match="has other rows than those"):
         refresh_run(run.location, [], InlineEngine())
-    remove_group(rows[1].location)
+    remove_group(rows[0].location)
     with pytest.raises(MissingDataError, match="cannot be read"):
         refresh_run(run.location, [], InlineEngine())
 
@@ -206,6 +217,7 @@ def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("moment", ["between the renames", "while the old run is deleted"])
 def test_refresh_run__killed_while_the_runs_change_places(tmp_path, run, rows, monkeypatch, moment):
     def die(*_, **__):
@@ -277,6 +289,7 @@ def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     assert Model.load(place).digest() == expected
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("lost", ["versions", "model"])
 def test_refresh_run__needs_no_model_at_all(tmp_path, run, rows, lost):
     shutil.rmtree(tmp_path / "run" / lost)
@@ -289,6 +302,7 @@ def test_refresh_run__counts_no_rows_twice(run, rows):
         refresh_run(run.location, [rows[0], rows[0]], InlineEngine())
 
 
+@pytest.mark.slow
 def test_refresh_run__of_a_search_with_a_lower_recall(tmp_path):
     rows = tables(tmp_path, 2, n_rows=2000)
     params = FitParams(basis_size=20, n_partitions=4, overlap=1, alpha=1e-6)

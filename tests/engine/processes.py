@@ -14,7 +14,7 @@ import psutil
 from dask_nrbfn.engine.settings import worker_environment
 
 # What a machine that is busy with other tests may take to start a process and to notice a dead one.
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 # Whatever the directory they start in, processes find the tests' tasks.
 ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -153,6 +153,7 @@ def used(request):
         return use_local_cluster()
 
 
+@pytest.mark.slow
 def test_local_cluster__gets_its_memory_and_is_closed(used):
     assert used["engine"].n_workers == 1
     assert used["engine"].limit_bytes == 2**30
@@ -250,6 +251,7 @@ def test_connect__scheduler_without_workers():
             pytest.fail("the block must not run")
 
 
+@pytest.mark.slow
 def test_connect__limits_the_threads_of_what_is_loaded_later():
     code = (
         "import dask_nrbfn\n"

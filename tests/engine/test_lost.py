@@ -48,6 +48,7 @@ def act_when_begun(begun, action):
     return thread
 
 
+@pytest.mark.slow
 def test_run__scheduler_killed(processes, begun):
     with (
         # It does not wait for workers; pytest's own limit is shorter than this.

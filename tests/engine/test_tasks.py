@@ -160,6 +160,7 @@ def _touch_or_raise(*arguments):
     return work.raise_error(*arguments) if len(arguments) > 1 else work.touch_later(*arguments)
 
 
+@pytest.mark.slow
 def test_run__worker_killed_every_time(mortal_workers):
     with pytest.raises(WorkerLostError) as caught:
         mortal_workers.run(work.kill_worker, [(i,) for i in range(4)], label="moments")

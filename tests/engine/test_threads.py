@@ -32,6 +32,7 @@ def threads_of_process(*arguments, **environment):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinities")
 def test_available_threads__affinity_that_is_narrowed_later():
     core = min(os.sched_getaffinity(0))

@@ -36,6 +36,7 @@ DRAWN = NRBFNClassifier(basis="random", basis_size=4, alpha=1e-6)
 TUNED = NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
 
 
+@pytest.mark.fast_cases(40)
 @parametrize_with_checks(
     [NETWORK, DRAWN],
     expected_failed_checks=lambda network: {} if network.basis == "random" else NOT_PROMISED,
@@ -185,6 +186,7 @@ def test_classifier__fits_datasets(tmp_path, table, expected):
         clone(expected).fit(Dataset.open(tmp_path / "data"), table[1])
 
 
+@pytest.mark.slow
 def test_classifier__fits_on_the_active_client(tmp_path, table, expected, two_workers):
     X, y = da.from_array(table[0], chunks=(70, 4)), da.from_array(table[1], chunks=70)
     network = clone(expected).set_params(store=tmp_path)

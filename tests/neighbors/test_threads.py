@@ -44,8 +44,8 @@ assert approximate_neighbors(rows, n_neighbors=5, seed=0, threads=8).shape == (3
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "limit"),
-    [(ON_ONE_CORE + FITTED, {}), (FITTED, {"NUMBA_NUM_THREADS": "1"}), (SEARCHED, {})],
-    ids=["affinity", "numba", "resumed"],
+    [(ON_ONE_CORE + FITTED + SEARCHED, {}), (FITTED, {"NUMBA_NUM_THREADS": "1"})],
+    ids=["affinity", "numba"],
 )
 def test_approximate_neighbors__fewer_threads_than_the_machine_has(source, limit):
     if source.startswith(ON_ONE_CORE) and not hasattr(os, "sched_setaffinity"):

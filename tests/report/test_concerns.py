@@ -55,6 +55,7 @@ def test_concerns__of_one_stage(fitted, quiet, stage, changes, expected):
     assert expected in problem
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("alpha", "factor", "expected"),
     [

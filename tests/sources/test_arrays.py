@@ -466,6 +466,7 @@ print(rows, (peak_resident_bytes() - before) // 1024)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deflated", [True, False])
 def test_arrays__memory_stays_far_below_the_file(tmp_path, deflated):
     n, p = 500_000, 100

@@ -137,6 +137,7 @@ def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
         np.testing.assert_allclose(np.linalg.norm(model.basis, axis=1), 1.0, rtol=1e-12)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_kmeans__same_again_and_other_with_another_seed(tuning):
     X, y = spirals(200)
@@ -254,6 +255,7 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
         assert not place._store_dict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_given__stopped_after_any_task_ends_with_the_same_bits(tmp_path, tuning):
     X, y = spirals(100)
@@ -286,6 +288,7 @@ def test_given__other_rows_are_another_run(tmp_path):
         fit(X, y, given_basis(FitParams(), other), basis=other, place=tmp_path / "run")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("damage", ["flipped", "missing", "half written", "empty"])
 def test_given__damaged_rows_are_written_again(tmp_path, damage):
     X, y = spirals(100)

@@ -81,6 +81,7 @@ def test_search__enough_overlap_finds_everything():
     assert left_behind(run) == []
 
 
+@pytest.mark.slow
 def test_search__more_overlap_finds_more():
     X = np.random.default_rng(0).normal(size=(900, 10))
     y = np.arange(900) % 2
@@ -89,6 +90,7 @@ def test_search__more_overlap_finds_more():
     assert found[0] > 0.4
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None)
 @given(chunk_rows=st.integers(7, 400), n_parts=st.sampled_from([1, 4]))
 def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
@@ -101,6 +103,7 @@ def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_search__several_blocks_in_a_part(monkeypatch):
     X, y = spirals(700)
     one = fit(X, y)
@@ -135,7 +138,7 @@ HARD = {
 }
 
 
-@pytest.mark.fast_cases(3)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", HARD)
 def test_search__hard_tables_as_without_partitions(name):
     X, y = HARD[name]()
@@ -234,7 +237,7 @@ def bits(run):
     return [run.read(name).tobytes() for name in arrays]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_partitions")
 @pytest.mark.parametrize("label", ["neighbors", "partitions", "candidates", "repair", "recall"])
 def test_search__stopped_after_any_task(label):
@@ -263,6 +266,7 @@ def test_search__stopped_after_any_task(label):
             assert n_whole <= stopped.done[each] + resumed.done[each] <= allowed
 
 
+@pytest.mark.slow
 def test_search__candidates_of_other_rows_are_found(tmp_path, caplog):
     # As when a block of rows is routed again on a processor that rounds otherwise.
     dataset = table(tmp_path)

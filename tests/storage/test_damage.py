@@ -73,7 +73,7 @@ def dataset_values(location):
 def run_values(location):
     run = Run.open(location)
     part = [run.read_part("moments", 0, name).tolist() for name in ("gram", "counts")]
-    return run.read("neighbors/distances").tolist(), part, run.finished_parts("moments", 2)
+    return run.read("neighbors/distances").tolist(), part, run.finished_parts("moments")
 
 
 def stored_name(run, name):

@@ -482,6 +482,7 @@ def test_open__weights_of_another_length(tmp_path, n_rows):
         Dataset.open(tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_weights_chunk__any_damage(tmp_path):
     dataset = weighted_dataset(tmp_path / "data")
     weights = joined_weights(dataset, 0, 7, 3).tolist()

@@ -194,6 +194,7 @@ def test_night__first_model_above_the_floor_is_not_published(tmp_path):
     assert not place.model_location.exists()
 
 
+@pytest.mark.slow
 def test_night__from_the_crontab(place, tmp_path):
     (command,) = [
         line.split(maxsplit=5)[5]

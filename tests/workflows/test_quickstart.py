@@ -15,6 +15,7 @@ def finished(tmp_path_factory):
     return directory, run_script(QUICKSTART, cwd=directory)
 
 
+@pytest.mark.slow
 def test_quickstart__prints_what_it_promises(finished):
     _, process = finished
     assert process.returncode == 0, process.stderr
