@@ -470,10 +470,10 @@ class _UpdatePass:
         scores = row_products(Phi, self._model.weights)
         if factors is not None:
             scores /= factors[:, None]
-        self._moments.add(Phi, block.codes, factors=factors)
+        self._moments.add(Phi, block.targets, factors=factors)
         self._seen += NewRowSums.from_block(
             scores,
-            block.codes,
+            block.targets,
             block.weights,
             far=nearest > self._far_distance,
             in_basis=np.isin(hash_values(block.X), self._basis_hashes),

@@ -180,7 +180,7 @@ def _blocks(
     """Yield rows and class codes; those of a dataset come with it."""
     if isinstance(X, Dataset):
         for block in X.blocks(0, X.n_rows, block_rows(X.n_features + 1)):
-            yield block.X, block.codes
+            yield block.X, block.targets
         return
     step = block_rows(X.shape[1] + 1)
     for start in range(0, len(X), step):

@@ -35,7 +35,8 @@ class FoldedBlock(NamedTuple):
     Attributes
     ----------
     X : array (b, p)
-    codes : integer (b,)
+    targets : integer (b,) or float64 (b, q)
+        Class codes, or numbers.
     weights : float64 (b,) or None
         Of the rows; None: all weigh 1.
     slices : list of slice
@@ -45,7 +46,7 @@ class FoldedBlock(NamedTuple):
     """
 
     X: NDArray[Any]
-    codes: NDArray[np.integer]
+    targets: NDArray[Any]
     weights: NDArray[np.float64] | None
     slices: list[slice]
     start: int = 0
@@ -68,7 +69,7 @@ class FoldedBlock(NamedTuple):
 
 def fold_block(
     X: NDArray[Any],
-    codes: NDArray[np.integer],
+    targets: NDArray[Any],
     weights: NDArray[np.float64] | None,
     folds: NDArray[np.int64],
     *,
@@ -78,7 +79,7 @@ def fold_block(
     ends = np.cumsum(np.bincount(folds, minlength=n_folds)).tolist()
     slices = [slice(start, end) for start, end in pairwise([0, *ends])]
     if n_folds == 1:
-        return FoldedBlock(X, codes, weights, slices)
+        return FoldedBlock(X, targets, weights, slices)
     order = np.argsort(folds, kind="stable")
     sorted_weights = None if weights is None else weights[order]
-    return FoldedBlock(X[order], codes[order], sorted_weights, slices)
+    return FoldedBlock(X[order], targets[order], sorted_weights, slices)

@@ -110,7 +110,7 @@ class MomentsPass:
         )
         for of_fold, rows in zip(self._of_folds, block.slices, strict=True):
             own = None if factors is None else factors[rows]
-            of_fold.add(Phi[rows], block.codes[rows], factors=own)
+            of_fold.add(Phi[rows], block.targets[rows], factors=own)
 
     def sums(self) -> Sums:
         """Return the moments of every fold."""

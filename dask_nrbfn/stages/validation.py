@@ -227,7 +227,7 @@ class HeldOutPass:
                 scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
             self._sums += HeldOutSums.from_block(
                 scores.reshape(-1, n_models, n_classes),
-                block.codes[rows],
+                block.targets[rows],
                 None if block.weights is None else block.weights[rows],
             )
 

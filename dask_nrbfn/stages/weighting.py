@@ -120,15 +120,15 @@ def folded_blocks(
     recoded = None if reading.codes_in_model is None else np.asarray(reading.codes_in_model)
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
-        X, codes, own = block
-        assert codes is not None
-        weights = reading.weighting.of_rows(codes, own)
+        X, targets, own = block
+        assert targets is not None
+        weights = reading.weighting.of_rows(targets, own)
         if weights is not None:
             with np.errstate(over="ignore"):
                 check_total_weight(float(weights.sum()))
         if recoded is not None:
-            codes = recoded[codes]
+            targets = recoded[targets]
         folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=reading.seed)
-        return fold_block(X, codes, weights, folds, n_folds=n_folds)._replace(start=first)
+        return fold_block(X, targets, weights, folds, n_folds=n_folds)._replace(start=first)
 
     return map(fold, range(start, stop, size), blocks)

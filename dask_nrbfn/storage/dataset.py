@@ -40,12 +40,13 @@ _MAX_CHUNK_ROWS = 65_536
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p) in the stored dtype, ``codes`` int64 (b,) indexes the dataset's classes and is
-    None in a dataset without labels, ``weights`` is float64 (b,) or None in one without weights.
+    ``X`` is (b, p) in the stored dtype. ``targets`` are int64 (b,), codes that index the dataset's
+    classes, or float64 (b, q), numbers, or None in a dataset without either. ``weights`` is float64
+    (b,) or None in one without weights.
     """
 
     X: NDArray[Any]
-    codes: NDArray[np.int64] | None
+    targets: NDArray[Any] | None
     weights: NDArray[np.float64] | None
 
 
@@ -331,16 +332,16 @@ class _SequentialReader:
 def _window(block: LabelledBlock, rows: slice) -> LabelledBlock:
     return LabelledBlock(
         block.X[rows],
-        None if block.codes is None else block.codes[rows],
+        None if block.targets is None else block.targets[rows],
         None if block.weights is None else block.weights[rows],
     )
 
 
 def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
-    rows, codes, weights = zip(*blocks, strict=True)
+    rows, targets, weights = zip(*blocks, strict=True)
     return LabelledBlock(
         np.concatenate(rows),
-        None if codes[0] is None else np.concatenate(codes),
+        None if targets[0] is None else np.concatenate(targets),
         None if weights[0] is None else np.concatenate(weights),
     )
 

@@ -71,11 +71,11 @@ def test_fold_block__naive(folds, more, weighted):
     X, codes, weights = draw(folds)
     block = fold_block(X, codes, weights if weighted else None, own, n_folds=n_folds)
     assert len(block.slices) == n_folds
-    assert len(block.X) == len(block.codes) == len(folds)
+    assert len(block.X) == len(block.targets) == len(folds)
     for fold, rows in enumerate(block.slices):
         places = [place for place, of_row in enumerate(folds) if of_row == fold]
         assert block.X[rows].tolist() == X[places].tolist()
-        assert block.codes[rows].tolist() == codes[places].tolist()
+        assert block.targets[rows].tolist() == codes[places].tolist()
         if weighted:
             assert block.weights[rows].tolist() == weights[places].tolist()
     if not weighted:
@@ -88,7 +88,7 @@ def test_fold_block__one_fold_is_the_block_as_it_is(weighted):
     weights = weights if weighted else None
     block = fold_block(X, codes, weights, np.zeros(9, dtype=np.int64), n_folds=1)
     assert block.X is X
-    assert block.codes is codes
+    assert block.targets is codes
     assert block.weights is weights
     assert block.slices == [slice(0, 9)]
 

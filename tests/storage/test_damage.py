@@ -62,7 +62,7 @@ def run(tmp_path):
 def dataset_values(location):
     dataset = Dataset.open(location)
     blocks = list(dataset.blocks(0, dataset.n_rows, 3))
-    codes = np.concatenate([block.codes for block in blocks])
+    codes = np.concatenate([block.targets for block in blocks])
     return (
         np.concatenate([block.X for block in blocks]).tolist(),
         dataset.classes[codes].tolist(),

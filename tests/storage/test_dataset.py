@@ -38,7 +38,7 @@ DTYPES = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 def joined(dataset, start, stop, block_rows):
     """Return X, codes and the block lengths of a span."""
     blocks = list(dataset.blocks(start, stop, block_rows))
-    codes = None if blocks[0].codes is None else np.concatenate([b.codes for b in blocks])
+    codes = None if blocks[0].targets is None else np.concatenate([b.targets for b in blocks])
     return np.concatenate([b.X for b in blocks]), codes, [len(b.X) for b in blocks]
 
 
@@ -518,4 +518,4 @@ def test_blocks__long_text_labels():
     labels = np.array(["a label of sixteen", "another that is longer", "short"])[np.arange(40) % 3]
     dataset = ingest_arrays(np.arange(40.0)[:, None], labels, MemoryStore(), chunk_rows=7)
     (block,) = dataset.blocks(0, 40, 40)
-    assert dataset.classes[block.codes].tolist() == labels.tolist()
+    assert dataset.classes[block.targets].tolist() == labels.tolist()
