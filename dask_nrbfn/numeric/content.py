@@ -12,7 +12,7 @@ from dask_nrbfn.numeric.hashing import hash_values, splitmix
 def content_of_rows(
     X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None
 ) -> int:
-    """Return the sum of the hashes of rows with their labels and weights, modulo 2**64.
+    """Return the sum of the hashes of rows with their targets and weights, modulo 2**64.
 
     Of equal rows in another order, or of another type that holds the same values, it is the same,
     and weights of 1 are as none; sums of blocks add up to that of all rows.
@@ -20,7 +20,7 @@ def content_of_rows(
     Parameters
     ----------
     X : array (b, p)
-    y : integer or text (b,) or None
+    y : integer or text (b,), numbers (b, q), or None
     weights : float64 (b,) or None
 
     Examples
@@ -31,7 +31,7 @@ def content_of_rows(
     """
     hashes = hash_values(X)
     if y is not None:
-        hashes = splitmix(hashes ^ splitmix(_label_words(y).view(np.uint64)))
+        hashes = splitmix(hashes ^ splitmix(_target_words(y)))
     if weights is not None:
         weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
         hashes = np.where(weights == 1.0, hashes, weighted)
@@ -56,9 +56,11 @@ def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
     return DistinctLabels(labels, codes, counts)
 
 
-def _label_words(y: NDArray[Any]) -> NDArray[Any]:
+def _target_words(y: NDArray[Any]) -> NDArray[np.uint64]:
+    if y.ndim == 2:
+        return hash_values(y)
     if y.dtype.kind not in "TU":
-        return y.astype(np.int64)
+        return y.astype(np.int64).view(np.uint64)
     labels, places, _ = distinct_labels(y)
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in labels.tolist()]
     return np.frombuffer(b"".join(digests), dtype=np.uint64)[places]

@@ -1,4 +1,4 @@
-"""The dataset: rows, labels and weights as aligned, chunked, checksummed Zarr arrays."""
+"""The dataset: rows, targets and weights as aligned, chunked, checksummed Zarr arrays."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class LabelledBlock(NamedTuple):
 
 
 class StoredChunk(NamedTuple):
-    """One chunk as it is stored: X (b, p), labels y (b,) and weights (b,), each as in `Dataset`."""
+    """One chunk as it is stored: X (b, p), y and weights (b,), each as in `Dataset`."""
 
     X: NDArray[Any]
     y: NDArray[Any] | None
@@ -79,19 +79,21 @@ class Dataset:
     ----------
     location : Location
     X : zarr.Array (n, p)
-    y : zarr.Array (n,) or None
-        Integers or strings.
+    y : zarr.Array (n,) or float64 (n, q) or None
+        Labels, which are integers or strings, or numbers.
     sample_weights : zarr.Array float64 (n,) or None
         Finite and above 0.
     classes : int64 or str (K,)
-        The distinct labels, sorted; empty without labels.
+        The distinct labels, sorted; empty where y are no labels.
     class_counts : int64 (K,)
         Rows of each class.
     fingerprint : str
-        Digest of shape, type, chunks, rows, labels and weights.
+        Digest of shape, type, chunks, rows, targets and weights.
     content : str
-        Digest of the rows with labels and weights, whatever their order, type and chunks.
+        Digest of the rows with targets and weights, whatever their order, type and chunks.
     feature_names : tuple of str or None
+    target_names : tuple of str (q,) or None
+        None where y are no numbers.
     """
 
     location: Location
@@ -103,6 +105,7 @@ class Dataset:
     fingerprint: str
     content: str
     feature_names: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -119,17 +122,19 @@ class Dataset:
         group = open_group(location, kind="dataset")
         with metadata_named(location):
             attributes = attributes_of(group)
-            names = attributes["feature_names"]
+            names, target_names = attributes["feature_names"], attributes.get("target_names")
+            has_targets = attributes["has_labels"] or target_names is not None
             dataset = cls(
                 location,
                 get_array(group, "X"),
-                get_array(group, "y") if attributes["has_labels"] else None,
+                get_array(group, "y") if has_targets else None,
                 get_array(group, "weights") if attributes.get("has_weights") else None,
                 np.asarray(attributes["classes"]),
                 np.asarray(attributes["class_counts"], dtype=np.int64),
                 attributes["fingerprint"],
                 attributes["content"],
                 None if names is None else tuple(names),
+                None if target_names is None else tuple(target_names),
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -151,10 +156,12 @@ class Dataset:
             or len(self.feature_names) == n_features,
             "the counts of the classes": self.class_counts.shape == self.classes.shape,
         }
-        for name, column in (("y", self.y), ("weights", self.sample_weights)):
-            if column is not None:
-                fitting[name] = column.shape == (n_rows,) and column.chunks == (self.chunk_rows,)
-        if self.y is not None:
+        q = () if self.target_names is None else (self._n_numbers,)
+        for name, array, inner in (("y", self.y, q), ("weights", self.sample_weights, ())):
+            if array is not None:
+                rows = array.shape == (n_rows, *inner)
+                fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
+        if self.y is not None and self.target_names is None:
             fitting["y"] &= self.class_counts.sum() == n_rows
         for name, fits in fitting.items():
             if not fits:
@@ -194,6 +201,15 @@ class Dataset:
         return len(self.classes)
 
     @property
+    def n_targets(self) -> int:
+        """Columns of what is learned: q numbers, or one for each of K classes; 0 without either."""
+        return self.n_classes if self.target_names is None else self._n_numbers
+
+    @property
+    def _n_numbers(self) -> int:
+        return len(self.target_names or ())
+
+    @property
     def chunk_rows(self) -> int:
         """Rows of one chunk."""
         return self.X.chunks[0]
@@ -204,14 +220,16 @@ class Dataset:
 
         One in use, the next one, and that as stored and while it is decoded.
         """
-        return 4 * self.chunk_rows * self.n_features * self.X.dtype.itemsize
+        return 4 * self.chunk_rows * _row_bytes(self.n_features, self.X.dtype, self._n_numbers)
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
         group = zarr.create_group(MemoryStore())
         chunk_rows = self.chunk_rows
         if self.n_rows <= chunk_rows:
-            chunk_rows = default_chunk_rows(self.n_features, self.X.dtype)
+            chunk_rows = default_chunk_rows(
+                self.n_features, self.X.dtype, n_numbers=self._n_numbers
+            )
         create_dataset_arrays(
             group,
             shape=(n_rows, self.n_features),
@@ -254,6 +272,20 @@ class Dataset:
         """Return the rows of X with the given ascending numbers, (len(rows), p)."""
         return self._take(self.X, rows)
 
+    def take_targets(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the targets of the rows with the given ascending numbers, (len(rows), q).
+
+        Raises
+        ------
+        DataError
+            If they are no numbers.
+        """
+        if self.y is None or self.target_names is None:
+            raise DataError(
+                f"{self.location} has no numbers as targets.", "Write it with them: `target`."
+            )
+        return self._take(self.y, rows)
+
     def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
         if self.sample_weights is None:
@@ -270,7 +302,7 @@ class Dataset:
         return taken
 
     def read_chunk(self, index: int) -> StoredChunk:
-        """Return the rows, raw labels and weights of one chunk."""
+        """Return the rows, labels or numbers, and weights of one chunk."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         return StoredChunk(
             read_rows(self.X, start, stop),
@@ -279,10 +311,9 @@ class Dataset:
         )
 
     def _labels(self) -> Array:
-        if self.y is None:
-            raise DataError(
-                f"{self.location} has no labels.", "Write it with labels: `label` or `y`."
-            )
+        if self.y is None or self.target_names is not None:
+            has = "no labels" if self.y is None else "numbers as targets, not labels"
+            raise DataError(f"{self.location} has {has}.", "Write it with labels: `label` or `y`.")
         return self.y
 
     def _encode(self, labels: NDArray[Any]) -> NDArray[np.int64]:
@@ -323,9 +354,10 @@ class _SequentialReader:
     def _load(self, index: int) -> LabelledBlock:
         if index != self._index or self._chunk is None:
             self._chunk = None
-            X, labels, weights = self._dataset.read_chunk(index)
-            codes = None if labels is None else self._dataset._encode(labels)
-            self._chunk, self._index = LabelledBlock(X, codes, weights), index
+            X, targets, weights = self._dataset.read_chunk(index)
+            if targets is not None and self._dataset.target_names is None:
+                targets = self._dataset._encode(targets)
+            self._chunk, self._index = LabelledBlock(X, targets, weights), index
         return self._chunk
 
 
@@ -359,9 +391,17 @@ def _one_ahead(
             yield block
 
 
-def default_chunk_rows(n_features: int, dtype: DTypeLike) -> int:
-    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536."""
-    return int(np.clip(_CHUNK_BYTES // (n_features * np.dtype(dtype).itemsize), 1, _MAX_CHUNK_ROWS))
+def default_chunk_rows(n_features: int, dtype: DTypeLike, *, n_numbers: int = 0) -> int:
+    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
+
+    Rows are `n_features` of `dtype`, and `n_numbers` numbers as targets.
+    """
+    rows = _CHUNK_BYTES // _row_bytes(n_features, dtype, n_numbers)
+    return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
+
+
+def _row_bytes(n_features: int, dtype: DTypeLike, n_numbers: int) -> int:
+    return n_features * np.dtype(dtype).itemsize + n_numbers * np.dtype(np.float64).itemsize
 
 
 def create_dataset_arrays(
@@ -371,9 +411,13 @@ def create_dataset_arrays(
     x_dtype: DTypeLike,
     y_dtype: DTypeLike | None,
     chunk_rows: int,
+    n_numbers: int = 0,
     weighted: bool = False,
 ) -> None:
-    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group."""
+    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group.
+
+    A row of y is a label, or where there are any, `n_numbers` numbers.
+    """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
     create_array(
@@ -388,13 +432,14 @@ def create_dataset_arrays(
     columns = {"y": y_dtype, "weights": np.float64 if weighted else None}
     for name, dtype in columns.items():
         if dtype is not None:
+            inner = (n_numbers,) if name == "y" and n_numbers else ()
             create_array(
                 group,
                 name,
-                shape=(n_rows,),
+                shape=(n_rows, *inner),
                 dtype=dtype,
-                chunks=(chunk_rows,),
-                dimensions=("row",),
+                chunks=(chunk_rows, *inner),
+                dimensions=("row", "target")[: 1 + len(inner)],
                 compress=True,
             )
 
@@ -406,7 +451,7 @@ def write_chunk(
     y: NDArray[Any] | None,
     weights: NDArray[np.float64] | None = None,
 ) -> ChunkSummary:
-    """Write one whole chunk of rows, labels and weights; may run on any worker, for any chunk.
+    """Write one whole chunk of rows, targets and weights; may run on any worker, for any chunk.
 
     Raises
     ------
@@ -416,6 +461,8 @@ def write_chunk(
     rows = get_array(group, "X")
     start = index * rows.chunks[0]
     check_finite(X, first_row=start)
+    if y is not None:
+        check_finite(y, first_row=start, name="target")
     if weights is not None:
         check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
@@ -428,16 +475,18 @@ def write_chunk(
     return summarize_chunk(X, y, weights)._replace(checksums=checksums)
 
 
-def check_finite(X: NDArray[Any], *, first_row: int, within: str = "") -> None:
+def check_finite(
+    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X"
+) -> None:
     """Raise DataError naming the first value of a block that is NaN or infinite.
 
     Its row is counted from `first_row` on, in the table or in what `within` says.
     """
-    if X.dtype.kind != "f" or np.isfinite(X).all():
+    if values.dtype.kind != "f" or np.isfinite(values).all():
         return
-    row, column = np.argwhere(~np.isfinite(X))[0]
+    row, column = np.argwhere(~np.isfinite(values))[0]
     raise DataError(
-        f"X has {X[row, column]} in row {first_row + row}{within}, column {column}.",
+        f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
 
@@ -457,15 +506,17 @@ def summarize_chunk(
     X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
 ) -> ChunkSummary:
     """Return the digests and label counts of one chunk."""
-    # Labels and weights of a chunk may be the same bytes.
-    person = b"" if weights is None else b"weights"
+    # Labels, numbers and weights of a chunk may be the same bytes.
+    numbers = y is not None and y.ndim == 2
+    person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
     digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
     label_counts = {}
     if y is not None:
-        labels, _, counts = distinct_labels(y)
         text = y.dtype.kind in "TU"
         digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
-        label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+        if not numbers:
+            labels, _, counts = distinct_labels(y)
+            label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
     if weights is not None:
         digest.update(np.ascontiguousarray(weights).data)
     return ChunkSummary(digest.digest(), content_of_rows(X, y, weights), label_counts)
@@ -484,8 +535,9 @@ def finish_dataset(
     summaries: Sequence[ChunkSummary],
     *,
     feature_names: tuple[str, ...] | None = None,
+    target_names: tuple[str, ...] | None = None,
 ) -> None:
-    """Record classes and fingerprint once all chunks are written."""
+    """Record classes or names of the numbers, and fingerprint, once all chunks are written."""
     counts: dict[Any, int] = {}
     for summary in summaries:
         for label, count in summary.label_counts.items():
@@ -496,11 +548,12 @@ def finish_dataset(
         group,
         kind="dataset",
         attributes={
-            "has_labels": "y" in group,
+            "has_labels": "y" in group and target_names is None,
             "has_weights": "weights" in group,
             "classes": classes,
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
+            "target_names": None if target_names is None else list(target_names),
             "chunk_checksums": {
                 name: "".join(checksums[name] for checksums in written) for name in written[0]
             },

@@ -7,9 +7,10 @@ RNG = np.random.default_rng(0)
 X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)
 Y = RNG.integers(0, 3, 300)
 WEIGHTS = RNG.uniform(0.5, 2.0, 300)
+T = RNG.normal(size=(300, 2))
 
 
-@pytest.mark.parametrize("labels", [None, Y, np.array(["a", "bb", "ccc"])[Y]])
+@pytest.mark.parametrize("labels", [None, Y, np.array(["a", "bb", "ccc"])[Y], T])
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_content_of_rows__adds_up_in_any_order(labels, weights):
     def content(rows):
@@ -43,6 +44,8 @@ def test_content_of_rows__any_change_shows():
     labels, weights = Y.copy(), WEIGHTS.copy()
     labels[5] = (labels[5] + 1) % 3
     weights[9] *= 1.5
+    numbers = T.copy()
+    numbers[5, 1] = np.nextafter(numbers[5, 1], 9)
     contents = [
         content_of_rows(*table)
         for table in (
@@ -54,6 +57,11 @@ def test_content_of_rows__any_change_shows():
             (X, Y, None),
             (X, None, None),
             (X[:-1], Y[:-1], WEIGHTS[:-1]),
+            (X, T, WEIGHTS),
+            (X, numbers, WEIGHTS),
+            (X, T[:, ::-1], WEIGHTS),
+            (X, T[:, :1], WEIGHTS),
+            (X, Y[:, None].astype(float), WEIGHTS),
         )
     ]
     assert len(set(contents)) == len(contents)

@@ -123,6 +123,60 @@ def test_blocks__without_weights_have_none():
     assert all(block.weights is None for block in dataset.blocks(0, 10, 3))
 
 
+def numbers_dataset(location, n_rows=11, n_targets=2, **options):
+    T = table(n_rows, n_targets, seed=1)
+    names = tuple(f"t{j}" for j in range(n_targets))
+    return write_dataset(location, table(n_rows), T, target_names=names, **options), T
+
+
+@given(
+    n_rows=st.integers(1, 40),
+    chunk_rows=st.integers(1, 50),
+    block_rows=st.integers(1, 50),
+    n_targets=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(max_examples=30, deadline=None)
+def test_blocks__any_span_of_numbers_equals_slicing(
+    n_rows, chunk_rows, block_rows, n_targets, data
+):
+    start = data.draw(st.integers(0, n_rows - 1))
+    stop = data.draw(st.integers(start + 1, n_rows))
+    dataset, T = numbers_dataset(MemoryStore(), n_rows, n_targets, chunk_rows=chunk_rows)
+    rows, targets, _ = joined(dataset, start, stop, block_rows)
+    np.testing.assert_array_equal(rows, table(n_rows)[start:stop])
+    assert targets.dtype == np.float64
+    np.testing.assert_array_equal(targets, T[start:stop])
+    np.testing.assert_array_equal(dataset.read_chunk(0).y, T[:chunk_rows])
+    wanted = np.array(sorted(data.draw(st.sets(st.integers(0, n_rows - 1)))), dtype=np.int64)
+    np.testing.assert_array_equal(dataset.take_targets(wanted), T[wanted])
+
+
+def test_dataset__numbers_are_no_labels(tmp_path):
+    dataset, T = numbers_dataset(tmp_path / "data")
+    assert dataset.target_names == ("t0", "t1")
+    assert (dataset.y.shape, dataset.y.chunks, dataset.y.dtype) == ((11, 2), (4, 2), np.float64)
+    assert (dataset.n_targets, dataset.n_classes) == (2, 0)
+    assert dataset.class_counts.shape == dataset.classes.shape == (0,)
+    assert open_group(tmp_path / "data", kind="dataset").attrs["has_labels"] is False
+    with pytest.raises(DataError, match="data has numbers as targets, not labels"):
+        dataset.codes()
+    planned = dataset.with_n_rows(10**6)
+    assert (planned.n_rows, planned.n_targets, planned.n_classes) == (10**6, 2, 0)
+    with xr.open_zarr(tmp_path / "data", consolidated=False, chunks=None) as opened:
+        assert opened["y"].dims == ("row", "target")
+        np.testing.assert_array_equal(opened["y"].values, T)
+
+
+@pytest.mark.parametrize("y", [None, np.arange(6) % 3])
+def test_take_targets__of_labels(y):
+    dataset = write_dataset(MemoryStore(), table(6), y)
+    assert dataset.target_names is None
+    assert dataset.n_targets == dataset.n_classes == (0 if y is None else 3)
+    with pytest.raises(DataError, match="has no numbers as targets"):
+        dataset.take_targets(np.arange(2))
+
+
 @pytest.mark.parametrize("start", [0, 3, 10])
 def test_blocks__empty_span_gives_none(start):
     dataset = write_dataset(MemoryStore(), table(10))
@@ -232,6 +286,14 @@ def test_write_chunk__names_what_is_not_finite(dtype, value):
         write_dataset(MemoryStore(), X)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_write_chunk__names_what_is_not_finite_of_the_targets(value):
+    T = table(9, 2)
+    T[[6, 7], [1, 0]] = value
+    with pytest.raises(DataError, match=rf"target has {value} in row 6, column 1\."):
+        write_dataset(MemoryStore(), table(9), T, target_names=("a", "b"))
+
+
 @pytest.mark.parametrize("value", [0.0, -0.0, -1.5, np.nan, np.inf, -np.inf])
 def test_write_chunk__names_the_first_weight_that_is_not_above_0(value):
     weights = np.ones(9)
@@ -319,6 +381,39 @@ def test_fingerprint__changes_with_the_weights():
     assert write_weighted(MemoryStore(), X, y, weights.copy()).fingerprint in found
 
 
+def test_fingerprint__changes_with_the_numbers():
+    X, T, weights = table(6), table(6, 2, seed=1), np.arange(1.0, 7.0)
+    moved = T.copy()
+    moved[5, 1] = np.nextafter(moved[5, 1], 7)
+    named = [(X, T), (X, moved), (X, T[::-1]), (X, T[:, ::-1]), (X, T[:, :1]), (X, T[:, 1:])]
+    datasets = [
+        write_dataset(MemoryStore(), *each, target_names=tuple("ab"[: each[1].shape[1]]))
+        for each in [*named, (X, weights[:, None])]
+    ]
+    datasets += [
+        write_dataset(MemoryStore(), X),
+        write_dataset(MemoryStore(), X, weights.view("i8")),
+        write_weighted(MemoryStore(), X, None, weights),
+    ]
+    assert len({dataset.fingerprint for dataset in datasets}) == len(datasets)
+    assert len({dataset.content for dataset in datasets}) == len(datasets)
+
+
+@given(lengths=row_chunkings(), data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_content__of_numbers_in_any_order_chunks_and_type_of_rows(lengths, data):
+    n_rows = sum(lengths)
+    X, T = table(n_rows, dtype="i2"), table(n_rows, 2, seed=1)
+    T[0] = 0.0
+    one = write_dataset(MemoryStore(), X, T, chunk_rows=lengths[0], target_names=("a", "b"))
+    order = data.draw(st.permutations(range(n_rows)))
+    T[0] = -0.0
+    other = write_dataset(
+        MemoryStore(), X[order].astype("f8"), T[order], chunk_rows=7, target_names=("a", "b")
+    )
+    assert one.content == other.content
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [(["ab", "c"], ["a", "bc"]), (["", "a"], ["a", ""]), (["a\0b", "c"], ["a", "b\0c"])],
@@ -335,6 +430,7 @@ def test_default_chunk_rows__about_16_mib():
         assert 1 <= rows <= 65_536
         assert rows * row_bytes <= 16 * 2**20 or rows == 1
         assert (rows + 1) * row_bytes > 16 * 2**20 or rows == 65_536
+    assert default_chunk_rows(24, "f8", n_numbers=1000) == 2**14 // 8
 
 
 def test_open__nothing_there(tmp_path):
@@ -383,6 +479,7 @@ def test_open__another_format_version(tmp_path, version):
         "class_counts",
         "fingerprint",
         "feature_names",
+        "target_names",
     ],
 )
 def test_open__attribute_missing(tmp_path, name):
@@ -454,14 +551,17 @@ def test_dataset__weights_open_in_xarray(tmp_path):
         np.testing.assert_array_equal(opened["weights"].values, np.arange(7) + 0.5)
 
 
-def test_open__without_a_word_on_weights_has_none(tmp_path):
+@pytest.mark.parametrize("word", ["has_weights", "target_names"])
+def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
     fingerprint = write_dataset(tmp_path / "data", table(5), np.arange(5)).fingerprint
-    edit_attributes(tmp_path / "data", drop="has_weights")
+    edit_attributes(tmp_path / "data", drop=word)
     attributes = dict(zarr.open_group(str(tmp_path / "data")).attrs)
     del attributes["checksum"]
     edit_attributes(tmp_path / "data", checksum=checksum(attributes))
     dataset = Dataset.open(tmp_path / "data")
     assert dataset.sample_weights is None
+    assert dataset.target_names is None
+    assert dataset.codes().tolist() == [0, 1, 2, 3, 4]
     assert dataset.fingerprint == fingerprint
 
 
@@ -480,6 +580,27 @@ def test_open__weights_of_another_length(tmp_path, n_rows):
     (tmp_path / "other/weights").rename(tmp_path / "data/weights")
     with pytest.raises(DamagedDataError, match=r"X and weights of .*data do not fit together"):
         Dataset.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_open__numbers_of_another_shape(tmp_path, n_targets):
+    numbers_dataset(tmp_path / "data")
+    numbers_dataset(tmp_path / "other", n_targets=n_targets)
+    (tmp_path / "data/y").rename(tmp_path / "unused")
+    (tmp_path / "other/y").rename(tmp_path / "data/y")
+    with pytest.raises(DamagedDataError, match=r"X and y of .*data do not fit together"):
+        Dataset.open(tmp_path / "data")
+
+
+def test_numbers_chunk__flipped_byte(tmp_path):
+    dataset, T = numbers_dataset(tmp_path / "data")
+    path = tmp_path / "data/y/c/1/0"
+    bad = bytearray(path.read_bytes())
+    bad[len(bad) // 2] ^= 1
+    path.write_bytes(bad)
+    with pytest.raises(DamagedDataError, match="data"):
+        joined(dataset, 3, 6, 3)
+    np.testing.assert_array_equal(joined(dataset, 0, 4, 3)[1], T[:4])
 
 
 @pytest.mark.slow

@@ -33,21 +33,22 @@ def text(labels):
     return np.array(labels, dtype=np.dtypes.StringDType())
 
 
-def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None):
-    """Write all chunks and finish the dataset."""
+def fill_dataset(group, X, y=None, *, chunk_rows=4, feature_names=None, target_names=None):
+    """Write all chunks and finish the dataset; y are numbers (n, q) where they have names."""
     create_dataset_arrays(
         group,
         shape=X.shape,
         x_dtype=X.dtype,
         y_dtype=None if y is None else y.dtype,
         chunk_rows=chunk_rows,
+        n_numbers=len(target_names or ()),
     )
     rows = min(chunk_rows, len(X))
     summaries = [
         write_chunk(group, i, X[a : a + rows], None if y is None else y[a : a + rows])
         for i, a in enumerate(range(0, len(X), rows))
     ]
-    finish_dataset(group, summaries, feature_names=feature_names)
+    finish_dataset(group, summaries, feature_names=feature_names, target_names=target_names)
 
 
 def write_dataset(location, X, y=None, **options) -> Dataset:
