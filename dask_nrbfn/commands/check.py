@@ -1,6 +1,7 @@
 """Check: everything that can be wrong with a stored dataset."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -39,7 +40,7 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
     """Read every chunk of a dataset and list what is wrong with it.
 
     Finds missing and damaged chunks, values that are not finite, weights that are not above 0, and
-    rows, labels or weights that were changed after the dataset was written, with their chunks.
+    rows, targets or weights that were changed after the dataset was written, with their chunks.
 
     Takes the time and the memory of what is stored, also where metadata says that there is more.
     """
@@ -85,7 +86,12 @@ def _read_chunk(
 
 def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
     problems = []
-    for check, values in ((check_finite, chunk.X), (check_weights, chunk.weights)):
+    check_targets = partial(check_finite, name="target")
+    for check, values in (
+        (check_finite, chunk.X),
+        (check_targets, chunk.y),
+        (check_weights, chunk.weights),
+    ):
         try:
             if values is not None:
                 check(values, first_row=first_row)
@@ -97,7 +103,9 @@ def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
 def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
     problems = []
     if fingerprint(dataset.X, summaries) != dataset.fingerprint:
-        what = "rows or labels" if dataset.sample_weights is None else "rows, labels or weights"
+        targets = "labels" if dataset.target_names is None else "targets"
+        weighted = dataset.sample_weights is not None
+        what = f"rows, {targets} or weights" if weighted else f"rows or {targets}"
         problems.append(f"{what} are not the ones that ingest wrote.")
     counts = {
         label: sum(summary.label_counts.get(label, 0) for summary in summaries)

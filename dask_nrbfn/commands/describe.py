@@ -50,13 +50,22 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     return {
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
-        "n_classes": dataset.n_classes,
+        **_describe_targets(dataset),
         "dtype": str(dataset.X.dtype),
         "chunk_rows": dataset.chunk_rows,
-        "classes": dataset.classes.tolist(),
-        "class_counts": dataset.class_counts.tolist(),
         "has_weights": dataset.sample_weights is not None,
         "fingerprint": dataset.fingerprint,
+    }
+
+
+def _describe_targets(dataset: Dataset) -> dict[str, Any]:
+    """Return the names of the numbers that are the targets of a dataset, or its classes."""
+    if dataset.target_names is not None:
+        return {"target_names": list(dataset.target_names)}
+    return {
+        "n_classes": dataset.n_classes,
+        "classes": dataset.classes.tolist(),
+        "class_counts": dataset.class_counts.tolist(),
     }
 
 

@@ -20,6 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
+from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -45,6 +46,7 @@ def ingest_file(
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
+    target: str | None = None,
     weights: str | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -59,7 +61,11 @@ def ingest_file(
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels.
     label : str, optional
-        Label column of CSV and Parquet. Without labels a dataset can be predicted only.
+        Label column of CSV and Parquet. Without labels or numbers a dataset can be predicted only.
+    target : str, optional
+        What holds numbers to be learned, instead of labels: columns of CSV and Parquet, "C" or
+        "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
+        .npz file; for .npy, another such file; for svmlight "label", what each line begins with.
     weights : str, optional
         What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
         Parquet, which then is no feature, or for .npy, another such file.
@@ -79,7 +85,13 @@ def ingest_file(
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
     opened = open_source(
-        path, x=x, y=y, label=label, weights=weights, storage_options=storage_options
+        path,
+        x=x,
+        y=y,
+        label=label,
+        target=target,
+        weights=weights,
+        storage_options=storage_options,
     )
     return ingest_source(opened, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
@@ -89,6 +101,7 @@ def ingest_arrays(
     y: ArrayLike | None,
     location: Location,
     *,
+    target: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -101,6 +114,8 @@ def ingest_arrays(
     y : array-like (n,) or None
         Integers or strings.
     location : Location
+    target : array-like (n,) or (n, q), optional
+        Numbers, instead of `y`. A frame names them, and so does a series.
     weights : array-like (n,), optional
         Weights of the rows, finite and above 0.
     chunk_rows, overwrite
@@ -110,16 +125,21 @@ def ingest_arrays(
     ------
     DataError
         If shapes or types do not fit, a value is not finite, or a weight is not above 0.
+    ParameterError
+        If `y` and `target` are given.
     ExistsError
         If something is at `location`.
     """
+    check_one_kind("y", y, target)
     frame = plain_rows(X)
     source = ArraySource(
         np.asarray(frame),
         None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
+        None if target is None else np.asarray(plain_rows(_as_frame(target), "target")),
     )
     source.feature_names = _column_names(frame)
+    source.target_names = _target_names(target) or source.target_names
     return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
@@ -131,7 +151,8 @@ def ingest_source(
     overwrite: bool = False,
 ) -> Dataset:
     """Write a dataset from an open source, chunk after chunk."""
-    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype)
+    n_numbers = len(source.target_names or ())
+    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers)
     rows = min(rows, source.n_rows)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -140,10 +161,16 @@ def ingest_source(
             x_dtype=source.x_dtype,
             y_dtype=source.y_dtype,
             chunk_rows=rows,
+            n_numbers=n_numbers,
             weighted=source.has_weights,
         )
         summaries = list(_write_blocks(group, source, rows))
-        finish_dataset(group, summaries, feature_names=source.feature_names)
+        finish_dataset(
+            group,
+            summaries,
+            feature_names=source.feature_names,
+            target_names=source.target_names,
+        )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
@@ -165,6 +192,7 @@ def ingest_dask(
     y: Any,
     location: Location,
     *,
+    target: Any = None,
     weights: Any = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -178,6 +206,8 @@ def ingest_dask(
         Integers or strings.
     location : Location
         Must be reachable from the workers if a `distributed.Client` is active.
+    target : dask array (n,) or (n, q), dask series or dataframe, optional
+        Numbers, instead of `y`. A dataframe names them, and so does a series.
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
     chunk_rows, overwrite
@@ -187,25 +217,35 @@ def ingest_dask(
     ------
     DataError
         If lengths or types do not fit, a value is not finite, or a weight is not above 0.
+    ParameterError
+        If `y` and `target` are given.
     """
     import dask
 
+    check_one_kind("y", y, target)
     names = _column_names(X)
     rows = _counted_rows(X)
-    labels = None if y is None else _dask_labels(y, len(rows))
+    targets, n_numbers, target_names = None, 0, None
+    if target is not None:
+        targets = _dask_numbers(target, len(rows))
+        n_numbers = targets.shape[1]
+        target_names = _target_names(target) or numbered_targets(n_numbers)
+    elif y is not None:
+        targets = _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
-    size = min(_check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype), len(rows))
+    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
             shape=rows.shape,
             x_dtype=rows.dtype,
-            y_dtype=None if labels is None else labels.dtype,
+            y_dtype=None if targets is None else targets.dtype,
             chunk_rows=size,
+            n_numbers=n_numbers,
             weighted=row_weights is not None,
         )
-        summaries = dask.compute(*_delayed_writes(group, rows, labels, row_weights))
-        finish_dataset(group, summaries, feature_names=names)
+        summaries = dask.compute(*_delayed_writes(group, rows, targets, row_weights))
+        finish_dataset(group, summaries, feature_names=names, target_names=target_names)
     return Dataset.open(location)
 
 
@@ -218,7 +258,9 @@ def _delayed_writes(
     size = get_array(group, "X").chunks[0]
     blocks = rows.rechunk((size, -1)).to_delayed().ravel()
     others = (
-        [None] * len(blocks) if column is None else column.rechunk(size).to_delayed()
+        [None] * len(blocks)
+        if column is None
+        else column.rechunk((size, *column.shape[1:])).to_delayed().ravel()
         for column in columns
     )
     for index, chunk in enumerate(zip(blocks, *others, strict=True)):
@@ -229,7 +271,18 @@ def _column_names(X: Any) -> tuple[str, ...] | None:
     return tuple(map(str, X.columns)) if hasattr(X, "columns") else None
 
 
-def dask_rows(X: Any, *, lengths: bool | None = None) -> "da.Array":
+def _as_frame(target: Any) -> Any:
+    """Return a series, pandas' or dask's, as a frame of one column."""
+    return target.to_frame() if hasattr(target, "to_frame") else target
+
+
+def _target_names(target: Any) -> tuple[str, ...] | None:
+    if hasattr(target, "to_frame") and not isinstance(target.name, str):
+        return None
+    return _column_names(_as_frame(target))
+
+
+def dask_rows(X: Any, *, lengths: bool | None = None, name: str = "X") -> "da.Array":
     """Return the rows of a dask collection as numbers; `lengths` has those of a frame computed.
 
     Raises
@@ -238,25 +291,34 @@ def dask_rows(X: Any, *, lengths: bool | None = None) -> "da.Array":
         If it is no table, or a column is no number; of Python objects, when they are computed.
     """
     if hasattr(X, "columns"):
-        for name, dtype in X.dtypes.items():
+        for column, dtype in X.dtypes.items():
             if hasattr(dtype, "categories"):
-                _check_known(X[name], f"Column {name!r} of X")
-        X = X.map_partitions(plain_rows, meta=plain_rows(X._meta))
+                _check_known(X[column], f"Column {column!r} of {name}")
+        X = X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
     rows = X.to_dask_array(lengths=lengths) if hasattr(X, "to_dask_array") else X
     if rows.ndim != 2 or 0 in rows.shape[1:]:
-        raise _no_table(rows.shape)
-    return rows.astype(feature_dtype(rows.dtype, "X"))
+        raise _no_table(name, rows.shape)
+    return rows.astype(feature_dtype(rows.dtype, name))
 
 
-def _counted_rows(X: Any) -> "da.Array":
-    rows = _with_lengths(dask_rows(X, lengths=True))
+def _counted_rows(X: Any, name: str = "X") -> "da.Array":
+    rows = _with_lengths(dask_rows(X, lengths=True, name=name))
     if len(rows) == 0:
-        raise _no_table(rows.shape)
+        raise _no_table(name, rows.shape)
     return rows
 
 
-def _no_table(shape: tuple[float, ...]) -> DataError:
-    return DataError(f"X has shape {shape}.", "Give a table with at least one row and one column.")
+def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
+    return DataError(
+        f"{name} has shape {shape}.", "Give a table with at least one row and one column."
+    )
+
+
+def _dask_numbers(target: Any, n_rows: int) -> "da.Array":
+    table = _as_frame(target)
+    numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
+    _check_length(numbers, n_rows, "target", "target")
+    return numbers.astype(FLOAT64)
 
 
 def _dask_labels(y: Any, n_rows: int) -> "da.Array":
@@ -291,12 +353,16 @@ def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> "da.Array":
     column = _with_lengths(values)
     if column.ndim != 1:
         raise DataError(f"{name} has shape {column.shape}.", f"Give one {noun} per row of X.")
+    _check_length(column, n_rows, name, noun)
+    return column
+
+
+def _check_length(column: "da.Array", n_rows: int, name: str, noun: str) -> None:
     if len(column) != n_rows:
         raise DataError(
             f"{name} has {len(column)} rows but X has {n_rows}.",
             f"Write {name} with one {noun} per row of X.",
         )
-    return column
 
 
 def _with_lengths(values: Any) -> "da.Array":
@@ -317,9 +383,11 @@ def _block_labels(
     return values
 
 
-def _check_chunk_rows(chunk_rows: int | None, n_features: int, dtype: np.dtype[Any]) -> int:
+def _check_chunk_rows(
+    chunk_rows: int | None, n_features: int, dtype: np.dtype[Any], n_numbers: int
+) -> int:
     if chunk_rows is None:
-        return default_chunk_rows(n_features, dtype)
+        return default_chunk_rows(n_features, dtype, n_numbers=n_numbers)
     if chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
     return chunk_rows

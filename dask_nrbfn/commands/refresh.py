@@ -201,8 +201,10 @@ class _Joined:
         if len({dataset.content for dataset in datasets}) < len(datasets):
             raise DataError("two of the datasets have the same rows.", "Give each once.")
         for other in datasets[1:]:
-            same = first.n_features == other.n_features and (
-                first.feature_names == other.feature_names
+            same = (first.n_features, first.feature_names, first.target_names) == (
+                other.n_features,
+                other.feature_names,
+                other.target_names,
             )
             texts = {None if each.y is None else each.y.dtype.kind for each in (first, other)}
             if not same or len(texts) > 1:
@@ -218,6 +220,7 @@ class _Joined:
         self.y_dtype = None if first.y is None else first.y.dtype
         self.has_weights = any(dataset.sample_weights is not None for dataset in datasets)
         self.feature_names = first.feature_names
+        self.target_names = first.target_names
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time."""

@@ -22,7 +22,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import Layout, check_size, check_weights_apart
+from dask_nrbfn.sources.layout import Layout, check_apart, check_size, numbered_targets
 from dask_nrbfn.sources.source import Block
 
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
@@ -47,7 +47,7 @@ class Header:
 
 @dataclass(kw_only=True)
 class ArrayLayout(Layout):
-    """Layout of a table whose features, labels and weights are arrays of their own."""
+    """Layout of a table whose features, weights and labels or numbers are arrays of their own."""
 
     x: Header
     y: Header | None
@@ -55,9 +55,14 @@ class ArrayLayout(Layout):
 
     def block(self, start: int, stop: int, read: Callable[[Header, int, int], np.ndarray]) -> Block:
         """Block of the rows from `start` to `stop`; `read` gives those of one array, in order."""
+        y = None
+        if self.y is not None and self.target_names is not None:
+            y = _table(read(self.y, start, stop), FLOAT64)
+        elif self.y is not None:
+            y = self._labels(self.y, start, stop, read)
         return Block(
-            _features(read(self.x, start, stop), self.x_dtype),
-            None if self.y is None else self._labels(self.y, start, stop, read),
+            _table(read(self.x, start, stop), self.x_dtype),
+            y,
             None
             if self.weights is None
             else read(self.weights, start, stop).astype(FLOAT64, copy=False),
@@ -86,6 +91,8 @@ class ArraySource(ArrayLayout):
         Labels.
     weights : ndarray (n,), optional
         Weights of the rows.
+    target : ndarray (n,) or (n, q), optional
+        Numbers, instead of labels.
 
     Raises
     ------
@@ -100,12 +107,18 @@ class ArraySource(ArrayLayout):
     """
 
     def __init__(
-        self, X: np.ndarray, y: np.ndarray | None = None, weights: np.ndarray | None = None
+        self,
+        X: np.ndarray,
+        y: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+        target: np.ndarray | None = None,
     ) -> None:
-        given = {"X": X, "y": y, "weights": weights}
+        given = {"X": X, "y": y, "weights": weights, "target": target}
         self.arrays = {name: np.asarray(a) for name, a in given.items() if a is not None}
         headers = {name: Header(name, a.shape, a.dtype) for name, a in self.arrays.items()}
-        layout = _layout(headers["X"], headers.get("y"), headers.get("weights"))
+        layout = _layout(
+            headers["X"], headers.get("y"), headers.get("weights"), headers.get("target")
+        )
         super().__init__(**vars(layout))
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
@@ -153,7 +166,7 @@ class NpzSource(ArrayLayout):
 
 @dataclass(kw_only=True)
 class NpySource(ArrayLayout):
-    """Rows of an .npy file, with labels and weights in others."""
+    """Rows of an .npy file, with labels or numbers and weights in others."""
 
     files: tuple[File, ...]
 
@@ -178,9 +191,14 @@ class NpySource(ArrayLayout):
 
 
 def open_npz(
-    file: File, *, x: str | None = None, y: str | None = None, weights: str | None = None
+    file: File,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    target: str | None = None,
+    weights: str | None = None,
 ) -> NpzSource:
-    """Source of the members `x`, `y` and `weights` of an .npz file.
+    """Source of the members `x`, `y` or `target`, and `weights` of an .npz file.
 
     Parameters
     ----------
@@ -189,6 +207,8 @@ def open_npz(
         Member with the features, by default "X".
     y : str, optional
         Member with the labels, by default "y" where there is one.
+    target : str, optional
+        Member with numbers (n,) or (n, q), instead of the labels.
     weights : str, optional
         Member with the weights of the rows.
 
@@ -197,7 +217,7 @@ def open_npz(
     DataError
         If a member is missing, or its shape or type does not fit.
     ParameterError
-        If `weights` is also `x` or `y`.
+        If a member is named for two of them.
     DamagedDataError
         If the file is not an .npz file.
     """
@@ -209,47 +229,60 @@ def open_npz(
     ):
         members = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
         x = _member(path, members, x or "X")
-        y = _member(path, members, y) if y else ("y" if "y" in members else None)
+        target = _member(path, members, target) if target else None
+        if target is None:
+            y = _member(path, members, y) if y else ("y" if "y" in members else None)
         weights = _member(path, members, weights) if weights else None
-        check_weights_apart(weights, x, y)
+        check_apart("target", target, x)
+        check_apart("weights", weights, x, y, target)
         layout = _layout(
             _member_header(archive, x),
-            None if y is None else _member_header(archive, y),
-            None if weights is None else _member_header(archive, weights),
+            *(
+                None if name is None else _member_header(archive, name)
+                for name in (y, weights, target)
+            ),
         )
-    if layout.x.fortran_order:
-        raise _stored_by_column(f"{layout.x.name} in {file}", layout.x.name)
+    for header in _tables(layout):
+        if header.fortran_order:
+            raise _stored_by_column(f"{header.name} in {file}", header.name)
     return NpzSource(**vars(layout), file=file)
 
 
-def open_npy(file: File, *, y: str | None = None, weights: str | None = None) -> NpySource:
+def open_npy(
+    file: File, *, y: str | None = None, target: str | None = None, weights: str | None = None
+) -> NpySource:
     """Source of the rows of an .npy file.
 
     Parameters
     ----------
     file : File
         With the features.
-    y, weights : str, optional
-        .npy files with the labels and the weights of the rows; URLs need the options of `file`.
+    y, target, weights : str, optional
+        .npy files with the labels, or instead of them numbers (n,) or (n, q), and with the weights
+        of the rows; URLs need the options of `file`.
 
     Raises
     ------
     DataError
         If a shape or type does not fit.
     ParameterError
-        If `weights` is also `file` or `y`.
+        If a file is named for two of them.
     DamagedDataError
         If a file is not an .npy file, or is cut short.
     MissingDataError
-        If the file `y` or `weights` does not exist.
+        If the file `y`, `target` or `weights` does not exist.
     """
-    check_weights_apart(weights, str(file), y)
-    others = {"y": y, "weights": weights}
+    check_apart("target", target, str(file))
+    check_apart("weights", weights, str(file), y, target)
+    others = {"y": y, "target": target, "weights": weights}
     files = {name: replace(file, path=path) for name, path in others.items() if path is not None}
     headers = {name: _file_header(other, option=name) for name, other in files.items()}
-    layout = _layout(_file_header(file), headers.get("y"), headers.get("weights"))
-    if layout.x.fortran_order and file.is_remote:
-        raise _stored_by_column(str(file), "X")
+    layout = _layout(
+        _file_header(file), headers.get("y"), headers.get("weights"), headers.get("target")
+    )
+    for header in _tables(layout):
+        if header.fortran_order and file.is_remote:
+            raise _stored_by_column(header.name, "X")
     return NpySource(**vars(layout), files=(file, *files.values()))
 
 
@@ -260,7 +293,15 @@ def _stored_by_column(name: str, array: str) -> DataError:
     )
 
 
-def _layout(x: Header, y: Header | None, weights: Header | None) -> ArrayLayout:
+def _tables(layout: ArrayLayout) -> list[Header]:
+    """Arrays of a layout whose rows may have several columns."""
+    numbers = layout.y if layout.target_names is not None else None
+    return [layout.x] if numbers is None else [layout.x, numbers]
+
+
+def _layout(
+    x: Header, y: Header | None, weights: Header | None, target: Header | None
+) -> ArrayLayout:
     x_dtype = feature_dtype(x.dtype, x.name)
     if len(x.shape) < 2:
         raise DataError(
@@ -268,8 +309,12 @@ def _layout(x: Header, y: Header | None, weights: Header | None) -> ArrayLayout:
         )
     n_rows, n_features = x.shape[0], math.prod(x.shape[1:])
     check_size(x.name, n_rows=n_rows, n_features=n_features)
-    y_dtype = None
-    if y is not None:
+    y_dtype = target_names = None
+    if target is not None:
+        feature_dtype(target.dtype, target.name)
+        _check_column(target, x, "target", several=True)
+        y_dtype, target_names = FLOAT64, numbered_targets(math.prod(target.shape[1:]))
+    elif y is not None:
         y_dtype = label_dtype(y.dtype, y.name)
         if y.dtype.itemsize > MAX_LABEL_BYTES:
             raise DataError(
@@ -286,16 +331,19 @@ def _layout(x: Header, y: Header | None, weights: Header | None) -> ArrayLayout:
         x_dtype=x_dtype,
         y_dtype=y_dtype,
         has_weights=weights is not None,
+        target_names=target_names,
         x=x,
-        y=y,
+        y=y if target is None else target,
         weights=weights,
     )
 
 
-def _check_column(column: Header, x: Header, noun: str) -> None:
-    if len(column.shape) != 1:
+def _check_column(column: Header, x: Header, noun: str, *, several: bool = False) -> None:
+    shapes = {1: "(n,)", 2: "(n, q)"} if several else {1: "(n,)"}
+    if len(column.shape) not in shapes or 0 in column.shape[1:]:
         raise DataError(
-            f"{column.name} has shape {column.shape}.", f"Write one {noun} per row: (n,)."
+            f"{column.name} has shape {column.shape}.",
+            f"Write one {noun} per row: {' or '.join(shapes.values())}.",
         )
     if column.shape[0] != x.shape[0]:
         raise DataError(
@@ -310,8 +358,8 @@ def _member(path: str, members: list[str], name: str) -> str:
     existing = ", ".join(repr(member) for member in members) or "none"
     raise DataError(
         f"{path} has no array {name!r}; it has {existing}.",
-        "Name the features' array with `x` and the labels' array with `y`, the weights' array "
-        "with `weights`.",
+        "Name the array of the features with `x`, of labels with `y` or of numbers with `target`, "
+        "of weights with `weights`.",
     )
 
 
@@ -404,7 +452,7 @@ def _npy_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: 
         return np.array(np.lib.format.open_memmap(header.name, mode="r")[start:stop])
 
 
-def _features(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _table(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return rows.reshape(len(rows), -1).astype(dtype, copy=False)
 
 

@@ -1,8 +1,9 @@
-"""Which types features, labels and weights may have, and what they become, from every source.
+"""Which types features, targets and weights may have, and what they become, from every source.
 
-Features are numbers, and true and false are 1 and 0. Labels are whole numbers, as which true and
-false count too, or text; other numbers are no labels. A CSV file has no types of its own: a label
-column is text there unless all of it reads as numbers.
+Features are numbers, and true and false are 1 and 0; so are targets that are no labels, which
+become float64. Labels are whole numbers, as which true and false count too, or text; other numbers
+are no labels. A CSV file has no types of its own: a label column is text there unless all of it
+reads as numbers.
 """
 
 import re
@@ -73,7 +74,7 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
         return np.dtype(np.float32) if dtype.itemsize < 4 else dtype.newbyteorder("=")
     raise DataError(
         f"{name} has dtype {dtype}.",
-        "Write features as bool, integers, float16, float32 or float64.",
+        "Write numbers as bool, integers, float16, float32 or float64.",
     )
 
 

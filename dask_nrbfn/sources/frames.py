@@ -10,7 +10,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import LABEL_RULE, STRING, to_labels
 
 
-def plain_rows(X: Any) -> Any:
+def plain_rows(X: Any, name: str = "X") -> Any:
     """Return a pandas DataFrame with all columns as numpy numbers, and anything else as it is.
 
     Categories of numbers, nullable numbers and objects that are numbers become float64, whatever
@@ -25,18 +25,18 @@ def plain_rows(X: Any) -> Any:
     if not hasattr(X, "isetitem"):
         return X
     if not X.columns.is_unique:
-        name = X.columns[X.columns.duplicated()][0]
-        raise DataError(f"X has several columns named {name!r}.", "Give each its own name.")
+        twice = X.columns[X.columns.duplicated()][0]
+        raise DataError(f"{name} has several columns named {twice!r}.", "Give each its own name.")
     plain = X
-    for place, (name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
+    for place, (column_name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
         kind = plain_dtype(dtype).kind
         column = X.iloc[:, place]
         if kind not in "biuf" and not (kind == "O" and all(map(_is_number, column.tolist()))):
             categories = getattr(dtype, "categories", None)
             text = f"{dtype}" if categories is None else f"category of {categories.dtype}"
             raise DataError(
-                f"Column {name!r} of X has type {text}, which is not a number.",
-                "Leave it out or encode it, as pandas.get_dummies(X) does.",
+                f"Column {column_name!r} of {name} has type {text}, which is not a number.",
+                f"Leave it out or encode it, as pandas.get_dummies({name}) does.",
             )
         if isinstance(dtype, np.dtype) and kind in "iuf":
             continue

@@ -21,20 +21,45 @@ class Layout:
     y_dtype: np.dtype | None
     has_weights: bool = False
     feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
 
 
-def check_weights_apart(weights: str | None, *others: str | None) -> None:
-    """Refuse weights that are also the features or the labels.
+def numbered_targets(n_targets: int) -> tuple[str, ...]:
+    """Names of targets that come without.
+
+    >>> numbered_targets(1), numbered_targets(2)
+    (('target',), ('target_0', 'target_1'))
+    """
+    return ("target",) if n_targets == 1 else tuple(f"target_{j}" for j in range(n_targets))
+
+
+def check_one_kind(option: str, labels: object, target: object) -> None:
+    """Refuse numbers as targets beside labels.
 
     Raises
     ------
     ParameterError
-        If `weights` is one of `others`.
+        If neither is None; `option` is what the labels were given as.
     """
-    if weights is not None and weights in others:
+    if labels is not None and target is not None:
         raise ParameterError(
-            f"`weights`={weights} names the features or labels.",
-            "Name what holds one weight per row, or leave `weights` out.",
+            f"`{option}` and `target` are both given.",
+            f"Give classes as `{option}`, or numbers as `target`.",
+        )
+
+
+def check_apart(option: str, name: str | None, *others: str | None) -> None:
+    """Refuse weights or targets that are something else too.
+
+    Raises
+    ------
+    ParameterError
+        If the `name` given as `option` is one of `others`.
+    """
+    if name is not None and name in others:
+        raise ParameterError(
+            f"`{option}`={name} names the features, labels or targets.",
+            f"Name what holds nothing else, or leave `{option}` out.",
         )
 
 

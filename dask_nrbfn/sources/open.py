@@ -1,5 +1,6 @@
 """Which format a path is of, and which options go with it."""
 
+import csv
 import os
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -8,6 +9,7 @@ from typing import Any
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.layout import check_one_kind
 from dask_nrbfn.sources.source import Source
 
 SUFFIXES = {
@@ -23,16 +25,19 @@ SUFFIXES = {
     ".libsvm": "svmlight",
 }
 OPTIONS = {
-    "npz": {"x", "y", "weights"},
-    "npy": {"y", "weights"},
-    "csv": {"label", "weights"},
-    "parquet": {"label", "weights"},
-    "svmlight": set[str](),
+    "npz": {"x", "y", "target", "weights"},
+    "npy": {"y", "target", "weights"},
+    "csv": {"label", "target", "weights"},
+    "parquet": {"label", "target", "weights"},
+    "svmlight": {"target"},
 }
 OPTION_RULE = (
-    "Use `x`, `y` and `weights` with .npz (array names), `y` and `weights` with .npy (other "
-    "files), `label` and `weights` with .csv and .parquet (columns), and none with svmlight."
+    "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
+    "`weights` with .npy (other files), `label` or `target`, and `weights` with .csv and .parquet "
+    "(columns), and none but `target` with svmlight."
 )
+# What a line of svmlight text begins with.
+SVMLIGHT_TARGET = "label"
 
 
 def open_source(
@@ -41,6 +46,7 @@ def open_source(
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
+    target: str | None = None,
     weights: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Source:
@@ -56,6 +62,11 @@ def open_source(
         .npy file, `y` is the path of another one that holds the labels.
     label : str, optional
         Name of the label column of a CSV or Parquet table; by default there are no labels.
+    target : str, optional
+        What holds numbers to be learned, instead of labels: names of columns of a CSV or Parquet
+        table with commas between them, and double quotes around a name that has one; the name of
+        an array (n,) or (n, q) in an .npz file; the path of such an .npy file; with svmlight
+        "label", the number at the beginning of each line.
     weights : str, optional
         Name of the array in an .npz file, of the column in a CSV or Parquet table, or path of the
         .npy file with one weight per row; by default there are none.
@@ -71,7 +82,8 @@ def open_source(
     MissingDataError
         If there is no such file.
     ParameterError
-        If an option does not go with the format, or `weights` is also the features or labels.
+        If an option does not go with the format, `target` is given beside labels, or one thing is
+        named for two purposes.
     DataError
         If the format is unknown, or the table is empty or has types that cannot be used.
     DamagedDataError
@@ -101,24 +113,32 @@ def open_source(
         raise DataError(
             f"{origin} is a directory of .{kind} files.", f"Give one .{kind} file instead."
         )
-    _check_options(origin, kind, {"x": x, "y": y, "label": label, "weights": weights})
+    options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
+    _check_options(origin, kind, options)
+    check_one_kind("y", y, target)
+    check_one_kind("label", label, target)
     for file in files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     if kind == "npz":
-        return open_npz(place, x=x, y=y, weights=weights)
+        return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
-        return open_npy(place, y=y, weights=weights)
+        return open_npy(place, y=y, target=target, weights=weights)
     # Each format's own library is loaded where a file of it is read.
     if kind == "svmlight":
         from dask_nrbfn.sources.svmlight import open_svmlight
 
-        return open_svmlight(files, origin=origin)
+        if target not in (None, SVMLIGHT_TARGET):
+            raise ParameterError(
+                f"`target`={target} does not go with {origin}, whose format is svmlight.",
+                f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
+            )
+        return open_svmlight(files, origin=origin, numbers=target is not None)
     from dask_nrbfn.sources.tabular import open_csv, open_parquet
 
-    if kind == "csv":
-        return open_csv(files, origin=origin, label=label, weights=weights)
-    return open_parquet(files, origin=origin, label=label, weights=weights)
+    open_table = open_csv if kind == "csv" else open_parquet
+    targets = None if target is None else _target_columns(target)
+    return open_table(files, origin=origin, label=label, targets=targets, weights=weights)
 
 
 def _data_files(directory: File) -> tuple[File, ...]:
@@ -155,6 +175,21 @@ def _kind(file: File) -> str:
             f"Supported are {', '.join(SUFFIXES)}.",
         )
     return SUFFIXES[suffix]
+
+
+def _target_columns(target: str) -> tuple[str, ...]:
+    try:
+        # Nothing at all is a line without any name.
+        names = tuple(next(csv.reader([target], skipinitialspace=True))) or ("",)
+    except csv.Error as error:
+        raise ParameterError(
+            f"`target`={target!r} names no columns ({error}).",
+            "Write their names with commas between them, and quotes around a name that has one.",
+        ) from error
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(f"`target`={target} names {twice!r} twice.", "Name each column once.")
+    return names
 
 
 def _check_options(origin: str, kind: str, options: dict[str, str | None]) -> None:

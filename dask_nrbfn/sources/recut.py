@@ -20,8 +20,7 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     Yields
     ------
     Block
-        ``X`` (block_rows, p), ``y`` and ``weights`` (block_rows,); views where one batch holds all
-        its rows.
+        Of `block_rows` rows; views where one batch holds all of them.
     """
     held: list[Block] = []
     n_held = 0

@@ -9,8 +9,8 @@ import numpy as np
 class Block(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p), labels ``y`` and float64 ``weights`` are (b,), or None where the source has
-    none.
+    ``X`` is (b, p), ``y`` labels (b,) or float64 numbers (b, q), float64 ``weights`` (b,); None
+    where the source has none.
     """
 
     X: np.ndarray
@@ -27,11 +27,14 @@ class Source(Protocol):
     x_dtype : dtype
         Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64.
     y_dtype : dtype or None
-        ``int64`` or ``numpy.dtypes.StringDType()``; None when there are no labels.
+        ``int64`` or ``numpy.dtypes.StringDType()`` of labels, ``float64`` of numbers; None when
+        there are neither.
     has_weights : bool
         Whether every block has weights. Their values are checked when they are stored.
     feature_names : tuple of str or None
         Column names, where the format has them.
+    target_names : tuple of str (q,) or None
+        Names of the numbers; None where ``y`` are none.
     """
 
     n_rows: int
@@ -40,6 +43,7 @@ class Source(Protocol):
     y_dtype: np.dtype | None
     has_weights: bool
     feature_names: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, at most `block_rows` at a time."""

@@ -9,9 +9,9 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.sources.dtypes import INT64, to_labels
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, to_labels
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import MAX_FEATURES, Layout, check_size
+from dask_nrbfn.sources.layout import MAX_FEATURES, Layout, check_size, numbered_targets
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
@@ -41,13 +41,13 @@ class SvmlightSource(Layout):
         first, stop = self.first_index, self.first_index + self.n_features
         for file in self.files:
             for X, y in _parsed(file, n_columns=stop):
-                labels = to_labels(y, str(file))
+                targets = to_labels(y, str(file)) if self.target_names is None else y[:, None]
                 for row in range(0, len(y), block_rows):
                     rows = slice(row, row + block_rows)
-                    yield Block(X[rows, first:].toarray(), labels[rows])
+                    yield Block(X[rows, first:].toarray(), targets[rows])
 
 
-def open_svmlight(files: tuple[File, ...], *, origin: str) -> SvmlightSource:
+def open_svmlight(files: tuple[File, ...], *, origin: str, numbers: bool = False) -> SvmlightSource:
     """Source of the rows of svmlight files; reads them once to learn their size.
 
     Parameters
@@ -55,6 +55,8 @@ def open_svmlight(files: tuple[File, ...], *, origin: str) -> SvmlightSource:
     files : tuple of File
     origin : str
         What the user named: the only path, or the directory.
+    numbers : bool
+        Whether lines begin with a number to be learned, and not with a label.
 
     Returns
     -------
@@ -73,7 +75,8 @@ def open_svmlight(files: tuple[File, ...], *, origin: str) -> SvmlightSource:
     for file in files:
         file_rows = 0
         for X, y in _parsed(file):
-            to_labels(y, str(file), first_row=file_rows)
+            if not numbers:
+                to_labels(y, str(file), first_row=file_rows)
             file_rows += len(y)
             if X.indices.size:
                 lowest = min(lowest, int(X.indices.min()))
@@ -89,7 +92,8 @@ def open_svmlight(files: tuple[File, ...], *, origin: str) -> SvmlightSource:
         n_rows=n_rows,
         n_features=n_features,
         x_dtype=np.dtype(np.float64),
-        y_dtype=INT64,
+        y_dtype=FLOAT64 if numbers else INT64,
+        target_names=numbered_targets(1) if numbers else None,
         files=files,
         first_index=first_index,
     )

@@ -9,7 +9,7 @@ import gzip
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -31,7 +31,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import Layout, check_size, check_weights_apart
+from dask_nrbfn.sources.layout import Layout, check_apart, check_size
 from dask_nrbfn.sources.quotes import (
     QuoteScan,
     ScannedFile,
@@ -90,7 +90,8 @@ class CsvSource(Layout):
         Raises
         ------
         DataError
-            If a feature or weight is not a number, a feature not finite, or a weight empty.
+            If a feature, target or weight is not a number, a feature or target not finite, or a
+            weight empty.
         DamagedDataError
             If a file cannot be read as CSV.
         """
@@ -104,11 +105,8 @@ class CsvSource(Layout):
                 row += batch.num_rows
 
     def _types(self, file: File) -> dict[str, pa.DataType]:
-        booleans = self.booleans[file]
-        types = {
-            name: pa.bool_() if name in booleans else pa.float64()
-            for name in self.feature_names or ()
-        }
+        names = (*(self.feature_names or ()), *(self.target_names or ()))
+        types = _number_types(names, self.booleans[file])
         if self.label is not None:
             as_integers = self.y_dtype == INT64 and self.label_is_plain
             types[self.label] = pa.int64() if as_integers else pa.string()
@@ -117,25 +115,20 @@ class CsvSource(Layout):
         return types
 
     def _block(self, batch: pa.RecordBatch, file: File, first_row: int) -> Block:
-        X = np.empty((batch.num_rows, self.n_features))
         # In the order of the types asked for; finding each by its name takes quadratic time.
-        columns = batch.columns
-        for j in range(self.n_features):
-            X[:, j] = _floats(columns[j])
-        wrong = _not_finite(X)
-        if wrong is not None:
-            row, j = wrong
-            line = _line_of_row(file, first_row + row)
-            raise _not_finite_error(batch, row, j, f"{file}", f"line {line}")
+        columns, p = batch.columns, self.n_features
+        X = _csv_numbers(columns[:p], self.feature_names or (), file, first_row)
+        y = None
+        if self.target_names is not None:
+            own = columns[p : p + len(self.target_names)]
+            y = _csv_numbers(own, self.target_names, file, first_row)
+        elif self.label is not None:
+            y = self._labels(columns[p])
         weights = None if self.weights is None else columns[-1]
         if weights is not None and weights.null_count:
             line = _line_of_row(file, first_row + pc.index(pc.is_null(weights), True).as_py())
             raise _no_value_error(f"Column {self.weights!r} of {file}", f"line {line}")
-        return Block(
-            X,
-            None if self.label is None else self._labels(columns[self.n_features]),
-            None if weights is None else weights.to_numpy(zero_copy_only=False),
-        )
+        return Block(X, y, None if weights is None else weights.to_numpy(zero_copy_only=False))
 
     def _labels(self, column: pa.Array) -> np.ndarray:
         if self.y_dtype != INT64 or self.label_is_plain:
@@ -159,18 +152,19 @@ class ParquetSource(Layout):
         Raises
         ------
         DataError
-            If a feature, label or weight is null, a feature not finite, or a label not a whole
-            number.
+            If a feature, label, target or weight is null, a feature or target not finite, or a
+            label not a whole number.
         DamagedDataError
             If a file is cut short.
         """
         return recut(self._batches(block_rows), block_rows)
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
-        row_bytes = self.n_features * self.x_dtype.itemsize
+        targets = self.target_names or ()
+        row_bytes = self.n_features * self.x_dtype.itemsize + len(targets) * FLOAT64.itemsize
         batch_rows = max(1, min(block_rows, BATCH_BYTES // row_bytes))
         named = [name for name in (self.label, self.weights) if name is not None]
-        columns = [*(self.feature_names or ()), *named]
+        columns = [*(self.feature_names or ()), *targets, *named]
         for file in self.files:
             row = 0
             with _open_parquet(file) as opened:
@@ -183,20 +177,15 @@ class ParquetSource(Layout):
                         row += batch.num_rows
 
     def _block(self, batch: pa.RecordBatch, file: File, first_row: int) -> Block:
-        X = np.empty((batch.num_rows, self.n_features), dtype=self.x_dtype)
         # In the order of the file, not of the names asked for.
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        for j, name in enumerate(self.feature_names or ()):
-            where = f"Column {name!r} of {file}"
-            X[:, j] = _feature_values(columns[name], where, first_row, self.x_dtype)
-        wrong = _not_finite(X)
-        if wrong is not None:
-            row, j = wrong
-            named = batch.select(list(self.feature_names or ()))
-            place = f"row {first_row + row} (the first is 0)"
-            raise _not_finite_error(named, row, j, f"{file}", place)
+        features = {name: columns[name] for name in self.feature_names or ()}
+        X = _parquet_numbers(features, file, first_row, self.x_dtype)
         y = weights = None
-        if self.label is not None:
+        if self.target_names is not None:
+            targets = {name: columns[name] for name in self.target_names}
+            y = _parquet_numbers(targets, file, first_row, FLOAT64)
+        elif self.label is not None:
             where = f"Column {self.label!r} of {file}"
             column = columns[self.label]
             _refuse_nulls(column, where, first_row)
@@ -208,10 +197,45 @@ class ParquetSource(Layout):
         return Block(X, y, None if weights is None else weights.astype(FLOAT64, copy=False))
 
 
+def _csv_numbers(
+    columns: Sequence[pa.Array], names: Sequence[str], file: File, first_row: int
+) -> np.ndarray:
+    values = np.empty((len(columns[0]), len(columns)))
+    for j, column in enumerate(columns):
+        values[:, j] = _floats(column)
+    wrong = _not_finite(values)
+    if wrong is not None:
+        row, j = wrong
+        place = f"line {_line_of_row(file, first_row + row)}"
+        raise _not_finite_error(columns[j][row], f"Column {names[j]!r} of {file}", place)
+    return values
+
+
+def _parquet_numbers(
+    columns: Mapping[str, pa.Array], file: File, first_row: int, dtype: np.dtype
+) -> np.ndarray:
+    places = [f"Column {name!r} of {file}" for name in columns]
+    arrays = list(columns.values())
+    values = np.empty((len(arrays[0]), len(arrays)), dtype=dtype)
+    for j, (column, where) in enumerate(zip(arrays, places, strict=True)):
+        values[:, j] = _feature_values(column, where, first_row, dtype)
+    wrong = _not_finite(values)
+    if wrong is not None:
+        row, j = wrong
+        place = f"row {first_row + row} (the first is 0)"
+        raise _not_finite_error(arrays[j][row], places[j], place)
+    return values
+
+
 def open_csv(
-    files: tuple[File, ...], *, origin: str, label: str | None = None, weights: str | None = None
+    files: tuple[File, ...],
+    *,
+    origin: str,
+    label: str | None = None,
+    targets: tuple[str, ...] | None = None,
+    weights: str | None = None,
 ) -> CsvSource:
-    """Source of the rows of CSV files; reads the label column once, for its type and length.
+    """Source of the rows of CSV files; reads labels or targets once, for their type and length.
 
     Parameters
     ----------
@@ -223,6 +247,8 @@ def open_csv(
     label : str, optional
         Label column. Its type is int64 if every label is a whole number ("3", "-1", "2.0"; not
         "03"), true or false, otherwise string.
+    targets : tuple of str, optional
+        Columns of numbers to be learned, instead of labels.
     weights : str, optional
         Column with the weights of the rows.
 
@@ -230,36 +256,40 @@ def open_csv(
     ------
     DataError
         If columns do not fit, there are no rows or no features, a label is empty, all labels are
-        numbers but not all are whole, or a quote is left open.
+        numbers but not all are whole, a target is no number, or a quote is left open.
     ParameterError
-        If `weights` is also `label`.
+        If `weights` is also the label or a target.
     DamagedDataError
         If a file cannot be read as CSV.
     """
     schemas = {file: _csv_schema(file) for file in files}
     columns = _common_columns({file: tuple(schema.names) for file, schema in schemas.items()})
-    features = _features(columns, label, weights, origin)
+    features = _features(columns, label, targets, weights, origin)
+    booleans = {
+        file: frozenset(c.name for c in schema if pa.types.is_boolean(c.type))
+        for file, schema in schemas.items()
+    }
     n_rows, kind = 0, _LabelKind()
     for file in files:
         file_rows = 0
-        for batch in _csv_batches(file, {label or columns[0]: pa.string()}, scanned=True):
+        looked_at = {label or columns[0]: pa.string()}
+        if targets is not None:
+            looked_at = _number_types(targets, booleans[file])
+        for batch in _csv_batches(file, looked_at, scanned=True):
             if label is not None:
                 kind.see(batch.column(label), label, file, file_rows)
             file_rows += batch.num_rows
         n_rows += file_rows
     check_size(origin, n_rows=n_rows, n_features=len(features))
-    y_dtype = None if label is None else kind.dtype()
-    booleans = {
-        file: frozenset(c.name for c in schema if pa.types.is_boolean(c.type))
-        for file, schema in schemas.items()
-    }
+    y_dtype = None if targets is None else FLOAT64
     return CsvSource(
         n_rows=n_rows,
         n_features=len(features),
         x_dtype=FLOAT64,
-        y_dtype=y_dtype,
+        y_dtype=y_dtype if label is None else kind.dtype(),
         has_weights=weights is not None,
         feature_names=features,
+        target_names=targets,
         files=files,
         label=label,
         weights=weights,
@@ -314,7 +344,12 @@ class _LabelKind:
 
 
 def open_parquet(
-    files: tuple[File, ...], *, origin: str, label: str | None = None, weights: str | None = None
+    files: tuple[File, ...],
+    *,
+    origin: str,
+    label: str | None = None,
+    targets: tuple[str, ...] | None = None,
+    weights: str | None = None,
 ) -> ParquetSource:
     """Source of the rows of Parquet files, whose footers give size and types.
 
@@ -326,6 +361,8 @@ def open_parquet(
         What the user named: the only path, or the directory.
     label : str, optional
         Label column.
+    targets : tuple of str, optional
+        Columns of numbers to be learned, instead of labels.
     weights : str, optional
         Column with the weights of the rows.
 
@@ -340,7 +377,7 @@ def open_parquet(
     DataError
         If columns or types do not fit, or there are no rows or no features.
     ParameterError
-        If `weights` is also `label`.
+        If `weights` is also the label or a target.
     DamagedDataError
         If a file is not a Parquet file.
     """
@@ -349,14 +386,17 @@ def open_parquet(
         with _open_parquet(file) as opened:
             schemas[file] = opened.schema_arrow
             n_rows += opened.metadata.num_rows
-    names = {file: _parquet_columns(schema, (label, weights)) for file, schema in schemas.items()}
-    features = _features(_common_columns(names), label, weights, origin)
+    asked = (label, *(targets or ()), weights)
+    names = {file: _parquet_columns(schema, asked) for file, schema in schemas.items()}
+    features = _features(_common_columns(names), label, targets, weights, origin)
     check_size(origin, n_rows=n_rows, n_features=len(features))
     feature_types, label_types = set(), set()
     for file, schema in schemas.items():
         types = dict(zip(schema.names, schema.types, strict=True))
         for name in features:
             feature_types.add(_feature_type(types[name], name, file))
+        for name in targets or ():
+            _feature_type(types[name], name, file)
         if label is not None:
             label_types.add(_label_type(types[label], label, file))
         if weights is not None:
@@ -367,13 +407,15 @@ def open_parquet(
             f"Column {label!r} is numbers in some files of {origin} and strings in others.",
             "Write labels with one type.",
         )
+    y_dtype = None if targets is None else FLOAT64
     return ParquetSource(
         n_rows=n_rows,
         n_features=len(features),
         x_dtype=_common_type(feature_types),
-        y_dtype=label_types.pop() if label_types else None,
+        y_dtype=label_types.pop() if label_types else y_dtype,
         has_weights=weights is not None,
         feature_names=features,
+        target_names=targets,
         files=files,
         label=label,
         weights=weights,
@@ -405,10 +447,15 @@ def _common_columns(columns: Mapping[File, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _features(
-    columns: tuple[str, ...], label: str | None, weights: str | None, origin: str
+    columns: tuple[str, ...],
+    label: str | None,
+    targets: tuple[str, ...] | None,
+    weights: str | None,
+    origin: str,
 ) -> tuple[str, ...]:
-    check_weights_apart(weights, label)
-    for option, wanted in (("label", label), ("weights", weights)):
+    named = [("label", label), *(("target", name) for name in targets or ()), ("weights", weights)]
+    check_apart("weights", weights, label, *(targets or ()))
+    for option, wanted in named:
         if wanted is not None and wanted not in columns:
             shown = ", ".join(repr(name) for name in columns[:NAMES_SHOWN])
             more = f" and {len(columns) - NAMES_SHOWN} more" if len(columns) > NAMES_SHOWN else ""
@@ -416,7 +463,12 @@ def _features(
                 f"{origin} has no column {wanted!r}; it has {shown}{more}.",
                 f"Name one of its columns with `{option}`.",
             )
-    return tuple(name for name in columns if name not in (label, weights))
+    taken = {name for _, name in named}
+    return tuple(name for name in columns if name not in taken)
+
+
+def _number_types(names: Sequence[str], booleans: Set[str]) -> dict[str, pa.DataType]:
+    return {name: pa.bool_() if name in booleans else pa.float64() for name in names}
 
 
 def _delimiter(file: File) -> str:
@@ -527,8 +579,8 @@ def _explained(file: File, error: Exception) -> NRBFNError:
         return DataError(
             f"Column {name!r} of {file} has {value!r} in line {_line_of_row(file, int(row) - 2)}, "
             f"which is {expected}.",
-            "Write numbers only, or true and false only, in the column of a feature, and numbers "
-            "in that of `weights`.",
+            "Write numbers only, or true and false only, in the column of a feature or `target`, "
+            "and numbers in that of `weights`.",
         )
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
@@ -574,13 +626,11 @@ def _not_finite(X: np.ndarray) -> tuple[int, int] | None:
     return int(row), int(column)
 
 
-def _not_finite_error(
-    features: pa.RecordBatch, row: int, column: int, path: str, place: str
-) -> DataError:
-    value = features.column(column)[row].as_py()
+def _not_finite_error(cell: pa.Scalar, where: str, place: str) -> DataError:
+    value = cell.as_py()
     has = "no value" if value is None else str(value)
     return DataError(
-        f"Column {features.schema.names[column]!r} of {path} has {has} in {place}.",
+        f"{where} has {has} in {place}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
 

@@ -93,3 +93,36 @@ def test_check_dataset__wrong_rows_do_not_hide_wrong_weights(dataset):
         "weights has -1.0 in row 2 (the first is 0).",
         CHANGED,
     )
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    return ingest_arrays(
+        np.eye(23), None, tmp_path / "data", target=np.arange(46.0).reshape(23, 2), chunk_rows=6
+    )
+
+
+def test_check_dataset__sound_numbers(numbers):
+    report = check_dataset(numbers)
+    assert (report.n_chunks, report.problems) == (4, ())
+
+
+def test_check_dataset__flipped_byte_of_the_numbers(tmp_path, numbers):
+    path = tmp_path / "data/y/c/2/0"
+    bad = bytearray(path.read_bytes())
+    bad[len(bad) // 2] ^= 1
+    path.write_bytes(bad)
+    (problem,) = check_dataset(numbers).problems
+    assert "data/y cannot be read" in problem
+
+
+def test_check_dataset__numbers_that_ingest_did_not_write(numbers):
+    stored = zarr.open_array(f"{numbers.location}/y", mode="r+")
+    stored[7, 1] = np.nan
+    stored[20, 0] = 0.5
+    assert check_dataset(numbers).problems == (
+        not_written(numbers, "y/c/1/0"),
+        "target has nan in row 7, column 1.",
+        not_written(numbers, "y/c/3/0"),
+        "rows or targets are not the ones that ingest wrote.",
+    )

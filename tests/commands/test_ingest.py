@@ -3,6 +3,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
@@ -10,6 +12,7 @@ from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, 
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.sources.arrays import ArraySource
 from dask_nrbfn.storage.dataset import Dataset
+from tests.numeric.chunkings import row_chunkings
 
 N = 23
 
@@ -144,9 +147,168 @@ def test_ingest_dask__integer_weights_become_float64(tmp_path):
 
 def test_ingest_file__svmlight_has_no_weights(tmp_path):
     (tmp_path / "d.svm").write_text("1 1:1\n")
-    with pytest.raises(ParameterError, match=r"weights=w does not go with .*none with svmlight"):
+    with pytest.raises(
+        ParameterError, match=r"weights=w does not go with .*none but target with svm"
+    ):
         ingest_file(tmp_path / "d.svm", tmp_path / "data", weights="w")
     assert not (tmp_path / "data").exists()
+
+
+def numbers_in_arrays(place, X, T, **options):
+    return ingest_arrays(X, None, place, target=T, **options), ("target_0", "target_1")
+
+
+def numbers_in_frames(place, X, T, **options):
+    frame = pd.DataFrame(T, columns=["s", "t"]).astype({"s": "Float64"})
+    return ingest_arrays(X, None, place, target=frame, **options), ("s", "t")
+
+
+def numbers_in_dask_arrays(place, X, T, **options):
+    target = da.from_array(T, chunks=(7, 1))
+    dataset = ingest_dask(da.from_array(X, chunks=(5, 2)), None, place, target=target, **options)
+    return dataset, ("target_0", "target_1")
+
+
+def numbers_in_dask_frames(place, X, T, **options):
+    frame = dd.from_pandas(
+        pd.DataFrame(np.hstack([X, T]), columns=list("abcst")).astype({"s": "Float64"}),
+        npartitions=3,
+    )
+    dataset = ingest_dask(frame[["a", "b", "c"]], None, place, target=frame[["s", "t"]], **options)
+    return dataset, ("s", "t")
+
+
+NUMBERS = [
+    numbers_in_arrays,
+    numbers_in_frames,
+    numbers_in_dask_arrays,
+    numbers_in_dask_frames,
+]
+
+
+def numbered_table():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N, 3)), rng.normal(size=(N, 2))
+
+
+def targets_of(dataset):
+    return np.concatenate([block.targets for block in dataset.blocks(0, dataset.n_rows, 7)])
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 6, None])
+@pytest.mark.parametrize("ingest", NUMBERS)
+def test_ingest__every_form_stores_the_same_numbers(ingest, chunk_rows):
+    X, T = numbered_table()
+    dataset, names = ingest(MemoryStore(), X, T, chunk_rows=chunk_rows)
+    np.testing.assert_array_equal(targets_of(dataset), T)
+    assert dataset.target_names == names
+    same, _ = numbers_in_arrays(MemoryStore(), X, T, chunk_rows=chunk_rows)
+    assert (dataset.fingerprint, dataset.content) == (same.fingerprint, same.content)
+
+
+def test_ingest__files_of_numbers_store_the_same(tmp_path):
+    X, T = numbered_table()
+    expected = ingest_arrays(X, None, MemoryStore(), target=T, chunk_rows=6).fingerprint
+    frame = pd.DataFrame(np.hstack([X, T]), columns=list("abcst"))
+    frame.to_csv(tmp_path / "d.csv.gz", index=False)
+    frame.to_parquet(tmp_path / "d.parquet", index=False)
+    np.savez(tmp_path / "d.npz", X=X, T=T)
+    for name in ("d.csv.gz", "d.parquet"):
+        dataset = ingest_file(tmp_path / name, MemoryStore(), target="s,t", chunk_rows=6)
+        assert (dataset.fingerprint, dataset.target_names) == (expected, ("s", "t"))
+        assert dataset.feature_names == ("a", "b", "c")
+    dataset = ingest_file(tmp_path / "d.npz", MemoryStore(), target="T", chunk_rows=6)
+    assert (dataset.fingerprint, dataset.target_names) == (expected, ("target_0", "target_1"))
+
+
+@given(lengths=row_chunkings(), chunk_rows=st.integers(1, 41))
+@settings(max_examples=8, deadline=None)
+def test_ingest_dask__numbers_in_any_chunks(lengths, chunk_rows):
+    n = sum(lengths)
+    T = np.arange(2.0 * n).reshape(n, 2)
+    target = da.from_array(T, chunks=(tuple(lengths), 2))
+    X = da.from_array(T[:, :1], chunks=(3, 1))
+    dataset = ingest_dask(X, None, MemoryStore(), target=target, chunk_rows=chunk_rows)
+    np.testing.assert_array_equal(targets_of(dataset), T)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (pd.Series(range(N), name="mass"), "mass"),
+        (pd.Series(range(N), dtype="Int64"), "target"),
+        (pd.Series(range(N), name=3, dtype="float32"), "target"),
+        (list(range(N)), "target"),
+        (np.arange(N)[:, None], "target"),
+    ],
+)
+def test_ingest__one_number_for_each_row(target, name):
+    X, _ = numbered_table()
+    dataset = ingest_arrays(X, None, MemoryStore(), target=target)
+    assert dataset.target_names == (name,)
+    np.testing.assert_array_equal(targets_of(dataset), np.arange(N)[:, None])
+    if isinstance(target, list):
+        target = np.array(target)
+    rows = da.from_array(X, chunks=(5, 2))
+    if isinstance(target, pd.Series):
+        target = dd.from_pandas(target, npartitions=3)
+    else:
+        target = da.from_array(target, chunks=4)
+    lazily = ingest_dask(rows, None, MemoryStore(), target=target)
+    assert lazily.target_names == (name,)
+    assert lazily.fingerprint == dataset.fingerprint
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("ingest", NUMBERS)
+def test_ingest__number_that_is_not_finite_leaves_nothing(tmp_path, ingest, value):
+    X, T = numbered_table()
+    T[N - 2, 1] = value
+    with pytest.raises(DataError, match=f"target has {value} in row {N - 2}, column 1"):
+        ingest(tmp_path / "data", X, T, chunk_rows=6)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (np.ones(N - 1), rf"target has {N - 1} rows but X has {N}\. .*one target per row of X"),
+        (np.ones((N, 1, 1)), r"target has shape \(23, 1, 1\)"),
+        (np.ones((N, 0)), r"target has shape \(23, 0\)"),
+        (np.ones(N, dtype=complex), "target has dtype complex128"),
+    ],
+)
+def test_ingest__numbers_that_do_not_fit(tmp_path, target, message):
+    X, _ = numbered_table()
+    with pytest.raises(DataError, match=message):
+        ingest_arrays(X, None, tmp_path / "data", target=target)
+    with pytest.raises(DataError, match=message):
+        ingest_dask(da.from_array(X), None, tmp_path / "data", target=da.from_array(target))
+
+
+def test_ingest__text_is_no_number():
+    X, _ = numbered_table()
+    frame = pd.DataFrame({"t": ["a"] * N})
+    for target in (frame, frame["t"]):
+        with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
+            ingest_arrays(X, None, MemoryStore(), target=target)
+        lazy = dd.from_pandas(target, npartitions=2)
+        with pytest.raises(DataError, match=r"Column 't' of target has type .* not a number"):
+            ingest_dask(da.from_array(X), None, MemoryStore(), target=lazy)
+
+
+@pytest.mark.parametrize("ingest", [ingest_arrays, ingest_dask])
+def test_ingest__numbers_beside_labels(ingest):
+    with pytest.raises(ParameterError, match="y and target are both given"):
+        ingest(np.eye(3), np.arange(3), MemoryStore(), target=np.arange(3.0))
+
+
+def test_ingest__numbers_are_described(tmp_path):
+    X, T = numbered_table()
+    ingest_arrays(X, None, tmp_path / "data", target=pd.DataFrame(T, columns=["s", "t"]))
+    described = describe(tmp_path / "data")
+    assert described["target_names"] == ["s", "t"]
+    assert not {"n_classes", "classes", "class_counts"} & described.keys()
 
 
 def test_ingest__weights_are_described(tmp_path):

@@ -127,7 +127,7 @@ def test_npz__without_y_has_no_labels(tmp_path, rows):
 @pytest.mark.parametrize("options", [{}, {"x": "train", "y": "labels"}])
 def test_npz__absent_member_names_those_that_exist(tmp_path, options):
     np.savez(tmp_path / "d.npz", train=np.zeros((2, 1)), target=np.zeros(2))
-    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* x .* y"):
+    with pytest.raises(DataError, match=r"no array .*it has 'train', 'target'.* x, .* y"):
         open_source(tmp_path / "d.npz", **options)
 
 
@@ -222,6 +222,99 @@ def test_arrays__weights_that_cannot_be_used(tmp_path, form, weights, message):
         sources_of(tmp_path, np.zeros((3, 1)), np.zeros(3), weights)[form]()
 
 
+def sources_of_numbers(tmp_path, X, target):
+    """Return what opens a source of the arrays as members, as files and in memory."""
+    np.savez(tmp_path / "d.npz", X=X, y=np.zeros(len(X)), target=target)
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "target.npy", target)
+    return [
+        lambda: open_source(tmp_path / "d.npz", target="target"),
+        lambda: open_source(tmp_path / "X.npy", target=str(tmp_path / "target.npy")),
+        lambda: ArraySource(X, target=target),
+    ]
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [((), ("target",)), ((1,), ("target",)), ((2,), ("target_0", "target_1"))],
+)
+def test_arrays__numbers_come_with_their_rows(tmp_path, rows, form, block_rows, columns, names):
+    target = np.random.default_rng(1).normal(size=(N, *columns))
+    source = sources_of_numbers(tmp_path, rows[0], target)[form]()
+    assert (source.target_names, source.y_dtype) == (names, np.float64)
+    X, y = collect(source, block_rows)
+    np.testing.assert_array_equal(X, rows[0])
+    np.testing.assert_array_equal(y, target.reshape(N, -1))
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", ">i4", "f2", "f4", ">f8"])
+def test_arrays__numbers_of_any_type_become_float64(tmp_path, form, dtype):
+    target = np.array([0, 1, 1]).astype(dtype)
+    source = sources_of_numbers(tmp_path, np.zeros((3, 1)), target)[form]()
+    np.testing.assert_array_equal(collect(source, 2)[1], [[0.0], [1.0], [1.0]])
+
+
+@pytest.mark.parametrize("form", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            np.ones((3, 1, 1)),
+            r"has shape \(3, 1, 1\)\. Write one target per row: \(n,\) or \(n, q\)",
+        ),
+        (np.ones((3, 0)), r"has shape \(3, 0\)\. Write one target per row"),
+        (np.ones(()), r"has shape \(\)\. Write one target per row"),
+        (np.ones((2, 2)), r"has 2 rows but .*X.* has 3\. .*with one target per row of"),
+        (np.ones(3, dtype=object), "holds Python objects"),
+        (np.array(["1", "2", "3"]), r"has dtype <U1\. Write numbers as"),
+        (np.ones(3, dtype=complex), r"has dtype complex128\. Write numbers as"),
+    ],
+)
+def test_arrays__numbers_that_cannot_be_used(tmp_path, form, target, message):
+    with pytest.raises(DataError, match=f"target.* {message}"):
+        sources_of_numbers(tmp_path, np.zeros((3, 1)), target)[form]()
+
+
+def test_arrays__numbers_column_by_column(tmp_path, rows):
+    target = np.asfortranarray(np.random.default_rng(1).normal(size=(N, 2)))
+    of_npz, of_npy, _ = sources_of_numbers(tmp_path, rows[0], target)
+    np.testing.assert_array_equal(collect(of_npy(), 5)[1], target)
+    with pytest.raises(DataError, match=r"target in .* is stored column by column"):
+        of_npz()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "X"}, r"target=X names the features, labels or targets"),
+        ({"target": "y", "weights": "y"}, r"weights=y names the features, labels or targets"),
+        ({"target": "y", "y": "y"}, r"y and target are both given"),
+    ],
+)
+def test_npz__one_array_for_two_purposes(tmp_path, rows, options, message):
+    np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
+    with pytest.raises(ParameterError, match=message):
+        open_source(tmp_path / "d.npz", **options)
+
+
+def test_npz__absent_numbers_name_the_members(tmp_path, rows):
+    np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
+    with pytest.raises(DataError, match=r"no array 'T'; it has 'X', 'y'\..* target"):
+        open_source(tmp_path / "d.npz", target="T")
+
+
+@pytest.mark.parametrize("option", ["target", "weights"])
+def test_npy__numbers_for_two_purposes(tmp_path, rows, option):
+    paths = {name: str(tmp_path / f"{name}.npy") for name in "Xy"}
+    for name, values in zip("Xy", rows, strict=True):
+        np.save(paths[name], values)
+    with pytest.raises(ParameterError, match=rf"{option}=.* names the features, labels or targets"):
+        open_source(paths["X"], **{"target": paths["y"], option: paths["X"]})
+
+
 def test_npz__weights_are_read_only_when_named(tmp_path, rows):
     np.savez(tmp_path / "d.npz", X=rows[0], weights=np.ones(N))
     assert not open_source(tmp_path / "d.npz").has_weights
@@ -237,7 +330,7 @@ def test_npz__absent_weights_name_the_members(tmp_path, rows):
 @pytest.mark.parametrize("weights", ["y", "y.npy"])
 def test_npz__labels_are_no_weights(tmp_path, rows, options, weights):
     np.savez(tmp_path / "d.npz", X=rows[0], W=rows[0], y=rows[1])
-    with pytest.raises(ParameterError, match=r"weights=y names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=y names the features, labels or targets"):
         open_source(tmp_path / "d.npz", weights=weights, **options)
 
 
@@ -246,7 +339,7 @@ def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
     paths = {name: str(tmp_path / f"{name}.npy") for name in "Xy"}
     for name, values in zip("Xy", rows, strict=True):
         np.save(paths[name], values)
-    with pytest.raises(ParameterError, match=r"weights=.* names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=.* names the features, labels or targets"):
         open_source(paths["X"], y=paths["y"], weights=paths[other])
 
 

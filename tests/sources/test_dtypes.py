@@ -34,7 +34,7 @@ def test_feature_dtype__native_and_at_least_one_byte(given, stored):
 
 @pytest.mark.parametrize("given", ["c16", "M8[s]", "m8[s]", "U3", "V4", np.longdouble])
 def test_feature_dtype__refuses_what_is_no_plain_number(given):
-    with pytest.raises(DataError, match=r"X has dtype .*Write features as bool, integers"):
+    with pytest.raises(DataError, match=r"X has dtype .*Write numbers as bool, integers"):
         feature_dtype(np.dtype(given), "X")
 
 

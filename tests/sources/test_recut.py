@@ -13,10 +13,14 @@ from dask_nrbfn.sources.recut import recut
     block_rows=st.integers(1, 12),
     labelled=st.booleans(),
     weighted=st.booleans(),
+    y_columns=st.sampled_from([(), (1,), (3,)]),
 )
-def test_recut__rows_and_order_survive_any_batching(sizes, block_rows, labelled, weighted):
+def test_recut__rows_and_order_survive_any_batching(
+    sizes, block_rows, labelled, weighted, y_columns
+):
     n = sum(sizes)
-    X, y, weights = np.arange(2 * n).reshape(n, 2), np.arange(n), np.arange(n) / 8
+    X, weights = np.arange(2 * n).reshape(n, 2), np.arange(n) / 8
+    y = np.arange(n * np.prod(y_columns, dtype=int)).reshape(n, *y_columns)
     stops = np.cumsum([0, *sizes])
     batches = [
         Block(X[a:b], y[a:b] if labelled else None, weights[a:b] if weighted else None)

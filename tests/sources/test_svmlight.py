@@ -60,6 +60,24 @@ def test_svmlight__one_zero_index_decides_for_all_files(tmp_path):
     np.testing.assert_array_equal(X, [[0, 10, 0], [0, 0, 20], [30, 0, 0]])
 
 
+def test_svmlight__numbers(tmp_path, rows):
+    X, y = rows[0], (rows[1] + 0.25)
+    dump_svmlight_file(X, y, str(tmp_path / "d.svm"), zero_based=False)
+    source = open_source(tmp_path / "d.svm", target="label")
+    assert (source.target_names, source.y_dtype) == (("target",), np.float64)
+    blocks = list(source.blocks(7))
+    np.testing.assert_array_equal(np.concatenate([b.X for b in blocks]), X)
+    np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), y[:, None])
+    with pytest.raises(DataError, match=r"label -1.75 in row 0"):
+        open_source(tmp_path / "d.svm")
+
+
+def test_svmlight__numbers_have_one_name(tmp_path):
+    (tmp_path / "d.svm").write_text("0.5 1:1\n")
+    with pytest.raises(ParameterError, match=r"target=y does not go .* Give target as label"):
+        open_source(tmp_path / "d.svm", target="y")
+
+
 def test_svmlight__wide_rows_are_dense_only_a_block_at_a_time(tmp_path):
     # 3000 rows of a million features would be 24 GB dense; a block of 2 is 16 MB.
     path = tmp_path / "d.svm"

@@ -90,7 +90,9 @@ def test_table__directory_is_read_by_name_whatever_the_order_of_columns(tmp_path
     assert y.tolist() == table["kind"].tolist()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
+)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), block_rows=st.integers(1, 12))
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__any_division_into_files_gives_the_same_rows(
@@ -643,7 +645,7 @@ def test_table__unknown_weights_list_columns(tmp_path, table, suffix):
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__labels_are_no_weights(tmp_path, table, suffix):
     write(table, tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=r"weights=b names the features or labels"):
+    with pytest.raises(ParameterError, match=r"weights=b names the features, labels or targets"):
         open_source(tmp_path / f"d{suffix}", label="b", weights="b")
 
 
@@ -706,6 +708,144 @@ def test_parquet__pandas_index_may_be_the_weights(tmp_path):
     source = open_source(tmp_path / "d.parquet", weights="w")
     assert source.feature_names == ("a",)
     np.testing.assert_array_equal(weights_of(source), [0.5, 2.5])
+
+
+def numbered(table):
+    return table.drop(columns="kind").assign(t=np.arange(N) / 8, u=np.arange(N))[["t", *"aub"]]
+
+
+@pytest.mark.parametrize("block_rows", BLOCK_ROWS)
+@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.parquet"])
+@pytest.mark.parametrize("targets", ["t", "u,t"])
+def test_table__targets_are_no_features(tmp_path, table, name, block_rows, targets):
+    frame = numbered(table)
+    write(frame, tmp_path / name)
+    source = open_source(tmp_path / name, target=targets)
+    names = targets.split(",")
+    assert (source.target_names, source.y_dtype) == (tuple(names), np.float64)
+    features = [column for column in frame if column not in names]
+    assert source.feature_names == tuple(features)
+    X, y = collect(source, block_rows)
+    np.testing.assert_array_equal(X, frame[features])
+    np.testing.assert_array_equal(y, frame[names])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+def test_table__targets_of_a_directory(tmp_path, table, suffix):
+    frame = numbered(table).assign(w=1.5)
+    write(frame[:10], tmp_path / f"part-1{suffix}")
+    write(frame[10:][["b", "w", "u", "a", "t"]], tmp_path / f"part-2{suffix}")
+    source = open_source(tmp_path, target="t,u", weights="w")
+    X, y = collect(source, 4)
+    np.testing.assert_array_equal(X, frame[["a", "b"]])
+    np.testing.assert_array_equal(y, frame[["t", "u"]])
+    np.testing.assert_array_equal(weights_of(source, 4), 1.5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("target", "names"), [('"t, in m",u', ["t, in m", "u"]), ('u, "t, in m"', ["u", "t, in m"])]
+)
+def test_table__target_whose_name_has_a_comma(tmp_path, table, suffix, target, names):
+    frame = numbered(table).rename(columns={"t": "t, in m"})
+    write(frame, tmp_path / f"d{suffix}")
+    source = open_source(tmp_path / f"d{suffix}", target=target)
+    assert source.target_names == tuple(names)
+    np.testing.assert_array_equal(collect(source)[1], frame[names])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "t,t"}, r"target=t,t names 't' twice"),
+        ({"target": "a\nb"}, r"target='a\\nb' names no columns"),
+        ({"target": "t,u", "weights": "u"}, r"weights=u names the features, labels or targets"),
+        ({"target": "t", "label": "u"}, r"label and target are both given"),
+        ({"target": "t", "y": "u"}, r"y=u does not go with"),
+    ],
+)
+def test_table__targets_that_are_not_named_well(tmp_path, table, suffix, options, message):
+    write(numbered(table), tmp_path / f"d{suffix}")
+    with pytest.raises(ParameterError, match=message):
+        open_source(tmp_path / f"d{suffix}", **options)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("t,v", r"no column 'v'; it has 't', 'a', 'u', 'b'\. Name one .* with target"),
+        ("", r"no column ''; it has"),
+        ("t,u,a,b", "is empty: it has no feature columns"),
+    ],
+)
+def test_table__targets_that_are_not_there(tmp_path, table, suffix, target, message):
+    write(numbered(table), tmp_path / f"d{suffix}")
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / f"d{suffix}", target=target)
+
+
+def test_csv__text_in_a_target_is_found_at_once(tmp_path):
+    path = csv_of(tmp_path, "a,t\n1,2\n\n1,two\n")
+    with pytest.raises(DataError, match=r"Column 't' of .* has 'two' in line 4, which is not a"):
+        open_source(path, target="t")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [("nan", "has no value"), ("", "has no value"), ("-inf", "has -inf")],
+)
+def test_csv__target_that_is_not_finite_is_named_by_its_line(tmp_path, cell, message):
+    csv_of(tmp_path, "a,s,t\n1,1,2\n", "1.csv")
+    csv_of(tmp_path, f"a,s,t\n1,1,2\n\n1,1,{cell}\n", "2.csv")
+    source = open_source(tmp_path, target="t,s")
+    with pytest.raises(DataError, match=rf"Column 't' of .*2\.csv {message} in line 4\."):
+        list(source.blocks(2))
+
+
+def test_csv__target_of_true_and_false(tmp_path):
+    csv_of(tmp_path, "a,t\n1,true\n", "1.csv")
+    csv_of(tmp_path, "a,t\n1,0.5\n", "2.csv")
+    np.testing.assert_array_equal(collect(open_source(tmp_path, target="t"))[1], [[1], [0.5]])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([False, True, True]),
+        pa.array([0, 1, 1], pa.uint64()),
+        pa.array([0, 1, 1], pa.float32()),
+        pa.array([decimal.Decimal(i) for i in (0, 1, 1)]),
+        pa.array([0, 1, 1], pa.int8()).dictionary_encode(),
+    ],
+)
+def test_parquet__targets_of_any_number_type_become_float64(tmp_path, values):
+    path = parquet_of(tmp_path, {"a": pa.array([1, 2, 3], pa.int8()), "t": values})
+    source = open_source(path, target="t")
+    assert source.x_dtype == INT64
+    np.testing.assert_array_equal(collect(source, 2)[1], [[0], [1], [1]])
+
+
+def test_parquet__text_is_no_target(tmp_path):
+    path = parquet_of(tmp_path, {"a": [1.0], "t": ["1"]})
+    with pytest.raises(DataError, match=r"Column 't' of .* has type string, which is not a number"):
+        open_source(path, target="t")
+
+
+@pytest.mark.parametrize("dtype", [pa.int64(), pa.float64()])
+def test_parquet__null_target(tmp_path, dtype):
+    path = parquet_of(tmp_path, {"a": [1.0] * 3, "t": pa.array([1, 2, None], dtype)})
+    with pytest.raises(DataError, match=r"Column 't' of .* has no value in row 2"):
+        list(open_source(path, target="t").blocks(2))
+
+
+def test_parquet__pandas_index_may_be_the_target(tmp_path):
+    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([0.5, 2.5], name="t"))
+    frame.to_parquet(tmp_path / "d.parquet")
+    source = open_source(tmp_path / "d.parquet", target="t")
+    assert source.feature_names == ("a",)
+    np.testing.assert_array_equal(collect(source)[1], [[0.5], [2.5]])
 
 
 STREAM = """
