@@ -21,6 +21,13 @@ from dask_nrbfn.cli.show import show
 )
 @click.option("--label", metavar="COLUMN", help="Label column of CSV and Parquet.")
 @click.option(
+    "--target",
+    metavar="NAME",
+    help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of CSV and Parquet, "
+    'with "" around a name that has a comma; a member of an .npz file; for an .npy file, another '
+    "one; for svmlight the word label, which is the number that each line begins with.",
+)
+@click.option(
     "--weights",
     metavar="NAME",
     help="One weight above 0 per row: a member of an .npz file, a column of CSV and Parquet, or, "
@@ -74,11 +81,14 @@ def check(job: Job, dataset: str, as_json: bool) -> None:
     opened = Dataset.open(dataset)
     job.n_rows = opened.n_rows
     report = check_dataset(opened)
+    targets: dict[str, Any] = {"n_classes": opened.n_classes}
+    if opened.target_names is not None:
+        targets = {"target_names": list(opened.target_names)}
     show(
         {
             "n_rows": opened.n_rows,
             "n_features": opened.n_features,
-            "n_classes": opened.n_classes,
+            **targets,
             "n_chunks": report.n_chunks,
             "problems": list(report.problems),
         },

@@ -47,6 +47,17 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
         assert "n_features         4" in succeed("inspect", path)
 
 
+def test_cli__numbers_as_targets(tmp_path, csv):
+    data = tmp_path / "data"
+    figures = json.loads(succeed("ingest", csv, data, "--target", "d,kind", "--json"))
+    assert (figures["n_features"], figures["target_names"]) == (2, ["d", "kind"])
+    assert "target_names       d, kind" in succeed("inspect", data)
+    checked = succeed("check", data)
+    assert "target_names       d, kind" in checked
+    assert "n_classes" not in checked
+    assert "problem            none" in checked
+
+
 def test_cli__a_reader_that_goes_is_no_error(dataset):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*PROGRAM, "inspect", dataset], **pipes) as process:

@@ -81,6 +81,21 @@ def test_spelling__own_option_is_named_alone(tmp_path):
         ingest_file(tmp_path / "rows.csv", out, label="species")
 
 
+def test_spelling__targets(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    arguments = ("ingest", tmp_path / "rows.csv", tmp_path / "data.zarr")
+    problem, fix = refuse(*arguments, "--label", "a", "--target", "b")
+    assert problem == "--label and --target are both given."
+    assert fix == "Give classes as --label, or numbers as --target."
+    _, fix = refuse(*arguments, "--target", "b,c")
+    assert fix == "Name one of its columns with --target."
+    problem, _ = refuse(*arguments, "--target", "b,b")
+    assert problem == "--target=b,b names 'b' twice."
+    problem, _ = refuse(*arguments, "--target", "b", "--weights", "b")
+    assert problem == "--weights=b names the features, labels or targets."
+    assert not (tmp_path / "data.zarr").exists()
+
+
 def test_spelling__overwrite(tmp_path):
     np.savez(tmp_path / "rows.npz", X=np.ones((3, 2)))
     (tmp_path / "there").mkdir()
