@@ -229,7 +229,7 @@ def open_npz(
     ):
         members = [n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy")]
         x = _member(path, members, x or "X")
-        target = _member(path, members, target) if target else None
+        target = None if target is None else _member(path, members, target)
         if target is None:
             y = _member(path, members, y) if y else ("y" if "y" in members else None)
         weights = _member(path, members, weights) if weights else None
@@ -244,7 +244,7 @@ def open_npz(
         )
     for header in _tables(layout):
         if header.fortran_order:
-            raise _stored_by_column(f"{header.name} in {file}", header.name)
+            raise _stored_by_column(f"{header.name} in {file}")
     return NpzSource(**vars(layout), file=file)
 
 
@@ -282,14 +282,14 @@ def open_npy(
     )
     for header in _tables(layout):
         if header.fortran_order and file.is_remote:
-            raise _stored_by_column(header.name, "X")
+            raise _stored_by_column(header.name)
     return NpySource(**vars(layout), files=(file, *files.values()))
 
 
-def _stored_by_column(name: str, array: str) -> DataError:
+def _stored_by_column(name: str) -> DataError:
     return DataError(
         f"{name} is stored column by column (Fortran order).",
-        f"Save numpy.ascontiguousarray({array}), which can be read row by row.",
+        "Save what numpy.ascontiguousarray makes of it, which can be read row by row.",
     )
 
 

@@ -50,7 +50,7 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
 def test_cli__numbers_as_targets(tmp_path, csv):
     data = tmp_path / "data"
     figures = json.loads(succeed("ingest", csv, data, "--target", "d,kind", "--json"))
-    assert (figures["n_features"], figures["target_names"]) == (2, ["d", "kind"])
+    assert (figures["n_features"], figures["target_names"]) == (3, ["d", "kind"])
     assert "target_names       d, kind" in succeed("inspect", data)
     checked = succeed("check", data)
     assert "target_names       d, kind" in checked

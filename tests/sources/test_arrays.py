@@ -302,8 +302,9 @@ def test_npz__one_array_for_two_purposes(tmp_path, rows, options, message):
 
 def test_npz__absent_numbers_name_the_members(tmp_path, rows):
     np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
-    with pytest.raises(DataError, match=r"no array 'T'; it has 'X', 'y'\..* target"):
-        open_source(tmp_path / "d.npz", target="T")
+    for target in ("T", ""):
+        with pytest.raises(DataError, match=rf"no array '{target}'; it has 'X', 'y'\..* target"):
+            open_source(tmp_path / "d.npz", target=target)
 
 
 @pytest.mark.parametrize("option", ["target", "weights"])
