@@ -31,6 +31,7 @@ def predict(
     RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
     .parquet file.
     """
+    from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.storage.dataset import Dataset
@@ -47,7 +48,11 @@ def predict(
     ):
         predict_dataset(run, opened, out, engine, overwrite=overwrite)
     show(
-        {"n_rows": opened.n_rows, "n_features": opened.n_features, "n_classes": len(model.classes)},
+        {
+            "n_rows": opened.n_rows,
+            "n_features": opened.n_features,
+            **describe_targets(len(model.classes), model.target_names),
+        },
         as_json,
     )
 
@@ -61,7 +66,7 @@ def predict(
 @locations("run", "dataset")
 @click.pass_obj
 def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
-    """Print the error rate of RUN, or of a saved model, on a labelled DATASET.
+    """Print how RUN, or a saved model, does on DATASET: its error rate, or R2, RMSE and MAE.
 
     Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
     the last line of the confusion, and log_loss is that of the other rows.
@@ -80,13 +85,4 @@ def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) ->
         watched_stage(engine, "evaluate", n_rows=opened.n_rows),
     ):
         evaluation = evaluate_dataset(run, opened, engine)
-    figures = {
-        **describe_model(model),
-        "n_rows": evaluation.n_rows,
-        "n_errors": evaluation.n_errors,
-        "n_unknown_labels": evaluation.n_unknown_labels,
-        "error_rate": evaluation.error_rate,
-        "log_loss": evaluation.log_loss,
-        "confusion": evaluation.confusion,
-    }
-    show(figures, as_json)
+    show(describe_model(model) | evaluation.figures(), as_json)

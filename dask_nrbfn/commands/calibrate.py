@@ -27,6 +27,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import ColumnStatistics
+from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, create_array, read_rows
@@ -130,10 +131,10 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
     basis = X[:n_basis] + 0.5
     features = RadialFeatures.from_basis(basis, float(np.sqrt(p) * X.std() + 1.0))
     Phi = features.activations(X)
-    codes = np.zeros(n, dtype=np.int64)
+    T = ClassTargets(2).bordered(np.zeros(n, dtype=np.int64))
     distances = BasisDistances.from_basis(basis)
     sums = MomentSums(len(basis), 2)
-    product_s = _seconds(lambda: sums.add(Phi, codes))
+    product_s = _seconds(lambda: sums.add(Phi, T))
     exponents_s = _seconds(lambda: row_products(X, basis, out=Phi))
     activations_s = _seconds(lambda: features.activations(X, out=Phi, threads=blas_threads()))
     distances_s = _seconds(lambda: distances.total(X, buffer=Phi, threads=blas_threads()))

@@ -1,5 +1,6 @@
 """What can be said of a dataset, run, model or predictions without reading its rows."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.storage.dataset import Dataset
@@ -36,6 +37,13 @@ def describe(location: Location) -> dict[str, Any]:
     }
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
+
+
+# Figures of held-out rows, by whether targets are classes.
+_JUDGED = {
+    True: ("error_rate", "log_loss", "temperature"),
+    False: ("relative_error", "r2", "rmse", "mae"),
+}
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
@@ -81,7 +89,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     return {
         "n_rows": n_rows_held(attributes),
         "n_features": attributes["n_features"],
-        "n_classes": attributes["n_classes"],
+        **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "width": stages.get("width", {}).get("width"),
         "alpha": run.params.alpha,
@@ -91,9 +99,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
         "n_partitions": stages.get("neighbors", {}).get("n_partitions"),
-        "error_rate": validation.get("error_rate"),
-        "log_loss": validation.get("log_loss"),
-        "temperature": validation.get("temperature"),
+        **{name: validation.get(name) for name in _JUDGED[attributes.get("target_names") is None]},
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
@@ -113,7 +119,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     validation, search = stages["validation"], stages.get("search", {})
     risks = {entry["alpha"]: entry for entry in stages["path"]["path"]}
     chosen = {name: getattr(run.params, name) for name in TUNED}
-    figures = ("error_rate", "log_loss", "temperature")
+    figures = _JUDGED[run.attributes.get("target_names") is None]
     return {
         "chosen": chosen | {name: validation[name] for name in figures},
         "tried": search.get("tried", []),
@@ -125,16 +131,23 @@ def describe_model(model: "Model") -> dict[str, Any]:
     """Return the sizes and figures of a model."""
     return {
         "n_features": model.n_features,
-        "n_classes": len(model.classes),
+        **describe_targets(len(model.classes), model.target_names),
         "n_basis": len(model.basis),
         "width": model.width,
         "alpha": model.params.alpha,
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
         "temperature": model.temperature,
-        "classes": model.classes.tolist(),
+        **({"classes": model.classes.tolist()} if model.target_names is None else {}),
         "params": model.params.to_dict(),
     }
+
+
+def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:
+    """Return the number of classes, or the names of numbers."""
+    if target_names is None:
+        return {"n_classes": n_classes}
+    return {"target_names": list(target_names)}
 
 
 def _describe_stored_model(location: Location) -> dict[str, Any]:
@@ -146,7 +159,10 @@ def _describe_stored_model(location: Location) -> dict[str, Any]:
 
 def _describe_predictions(location: Location) -> dict[str, Any]:
     group = open_group(location, kind="predictions")
-    scores = get_array(group, "scores")
+    attributes = attributes_of(group)
+    target_names = attributes.get("target_names")
+    scores = get_array(group, "scores" if target_names is None else "values")
     check_stored(scores)
     n_rows, n_classes = scores.shape
-    return {"n_rows": n_rows, "n_classes": n_classes, "classes": attributes_of(group)["classes"]}
+    classes = {} if target_names is not None else {"classes": attributes["classes"]}
+    return {"n_rows": n_rows, **describe_targets(n_classes, target_names), **classes}

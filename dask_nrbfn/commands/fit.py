@@ -14,7 +14,7 @@ from dask_nrbfn.params import GIVEN_PREFIX, MIN_RECALL, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
-from dask_nrbfn.stages.validation import codes_in_training
+from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import check_outside_groups, exists, write_array
 from dask_nrbfn.storage.location import Location
@@ -231,11 +231,11 @@ def _before_stage(job: _Job, run: Run) -> None:
 def check_fit(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with a fit before any row is read."""
     n_rows, n_classes = dataset.n_rows, dataset.n_classes
-    if dataset.y is None:
-        raise DataError(
-            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
-        )
-    check_classes(dataset.classes)
+    if dataset.target_names is not None:
+        _check_for_numbers(params)
+    else:
+        check_targets(dataset, None)
+        check_classes(dataset.classes)
     if params.basis == "sknn" and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
@@ -248,6 +248,20 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
             f"Give at least one basis row per class and at most all rows: {n_classes} to {n_rows}.",
+        )
+
+
+def _check_for_numbers(params: FitParams) -> None:
+    """Raise ParameterError if a fit asks for what only classes have."""
+    if params.basis == "sknn":
+        raise ParameterError(
+            "`basis`=sknn asks for rows near the border of classes, and the targets are numbers.",
+            "Give `basis`=kmeans or random with a `basis_size`; plain `features` suit numbers.",
+        )
+    if params.class_weight is not None:
+        raise ParameterError(
+            f"`class_weight` is {params.class_weight}, and the targets are numbers.",
+            "Leave it out, or give weights of rows.",
         )
 
 

@@ -4,8 +4,10 @@ import logging
 import math
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +19,10 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
+from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
 from dask_nrbfn.storage.group import (
     Location,
@@ -57,10 +61,10 @@ _TABLES, _GROUPS = (".csv", ".parquet"), ("", ".zarr")
 
 
 class ScoredBlock(NamedTuple):
-    """The ``scores`` float64 (b, K) and ``codes`` (b,) of consecutive rows."""
+    """The ``scores`` float64 (b, q) and, as in `LabelledBlock`, ``targets`` of consecutive rows."""
 
     scores: NDArray[np.float64]
-    codes: NDArray[np.int64] | None
+    targets: NDArray[Any] | None
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,49 @@ class Evaluation:
         """Share of all rows whose predicted label is wrong, unknown labels among them."""
         return self.n_errors / self.n_rows
 
+    def figures(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "n_rows": self.n_rows,
+            "n_errors": self.n_errors,
+            "n_unknown_labels": self.n_unknown_labels,
+            "error_rate": self.error_rate,
+            "log_loss": self.log_loss,
+            "confusion": self.confusion,
+        }
+
+
+@dataclass(frozen=True)
+class NumberEvaluation:
+    """How near a model comes to numbers.
+
+    Attributes
+    ----------
+    n_rows : int
+    target_names : tuple of str
+    relative_error : float
+        ``1 - R^2``, on average over the targets.
+    r2, rmse, mae : list of float
+        R^2, root mean squared and mean absolute error of every target. R^2 of one that does not
+        vary is 1 if it is met, else 0.
+    """
+
+    n_rows: int
+    target_names: tuple[str, ...]
+    relative_error: float
+    r2: list[float]
+    rmse: list[float]
+    mae: list[float]
+
+    @property
+    def error_rate(self) -> float:
+        """The relative error."""
+        return self.relative_error
+
+    def figures(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return asdict(self) | {"target_names": list(self.target_names)}
+
 
 def predict_dataset(
     model: Location,
@@ -102,7 +149,7 @@ def predict_dataset(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Write labels (n,) and scores (n, K) of all rows.
+    """Write labels (n,) and scores (n, K) of all rows, or values (n, q) of a regression.
 
     Parameters
     ----------
@@ -130,10 +177,10 @@ def predict_dataset(
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
     if _suffix(out) not in _TABLES:
-        _predict_to_zarr(pinned, opened.classes, dataset, out, engine, overwrite=overwrite)
+        _predict_to_zarr(pinned, opened, dataset, out, engine, overwrite=overwrite)
         return
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
-    _predict_to_zarr(pinned, opened.classes, dataset, scratch, engine, overwrite=False)
+    _predict_to_zarr(pinned, opened, dataset, scratch, engine, overwrite=False)
     try:
         with new_file(str(out), overwrite=overwrite) as unfinished:
             _export(scratch, unfinished, _suffix(out))
@@ -172,33 +219,35 @@ def _suffix(out: Location) -> str:
     return suffix
 
 
-def evaluate_dataset(model: Location, dataset: Dataset, engine: Engine) -> Evaluation:
-    """Return how a model labels a labelled dataset.
+def evaluate_dataset(
+    model: Location, dataset: Dataset, engine: Engine
+) -> Evaluation | NumberEvaluation:
+    """Return how a model predicts the targets of a dataset.
 
     Labels that the model was not trained on count as errors; how many there are is logged.
 
     Raises
     ------
     DataError
-        If the dataset has no labels, or other columns than the training rows.
+        If the dataset has other columns or targets than the training rows, or none.
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
-    if dataset.y is None:
-        raise DataError(
-            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
-        )
+    check_targets(dataset, opened.target_names)
+    arguments = [
+        (*pinned, dataset.location, start, stop)
+        for start, stop in task_spans(dataset.n_rows, 1, engine)
+    ]
+    if opened.target_names is not None:
+        sums = reduce(add, run_tasks(engine, _residuals, arguments, label="evaluate"))
+        return NumberEvaluation(dataset.n_rows, opened.target_names, **sums.figures(0))
     if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
         raise DataError(
             f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
             f"of the model's, such as {opened.classes.tolist()[0]!r}.",
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
-    arguments = [
-        (*pinned, dataset.location, start, stop)
-        for start, stop in task_spans(dataset.n_rows, 1, engine)
-    ]
     counts = run_tasks(engine, _count, arguments, label="evaluate")
     confusion = np.sum([confusion for confusion, _ in counts], axis=0)
     log_loss = math.fsum(log_loss for _, log_loss in counts)
@@ -229,11 +278,11 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     check_same_columns(model, dataset)
     dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
-    n_classes = len(model.classes)
+    n_targets = model.n_targets
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
     # one ahead and centred, and the scores and labels of a chunk and a block.
-    scored = output_chunk_rows(dataset.n_rows, n_classes) + rows
-    held = 8 * (rows * r + 3 * r * p + 2 * r * n_classes + 4 * rows * p + 3 * scored * n_classes)
+    scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
+    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 3 * scored * n_targets)
     held += 3 * scored * model.classes.itemsize
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
@@ -242,26 +291,32 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
 
 def _predict_to_zarr(
     pinned: PinnedModel,
-    classes: NDArray[Any],
+    model: Model,
     dataset: Dataset,
     out: Location,
     engine: Engine,
     *,
     overwrite: bool,
 ) -> None:
-    chunk_rows = output_chunk_rows(dataset.n_rows, len(classes))
+    chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
+    wide = (np.float64, (model.n_targets,))
+    arrays: dict[str, tuple[Any, tuple[int, ...], str]]
+    names: dict[str, Any]
+    if model.target_names is None:
+        arrays = {"labels": (model.classes.dtype, (), "class"), "scores": (*wide, "class")}
+        names = {"classes": model.classes.tolist()}
+    else:
+        arrays = {"values": (*wide, "target")}
+        names = {"target_names": list(model.target_names)}
     with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
-        for name, dtype, columns in (
-            ("labels", classes.dtype, ()),
-            ("scores", "f8", (len(classes),)),
-        ):
+        for name, (dtype, columns, dimension) in arrays.items():
             create_array(
                 group,
                 name,
                 shape=(dataset.n_rows, *columns),
                 dtype=dtype,
                 chunks=(chunk_rows, *columns),
-                dimensions=("row", "class")[: 1 + len(columns)],
+                dimensions=("row", dimension)[: 1 + len(columns)],
                 compress=True,
             )
         arguments = [
@@ -270,9 +325,7 @@ def _predict_to_zarr(
         ]
         run_tasks(engine, _write_scores, arguments, label="predict")
         mark_complete(
-            group,
-            kind="predictions",
-            attributes={"classes": classes.tolist(), "fingerprint": dataset.fingerprint},
+            group, kind="predictions", attributes={**names, "fingerprint": dataset.fingerprint}
         )
 
 
@@ -299,10 +352,10 @@ def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Ite
     size, threads = _block_rows(len(model.basis)), blas_threads()
     buffer = np.empty((min(size, stop - start), len(model.basis)))
     scratch = np.empty((len(buffer), dataset.n_features + 2))
-    for X, codes, _ in dataset.blocks(start, stop, size):
+    for X, targets, _ in dataset.blocks(start, stop, size):
         n = len(X)
         scores = model.scores(X, buffer=buffer[:n], scratch=scratch[:n], threads=threads)
-        yield ScoredBlock(scores, codes)
+        yield ScoredBlock(scores, targets)
 
 
 def _write_scores(
@@ -316,13 +369,30 @@ def _write_scores(
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
     scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
-    written_labels, written_scores = get_array(group, "labels"), get_array(group, "scores")
-    for scores in regroup(scores_of_blocks, written_scores.chunks[0]):
+    classes = model.target_names is None
+    written = get_array(group, "scores" if classes else "values")
+    written_labels = get_array(group, "labels") if classes else None
+    for scores in regroup(scores_of_blocks, written.chunks[0]):
         chunk = slice(start, start + len(scores))
-        written_scores[chunk] = scores
-        labels = model.classes[scores.argmax(axis=1)]
-        written_labels[chunk] = labels.astype(written_labels.dtype)
+        written[chunk] = scores
+        if written_labels is not None:
+            labels = model.classes[scores.argmax(axis=1)]
+            written_labels[chunk] = labels.astype(written_labels.dtype)
         start += len(scores)
+
+
+def _residuals(
+    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+) -> ResidualSums:
+    """Return how near a model comes to the numbers of some rows."""
+    model = PinnedModel(model_location, checksum).load()
+    dataset = Dataset.open(dataset_location)
+    origin = dataset.take_targets(np.arange(1))
+    sums = ResidualSums.zeros(1, model.n_targets)
+    for scores, targets in _scored_blocks(model, dataset, start, stop):
+        assert targets is not None
+        sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
+    return sums
 
 
 def _count(
@@ -357,17 +427,18 @@ def _export(source: Location, target: Path, suffix: str) -> None:
     import pyarrow.parquet
 
     group = open_group(source, kind="predictions")
-    classes = attributes_of(group)["classes"]
-    labels, scores = get_array(group, "labels"), get_array(group, "scores")
-    columns = [("label", pa.array(read_rows(labels, 0, 1).tolist()).type)]
-    columns += [(f"score_{label}", pa.float64()) for label in classes]
-    schema = pa.schema(columns)
+    names, columns, labels = attributes_of(group).get("target_names"), [], None
+    if names is None:
+        labels = get_array(group, "labels")
+        columns = [("label", pa.array(read_rows(labels, 0, 1).tolist()).type)]
+        names = [f"score_{label}" for label in attributes_of(group)["classes"]]
+    scores = get_array(group, "values" if labels is None else "scores")
+    schema = pa.schema([*columns, *((name, pa.float64()) for name in names)])
     write = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
     with write(target, schema) as table:
-        for start in range(0, labels.shape[0], labels.chunks[0]):
-            stop = start + labels.chunks[0]
-            values = [
-                read_rows(labels, start, stop).tolist(),
-                *read_rows(scores, start, stop).T,
-            ]
+        for start in range(0, scores.shape[0], scores.chunks[0]):
+            stop = start + scores.chunks[0]
+            values = [*read_rows(scores, start, stop).T]
+            if labels is not None:
+                values.insert(0, read_rows(labels, start, stop).tolist())
             table.write_table(pa.table(values, schema=schema))

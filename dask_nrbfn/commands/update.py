@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,13 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.numeric.drift import Drift, NewRowSums
+from dask_nrbfn.numeric.drift import (
+    Drift,
+    NewLabelSums,
+    NewNumberSums,
+    NewRowSums,
+    NumberDrift,
+)
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
@@ -39,13 +47,19 @@ from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.moments import MOMENTS, moments_bytes, read_sums, write_sums
+from dask_nrbfn.stages.moments import (
+    MOMENTS,
+    moments_bytes,
+    read_sums,
+    read_system,
+    write_sums,
+)
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
-from dask_nrbfn.stages.weights import warn_of_condition
-from dask_nrbfn.stages.width import WIDTH
+from dask_nrbfn.stages.weights import read_intercept, warn_of_condition
+from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -180,7 +194,7 @@ def update_run(
         summation = Summation(
             _stage_of(draft.version, action, dataset),
             _UpdatePass,
-            {"": Moments, "_seen": NewRowSums},
+            {"": Moments, "_seen": _seen_kind(model)},
             len(spans),
             (draft.base, codes),
         )
@@ -292,7 +306,7 @@ def read_latest_moments(location: Location) -> Moments:
 def _read_moments(run: Run, place: str | None) -> Moments:
     if place is None:
         model = read_model(run, None)
-        return Moments.zeros(len(model.basis), len(model.classes))
+        return Moments.zeros(len(model.basis), model.n_targets)
     return read_sums(run, place or MOMENTS.name)
 
 
@@ -396,14 +410,12 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
     return records[-1] if parts_left else None
 
 
-def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int]:
+def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset whose rows may be taken."""
     check_same_columns(model, dataset)
     dataset.check_stored()
-    if dataset.y is None:
-        raise DataError(
-            f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
-        )
+    remedy = "Refresh the run with rows of all classes."
+    codes = codes_among(model.classes, model.target_names, dataset, remedy)
     attributes = draft.run.attributes
     held = members_held(attributes)[dataset.content]
     known = dataset.content in members_by_content(attributes)
@@ -417,18 +429,17 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
             f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
         )
-    remedy = "Refresh the run with rows of all classes."
-    return codes_among(model.classes, dataset, remedy)
+    return codes
 
 
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
     """Return what a task will hold, or raise MemoryBudgetError."""
-    (r, p), K = model.basis.shape, len(model.classes)
-    held = solve_bytes(r, K) + 8 * 4 * r * (p + K)
+    (r, p), q = model.basis.shape, model.n_targets
+    held = solve_bytes(r, q) + 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
         passing = moments_bytes(
-            r, n_features=p, n_classes=K, n_folds=1, reading_bytes=dataset.reading_bytes
+            r, n_features=p, n_targets=q, n_folds=1, reading_bytes=dataset.reading_bytes
         )
         held = max(held, passing + 8 * (block_rows(r) * (r + 2 * p) + 3 * r * p))
     held += PROCESS_BYTES
@@ -446,7 +457,7 @@ class _UpdatePass:
         start: int,
         stop: int,
         base: str | None,
-        codes_in_model: list[int],
+        codes_in_model: list[int] | None,
     ) -> None:
         self._model, self._threads = read_model(run, base), blas_threads()
         n_basis, width = len(self._model.basis), WIDTH.recorded(run)
@@ -459,7 +470,9 @@ class _UpdatePass:
         self._distances = BasisDistances.from_basis(self._model.basis, self._model.scaling)
         self._basis_hashes = hash_values(run.read("basis/values"))
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
-        self._moments, self._seen = MomentSums(n_basis, len(self._model.classes)), NewRowSums()
+        self._targets = read_targets(run, self._model.n_targets)
+        self._moments = MomentSums(n_basis, self._model.n_targets)
+        self._seen: list[NewRowSums] = []
 
     def add(self, block: FoldedBlock) -> None:
         out, factors = self._buffer[: len(block.X)], block.factors
@@ -470,17 +483,24 @@ class _UpdatePass:
         scores = row_products(Phi, self._model.weights)
         if factors is not None:
             scores /= factors[:, None]
-        self._moments.add(Phi, block.targets, factors=factors)
-        self._seen += NewRowSums.from_block(
+        if self._model.intercept is not None:
+            scores += self._model.intercept
+        self._moments.add(Phi, self._targets.bordered(block.targets, factors))
+        seen = _seen_kind(self._model).from_block(
             scores,
             block.targets,
-            block.weights,
-            far=nearest > self._far_distance,
-            in_basis=np.isin(hash_values(block.X), self._basis_hashes),
+            np.ones(len(scores)) if block.weights is None else block.weights,
+            n_far=int(np.count_nonzero(nearest > self._far_distance)),
+            n_basis_rows=int(np.isin(hash_values(block.X), self._basis_hashes).sum()),
         )
+        self._seen.append(seen)
 
     def sums(self) -> Sums:
-        return {"": self._moments.moments(), "_seen": self._seen}
+        return {"": self._moments.moments(), "_seen": reduce(add, self._seen)}
+
+
+def _seen_kind(model: Model) -> type[NewRowSums]:
+    return NewLabelSums if model.target_names is None else NewNumberSums
 
 
 def _sum_and_solve(
@@ -532,13 +552,16 @@ def _solve_version(
     moments = _read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
-    alpha = model.params.alpha
-    gram, weight = moments.gram(), moments.total_weight
-    solution = solve_weights(gram, moments.cross, alpha=alpha)
-    risk = error_and_risk(solution.weights, gram, moments.cross, n_rows=weight, alpha=alpha)
+    alpha, system = model.params.alpha, read_system(run, moments)
+    solution = solve_weights(system.gram, system.cross, alpha=alpha)
+    weights = solution.weights
+    risk = error_and_risk(
+        weights, system.gram, system.cross, target_norm=system.target_norm, alpha=alpha
+    )
     solved = replace(
         model,
-        weights=solution.weights,
+        weights=weights,
+        intercept=read_intercept(run, system, weights),
         fitting_error=risk.fitting_error,
         spectral_risk=risk.spectral_risk,
     )
@@ -546,7 +569,7 @@ def _solve_version(
     return {
         **figures,
         "place": place,
-        "weight": weight,
+        "weight": moments.total_weight,
         "alpha": alpha,
         **asdict(risk),
         "reciprocal_condition": solution.reciprocal_condition,
@@ -591,13 +614,23 @@ def _combine_runs(
     return {"n_rows": n_rows, "drift": None, "reasons": []}
 
 
-def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift:
+def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift | NumberDrift:
+    far_is_known = WIDTH.recorded(run).far_distance is not None
+    if isinstance(seen, NewNumberSums):
+        system, weight = read_system(run, before), before.total_weight
+        return NumberDrift.of(
+            seen,
+            residuals=system.squared_residuals(model.weights) / weight,
+            variances=system.target_squares / weight,
+            far_is_known=far_is_known,
+        )
+    assert isinstance(seen, NewLabelSums)
     own_scores = float((model.weights * before.cross).sum())
     return Drift.of(
         seen,
         confidence_before=own_scores / before.total_weight,
         fitting_error_before=model.fitting_error,
-        far_is_known=WIDTH.recorded(run).far_distance is not None,
+        far_is_known=far_is_known,
     )
 
 
@@ -608,8 +641,8 @@ def _check_left(moments: Moments, weight_before: float) -> None:
             "next to nothing would be left, and that drowned in rounding.",
             "Fit the rows that are left, or refresh with them.",
         )
-    diagonal, weights = moments.diagonal(), moments.class_weights
-    negative = min(diagonal.min() / diagonal.max(), weights.min() / weights.max())
+    sums_of_squares = (moments.diagonal(), moments.target_gram.diagonal())
+    negative = min(squares.min() / squares.max() for squares in sums_of_squares)
     if negative < -_LEFT_OVER:
         raise DataError(
             "more would be taken away than was added: the rows cannot all have been in the run.",
@@ -634,6 +667,8 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
         "basis": np.array_equal(one.basis, two.basis),
         "width": one.width == two.width,
         "classes": np.array_equal(one.classes, two.classes),
+        "targets": one.target_names == two.target_names
+        and WIDTH.recorded(run).target_origin == WIDTH.recorded(other).target_origin,
         "feature names": one.feature_names == two.feature_names,
         "weights of classes": WIDTH.recorded(run).class_weights
         == WIDTH.recorded(other).class_weights,

@@ -135,9 +135,8 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         self.mean_ = centre.mean
         solution = solve_weights(gram, cross, alpha=self.alpha)
         self.weights_ = solution.weights
-        # The first feature is 1, so its square summed over the rows is their number.
-        n_rows = float(gram[0, 0])
-        risk = error_and_risk(self.weights_, gram, cross, n_rows=n_rows, alpha=self.alpha)
+        norm = moments.total_weight
+        risk = error_and_risk(self.weights_, gram, cross, target_norm=norm, alpha=self.alpha)
         self.fitting_error_ = risk.fitting_error
         self.spectral_risk_ = risk.spectral_risk
         warn_of_condition(solution.reciprocal_condition, alpha=self.alpha)

@@ -1,12 +1,14 @@
-"""How scores do on rows that were held out: errors, and probabilities calibrated on them."""
+"""How models do on rows that were held out: their errors, and probabilities calibrated on them."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.numeric.targets import Targets
 
 Floats = NDArray[np.float64]
 
@@ -16,8 +18,35 @@ INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutSums(RowSum):
-    """Weighted sums over held-out rows for A models. They add.
+class JudgedSums(RowSum, ABC):
+    """Weighted sums over rows by which A models with q targets are judged. They add.
+
+    Attributes
+    ----------
+    compared : tuple of str
+        Figures by which models are compared; the first decides.
+    """
+
+    compared: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    @abstractmethod
+    def zeros(cls, n_models: int, n_targets: int) -> Self:
+        """Return the sums of no rows."""
+
+    @classmethod
+    @abstractmethod
+    def from_block(cls, scores: Floats, targets: Any, weights: Floats | None = None) -> Self:
+        """Return the sums of a block of scores (b, A, q) and class codes (b,) or numbers (b, q)."""
+
+    @abstractmethod
+    def figures(self, model: int) -> dict[str, Any]:
+        """Return how one model does, by name; None where its scores are NaN."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutSums(JudgedSums):
+    """How A models label rows.
 
     Attributes
     ----------
@@ -31,24 +60,26 @@ class HeldOutSums(RowSum):
     confusion: Floats
     log_losses: Floats
 
+    compared: ClassVar[tuple[str, ...]] = ("error_rate", "log_loss")
+
     @classmethod
-    def zeros(cls, n_models: int, n_classes: int) -> Self:
+    def zeros(cls, n_models: int, n_targets: int) -> Self:
         """Return the sums of no rows."""
         return cls(
-            np.zeros((n_models, n_classes, n_classes)),
+            np.zeros((n_models, n_targets, n_targets)),
             np.zeros((n_models, len(INVERSE_TEMPERATURES))),
         )
 
     @classmethod
     def from_block(
-        cls, scores: Floats, codes: NDArray[np.integer], weights: Floats | None = None
+        cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
     ) -> Self:
         """Return the sums of one block.
 
         Parameters
         ----------
         scores : float64 (b, A, K)
-        codes : integer (b,)
+        targets : integer (b,)
             Classes, 0 ... K - 1.
         weights : float64 (b,), optional
 
@@ -60,13 +91,13 @@ class HeldOutSums(RowSum):
         if weights is None:
             weights = np.ones(n_rows)
         below = scores - scores.max(axis=2, keepdims=True)
-        own = np.take_along_axis(below, codes[:, None, None], axis=2)[:, :, 0]
+        own = np.take_along_axis(below, targets[:, None, None], axis=2)[:, :, 0]
         log_losses = np.empty((n_models, len(INVERSE_TEMPERATURES)))
         for place, inverse in enumerate(INVERSE_TEMPERATURES):
             log_losses[:, place] = weights @ (
                 np.log(np.exp(inverse * below).sum(axis=2)) - inverse * own
             )
-        cells = (np.arange(n_models) * n_classes + codes[:, None]) * n_classes
+        cells = (np.arange(n_models) * n_classes + targets[:, None]) * n_classes
         cells += scores.argmax(axis=2)
         confusion = np.bincount(
             cells.ravel(),
@@ -81,6 +112,99 @@ class HeldOutSums(RowSum):
         wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
         rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
         return rates
+
+    def figures(self, model: int) -> dict[str, Any]:
+        """Return the error rate of a model, and the least log loss and its temperature.
+
+        None where its scores are NaN.
+        """
+        if not np.isfinite(self.log_losses[model]).all():
+            return dict.fromkeys(("error_rate", "log_loss", "temperature"))
+        total_weight = float(self.confusion[model].sum())
+        calibration = calibrate_temperature(self.log_losses[model], total_weight=total_weight)
+        return {
+            "error_rate": float(self.error_rates[model]),
+            "log_loss": calibration.log_loss,
+            "temperature": calibration.temperature,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualSums(JudgedSums):
+    """How near A models come to numbers.
+
+    Attributes
+    ----------
+    squared, absolute : float64 (A, q)
+        Of the residuals.
+    targets, squared_targets : float64 (q,)
+    weight : float
+        Of the rows.
+    """
+
+    squared: Floats
+    absolute: Floats
+    targets: Floats
+    squared_targets: Floats
+    weight: float
+
+    compared: ClassVar[tuple[str, ...]] = ("relative_error", "r2")
+
+    @classmethod
+    def zeros(cls, n_models: int, n_targets: int) -> Self:
+        """Return the sums of no rows."""
+        squared, absolute = np.zeros((2, n_models, n_targets))
+        targets, squared_targets = np.zeros((2, n_targets))
+        return cls(squared, absolute, targets, squared_targets, 0.0)
+
+    @classmethod
+    def from_block(cls, scores: Floats, targets: Floats, weights: Floats | None = None) -> Self:
+        """Return the sums of one block.
+
+        Parameters
+        ----------
+        scores : float64 (b, A, q)
+            Predicted numbers.
+        targets : float64 (b, q)
+        weights : float64 (b,), optional
+
+        Notes
+        -----
+        Both are best given less the targets of one row: far from 0 squares lose digits.
+        """
+        if weights is None:
+            weights = np.ones(len(targets))
+        residuals = scores - targets[:, None]
+        return cls(
+            np.tensordot(weights, residuals**2, axes=1),
+            np.tensordot(weights, np.abs(residuals), axes=1),
+            weights @ targets,
+            weights @ targets**2,
+            float(weights.sum()),
+        )
+
+    def figures(self, model: int) -> dict[str, Any]:
+        """Return R^2 and the root mean squared and mean absolute error of every target, as lists.
+
+        And the relative error, ``1 - R^2`` on average. None where the predictions of a model are
+        NaN; R^2 of a target that does not vary is 1 if it is met, else 0.
+        """
+        names = ("relative_error", "r2", "rmse", "mae")
+        squared = self.squared[model]
+        if not np.isfinite(squared).all():
+            return dict.fromkeys(names)
+        spread = np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
+        varies = spread > 0
+        unexplained = np.where(squared > 0, 1.0, 0.0)
+        np.divide(squared, spread, out=unexplained, where=varies)
+        rmse, mae = np.sqrt(squared / self.weight), self.absolute[model] / self.weight
+        lists = (values.tolist() for values in (1.0 - unexplained, rmse, mae))
+        return dict(zip(names, (float(unexplained.mean()), *lists), strict=True))
+
+
+def sums_of(targets: Targets) -> type[JudgedSums]:
+    """Return how models with such targets are judged."""
+    return ResidualSums if targets.centred else HeldOutSums
 
 
 @dataclass(frozen=True)

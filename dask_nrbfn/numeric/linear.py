@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.moments import Moments, MomentSums
+from dask_nrbfn.numeric.targets import ClassTargets
 
 Floats = NDArray[np.float64]
 
@@ -96,7 +97,7 @@ def linear_moments(
     array([[2., 0.],
            [0., 2.]])
     """
-    sums = MomentSums(len(centre.origin) + 1, n_classes)
+    sums, targets = MomentSums(len(centre.origin) + 1, n_classes), ClassTargets(n_classes)
     for X, codes in blocks:
-        sums.add(centre.features(X), codes)
+        sums.add(centre.features(X), targets.bordered(codes))
     return sums.moments()

@@ -19,62 +19,83 @@ _MIRRORED_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Moments(RowSum):
-    """Weighted sums over rows: ``Phi' Phi``, ``F' Phi`` and the classes'. They add and subtract.
+    """Weighted sums over rows, of products of activations and targets. They add and subtract.
 
     Attributes
     ----------
     packed_gram : float64 (r (r + 1) / 2,)
         Upper triangle of ``Phi' Phi``, row by row.
-    cross : float64 (K, r)
-        ``F' Phi``, the sum of the activations of each class.
-    class_weights : float64 (K,)
-        Sum of the weights of the rows of each class; without weights, their number.
+    products : float64 (1 + q, r)
+        ``[1 T]' Phi``: the sum of the activations, and those of each target times them.
+    target_products : float64 (1 + q, 1 + q)
+        ``[1 T]' [1 T]``: the weight of the rows, the sums of the targets, and their gram matrix.
 
     Notes
     -----
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
     weight w counts as w equal rows. Because normalized activations of a row sum to 1, the elements
-    of the gram matrix, of cross and of the class weights each sum to the same.
+    of the gram matrix and the sums of the activations each sum to the weight.
 
     Examples
     --------
+    >>> from dask_nrbfn.numeric.targets import ClassTargets
     >>> Phi = np.array([[0.25, 0.75], [0.5, 0.5]])
-    >>> both = Moments.from_block(Phi, np.array([0, 1]), n_classes=2)
-    >>> first = Moments.from_block(Phi[:1], np.array([0]), n_classes=2)
-    >>> (both - first).cross
+    >>> T = ClassTargets(2).bordered(np.array([0, 1]))
+    >>> (Moments.from_block(Phi, T) - Moments.from_block(Phi[:1], T[:1])).cross
     array([[0. , 0. ],
            [0.5, 0.5]])
     """
 
     packed_gram: Floats
-    cross: Floats
-    class_weights: Floats
+    products: Floats
+    target_products: Floats
 
     @classmethod
-    def zeros(cls, n_basis: int, n_classes: int) -> Self:
+    def zeros(cls, n_basis: int, n_targets: int) -> Self:
         """Return the moments of no rows."""
         return cls(
             np.zeros(packed_size(n_basis)),
-            np.zeros((n_classes, n_basis)),
-            np.zeros(n_classes),
+            np.zeros((1 + n_targets, n_basis)),
+            np.zeros((1 + n_targets, 1 + n_targets)),
         )
 
     @staticmethod
-    def from_block(Phi: Floats, codes: NDArray[np.integer], *, n_classes: int) -> "Moments":
-        """Return the moments of one block of activations (b, r) and class codes (b,)."""
-        sums = MomentSums(Phi.shape[1], n_classes)
-        sums.add(Phi, codes)
+    def from_block(Phi: Floats, T: Floats) -> "Moments":
+        """Return the moments of one block of activations (b, r) and bordered targets (b, 1 + q)."""
+        sums = MomentSums(Phi.shape[1], T.shape[1] - 1)
+        sums.add(Phi, T)
         return sums.moments()
 
     @property
     def n_basis(self) -> int:
         """Number of basis rows r."""
-        return int(self.cross.shape[1])
+        return int(self.products.shape[1])
 
     @property
     def total_weight(self) -> float:
         """Sum of the weights of all rows; without weights, their number n."""
-        return float(self.class_weights.sum())
+        return float(self.target_products[0, 0])
+
+    @property
+    def activation_sums(self) -> Floats:
+        """Sum of the activations, float64 (r,)."""
+        sums: Floats = self.products[0]
+        return sums
+
+    @property
+    def cross(self) -> Floats:
+        """``T' Phi``, float64 (q, r); of classes, the sum of the activations of each."""
+        return self.products[1:]
+
+    @property
+    def target_sums(self) -> Floats:
+        """Sum of the targets, float64 (q,); of classes, the weight of each."""
+        return self.target_products[0, 1:]
+
+    @property
+    def target_gram(self) -> Floats:
+        """``T' T``, float64 (q, q); of classes, diagonal."""
+        return self.target_products[1:, 1:]
 
     def __iadd__(self, other: Self) -> Self:
         for name, own in self.arrays().items():
@@ -97,8 +118,8 @@ class Moments(RowSum):
     def __sub__(self, other: Self) -> Self:
         return type(self)(
             self.packed_gram - other.packed_gram,
-            self.cross - other.cross,
-            self.class_weights - other.class_weights,
+            self.products - other.products,
+            self.target_products - other.target_products,
         )
 
 
@@ -109,73 +130,67 @@ class MomentSums:
     ----------
     n_basis : int
         r.
-    n_classes : int
-        K.
+    n_targets : int
+        q.
 
     Notes
     -----
-    Holds ``8 r (r + K)`` bytes, and `moments` another ``4 r^2``.
+    Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes, and `moments` another ``4 r^2``.
     """
 
-    def __init__(self, n_basis: int, n_classes: int) -> None:
+    def __init__(self, n_basis: int, n_targets: int) -> None:
         self._gram = np.zeros((n_basis, n_basis))
-        self._cross = np.zeros((n_classes, n_basis))
-        self._class_weights = np.zeros(n_classes)
+        self._products = np.zeros((1 + n_targets, n_basis))
+        self._target_products = np.zeros((1 + n_targets, 1 + n_targets))
 
-    def add(
-        self, Phi: Floats, codes: NDArray[np.integer], *, factors: Floats | None = None
-    ) -> None:
+    def add(self, Phi: Floats, T: Floats) -> None:
         """Add a block.
 
         Parameters
         ----------
         Phi : float64 (b, r), C-contiguous
-            Activations; with `factors`, each row multiplied by its factor.
-        codes : integer (b,)
-            Class of each row, 0 ... K - 1.
-        factors : float64 (b,), optional
-            Square roots of the rows' weights.
+            Activations.
+        T : float64 (b, 1 + q), C-contiguous
+            See `Targets.bordered`. Rows of weight w are multiplied by its root in both.
 
         Notes
         -----
-        ``b r^2 + 2 b K r`` flops.
+        ``b r^2 + 2 b (1 + q) (1 + q + r)`` flops.
         """
-        n_classes = len(self._class_weights)
-        F = np.zeros((len(codes), n_classes))
-        F[np.arange(len(codes)), codes] = 1.0 if factors is None else factors
         add_gram(self._gram, Phi)
-        add_products(self._cross, F, Phi)
-        weights = None if factors is None else factors**2
-        self._class_weights += np.bincount(codes, weights, minlength=n_classes)
+        add_products(self._products, T, Phi)
+        add_products(self._target_products, T, T)
 
     def moments(self) -> Moments:
         """Return the sums of the blocks added so far."""
         packed = np.empty(packed_size(len(self._gram)))
         for row, target in enumerate(_packed_rows(packed, len(self._gram))):
             target[:] = self._gram[row, row:]
-        return Moments(packed, self._cross.copy(), self._class_weights.copy())
+        return Moments(packed, self._products.copy(), self._target_products.copy())
 
 
 def check_moments(
     moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
 ) -> None:
-    """Raise DamagedDataError unless the class weights, gram and cross sum to `total_weight`.
+    """Raise DamagedDataError unless gram, activations and targets sum to what they must.
 
     Rounding is that of `total_weight`, or of a larger weight that some of it was taken away from.
 
     The activations of every row sum to 1, so sums that miss or repeat rows show here. Those of
     activations that are not normalized sum to nothing known; then only the weights are checked.
     """
-    sums = [moments.total_weight]
+    expected, found = [total_weight], [moments.total_weight]
     if normalized:
-        sums += [
-            2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum()),
-            float(moments.cross.sum()),
-        ]
-    if not np.allclose(sums, total_weight, rtol=1e-9, atol=1e-9 * largest):
-        found = " and ".join(f"{value:.10g}" for value in sums)
+        of_gram = 2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum())
+        expected += [total_weight, total_weight, *moments.target_sums]
+        found += [of_gram, *moments.products.sum(axis=1)]
+    # As large as the sum of a target can be with its squares.
+    most = np.sqrt(max(total_weight, largest) * moments.target_products.diagonal().max())
+    if not np.allclose(found, expected, rtol=1e-9, atol=1e-9 * max(most, largest)):
+        wrong = int(np.argmax(np.abs(np.subtract(found, expected))))
         raise DamagedDataError(
-            f"moments of {total_weight:.10g} rows sum to {found}.",
+            f"moments of {total_weight:.10g} rows sum to {found[wrong]:.10g}, not "
+            f"{expected[wrong]:.10g}.",
             "A part is damaged; remove the run's moments and start it again.",
         )
 

@@ -1,14 +1,21 @@
 """Output weights from moments, and whether float64 can tell what they are."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedError
-from dask_nrbfn.numeric.moments import packed_size
-from dask_nrbfn.numeric.products import factor_in_place, frobenius_norm, solve_in_place
+from dask_nrbfn.numeric.moments import Moments, packed_size
+from dask_nrbfn.numeric.products import (
+    add_products,
+    factor_in_place,
+    frobenius_norm,
+    solve_in_place,
+)
+from dask_nrbfn.numeric.targets import Targets
 
 Floats = NDArray[np.float64]
 
@@ -24,6 +31,82 @@ ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 # factor of ten, four hardly ever do; the second step finds what the first saw too little of.
 _PROBES = 4
 _STEPS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeSystem:
+    """What weights are solved from, and the intercept that goes with them.
+
+    Attributes
+    ----------
+    gram : float64 (r, r)
+        ``Phi' Phi``, of activations less their means where these are not 0.
+    cross : float64 (q, r)
+        ``T' Phi``, likewise.
+    target_squares : float64 (q,)
+        Diagonal of ``T' T``, likewise.
+    target_means : float64 (q,)
+    activation_means : float64 (r,)
+        The means that were subtracted.
+    """
+
+    gram: Floats
+    cross: Floats
+    target_squares: Floats
+    target_means: Floats
+    activation_means: Floats
+
+    @classmethod
+    def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
+        """Return the system of moments.
+
+        Classes are solved as they are. With centred targets the network has an intercept without a
+        penalty; normalized activations, which sum to 1, contain it, the others are centred too.
+
+        Notes
+        -----
+        Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
+        the activations and t of the targets.
+        """
+        gram, cross = moments.gram(), moments.cross.copy()
+        squares = moments.target_gram.diagonal().copy()
+        target_means, activation_means = np.zeros(len(cross)), np.zeros(moments.n_basis)
+        weight = moments.total_weight
+        if targets.centred and weight:
+            target_means = moments.target_sums / weight
+            squares = np.maximum(squares - weight * target_means**2, 0.0)
+            add_products(cross, -target_means[None], moments.activation_sums[None])
+            if not normalized:
+                activation_means = moments.activation_sums / weight
+                add_products(gram, -weight * activation_means[None], activation_means[None])
+        return cls(gram, cross, squares, target_means, activation_means)
+
+    @property
+    def target_norm(self) -> float:
+        """``|T|_F^2``; of classes, the weight of all rows."""
+        return float(self.target_squares.sum())
+
+    def squared_residuals(self, weights: Floats) -> Floats:
+        """Return the sum of the squared residuals of each target, (q,), for weights (q, r)."""
+        fitted = np.sum((weights @ self.gram - 2.0 * self.cross) * weights, axis=1)
+        residuals: Floats = np.maximum(self.target_squares + fitted, 0.0)
+        return residuals
+
+    def keep(self, kept: NDArray[np.bool_]) -> Self:
+        """Return the system of some of the basis rows."""
+        if kept.all():
+            return self
+        return replace(
+            self,
+            gram=self.gram[np.ix_(kept, kept)],
+            cross=self.cross[:, kept],
+            activation_means=self.activation_means[kept],
+        )
+
+    def intercept(self, weights: Floats) -> Floats:
+        """Return what is added to products with the activations, (..., q), for (..., q, r)."""
+        intercept: Floats = self.target_means - weights @ self.activation_means
+        return intercept
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +231,6 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
     return condition if np.isfinite(condition) else 0.0
 
 
-def solve_bytes(n_basis: int, n_classes: int) -> int:
+def solve_bytes(n_basis: int, n_targets: int) -> int:
     """Return the bytes that a solve holds: packed and full gram, penalized, factor."""
-    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 4 * n_basis * n_classes)
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 5 * n_basis * (1 + n_targets))

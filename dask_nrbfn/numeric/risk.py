@@ -88,32 +88,32 @@ class SpectralBounds:
 
 
 def error_and_risk(
-    weights: Floats, gram: Floats, cross: Floats, *, n_rows: float, alpha: float
+    weights: Floats, gram: Floats, cross: Floats, *, target_norm: float, alpha: float
 ) -> ErrorAndRisk:
     """Return the error and risk of `weights` on the rows behind the moments.
 
     Parameters
     ----------
-    weights : float64 (K, r)
-        Not all 0.
+    weights : float64 (q, r)
     gram : float64 (r, r)
-    cross : float64 (K, r)
-    n_rows : float
-        Rows behind the moments, or the sum of their weights, which is also ``|F|_F^2``.
+    cross : float64 (q, r)
+    target_norm : float
+        ``|T|_F^2`` of the rows behind the moments; of classes, the sum of their weights.
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
 
     Notes
     -----
     The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so neither figure
-    needs another pass over the rows. ``2 K r^2`` flops and a matrix like weights.
+    needs another pass over the rows. ``2 q r^2`` flops and a matrix like weights. Where the fit is
+    0, as that of a constant target is, error and risk are 1.
 
     Examples
     --------
-    >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, n_rows=6, alpha=0.0)
+    >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, target_norm=6, alpha=0.0)
     ErrorAndRisk(fitting_error=1.0, spectral_risk=2.0, objective=0.0)
     """
-    norms = _Norms.of(weights, gram, cross, n_rows=n_rows)
+    norms = _Norms.of(weights, gram, cross, target_norm=target_norm)
     return norms.relative(float(np.trace(gram)), alpha)
 
 
@@ -122,46 +122,48 @@ def spectral_bounds(
     gram: Floats,
     cross: Floats,
     *,
-    class_weights: Floats,
+    target_norm: float,
     alpha: float,
+    class_weights: Floats | None = None,
     eigenvalues: Floats | None = None,
-    normalized: bool = True,
     least_weight: float = 1.0,
 ) -> SpectralBounds:
     """Return the error and risk of `weights`, and the bounds that hold for them.
 
     Parameters
     ----------
-    weights : float64 (K, r)
-        Ridge weights of the moments and `alpha`, not all 0.
+    weights : float64 (q, r)
+        Ridge weights of the moments and `alpha`.
     gram : float64 (r, r)
-    cross : float64 (K, r)
-    class_weights : float64 (K,)
-        Rows of each class, or the sum of their weights.
+    cross : float64 (q, r)
+    target_norm : float
+        As for `error_and_risk`.
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
+    class_weights : float64 (K,), optional
+        Rows of each class, or the sum of their weights. None unless targets are classes, and
+        activations at least 0 with a sum of 1 in each row, as Theorems 10 and 12 need.
     eigenvalues : float64 (r,), optional
         `gram_eigenvalues` of gram, which do not depend on alpha. None: rank and bounds are None.
-    normalized : bool
-        Whether activations are at least 0 and those of a row sum to 1, as Theorems 10 and 12 need.
     least_weight : float
         Least weight of a row; 1 without weights.
 
     Notes
     -----
-    ``2 K r^2`` flops; the eigenvalues took ``4 r^3 / 3``.
+    ``2 q r^2`` flops; the eigenvalues took ``4 r^3 / 3``.
 
     Examples
     --------
-    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3, "class_weights": np.ones(2) * 3}
-    >>> bounds = spectral_bounds(np.eye(2), **moments, alpha=0.0, eigenvalues=np.ones(2) * 3)
+    >>> moments = {"gram": np.eye(2) * 3, "cross": np.eye(2) * 3, "target_norm": 6.0}
+    >>> classes = {"class_weights": np.ones(2) * 3, "eigenvalues": np.ones(2) * 3}
+    >>> bounds = spectral_bounds(np.eye(2), **moments, **classes, alpha=0.0)
     >>> bounds.ideal
     RiskRange(least=2.0, most=2.0)
     """
-    norms = _Norms.of(weights, gram, cross, n_rows=float(class_weights.sum()))
+    norms = _Norms.of(weights, gram, cross, target_norm=target_norm)
     trace = float(np.trace(gram))
     ideal, perturbed = None, None
-    if normalized and eigenvalues is not None:
+    if class_weights is not None and eigenvalues is not None:
         ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
         perturbed = perturbation_bounds(
             cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
@@ -312,13 +314,15 @@ class _Norms:
     weights: float
 
     @classmethod
-    def of(cls, weights: Floats, gram: Floats, cross: Floats, *, n_rows: float) -> "_Norms":
+    def of(cls, weights: Floats, gram: Floats, cross: Floats, *, target_norm: float) -> "_Norms":
         fit = float(np.sum((weights @ gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
-        residual = max(n_rows - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
+        residual = max(target_norm - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
         return cls(residual, fit, float(np.sum(weights**2)))
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
+        if self.fit == 0:
+            return ErrorAndRisk(1.0, 1.0, alpha)
         error = self.residual / self.fit + 1.0
         risk = self.weights * trace / self.fit
         return ErrorAndRisk(error, risk, error + alpha * risk - 1.0)

@@ -125,7 +125,7 @@ def small_basis(run: Run, dataset: Dataset, *, size: int, rule: str) -> SmallBas
     if params.basis == "kmeans":
         return SmallBasis(np.full(size, -1), _centres(run, dataset, size))
     pool = _candidates(run, dataset, size, "uniform" if params.basis_size is None else rule)
-    rows = choose_basis(pool, size=size, n_classes=dataset.n_classes).rows
+    rows = choose_basis(pool, size=size, n_classes=_n_classes(dataset)).rows
     return SmallBasis(rows, dataset.take(rows))
 
 
@@ -182,7 +182,7 @@ def _sized(run: Run, dataset: Dataset) -> tuple[Candidates, bool]:
     pool = _candidates(run, dataset, size, run.params.basis_rule)
     if pool.n_distinct < size:
         raise _too_few_distinct(size, pool)
-    return choose_basis(pool, size=size, n_classes=dataset.n_classes), False
+    return choose_basis(pool, size=size, n_classes=_n_classes(dataset)), False
 
 
 def _too_few_distinct(size: int, pool: Candidates) -> ParameterError:
@@ -210,7 +210,7 @@ def _candidates(run: Run, dataset: Dataset, size: int, rule: str) -> Candidates:
     blocks = _all_by_confidence(run, rule) if by_confidence else _all_alike(run, dataset)
     pool = Candidates.none()
     for block in blocks:
-        pool = keep_best(pool, block, size=size, n_classes=dataset.n_classes)
+        pool = keep_best(pool, block, size=size, n_classes=_n_classes(dataset))
     return pool
 
 
@@ -230,10 +230,16 @@ def _all_alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     """Yield rows of one priority: the hash of their values decides."""
     start, seed = 0, run.params.seed
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
-        assert codes is not None
+        if codes is None or dataset.target_names is not None:
+            codes = np.zeros(len(X), dtype=np.int64)
         rows = np.arange(start, start + len(X))
         yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)
         start += len(X)
+
+
+def _n_classes(dataset: Dataset) -> int:
+    """Return of how many classes rows are chosen; rows with numbers as targets are all alike."""
+    return max(dataset.n_classes, 1)
 
 
 def _cost(s: FitSizes) -> StageCost:

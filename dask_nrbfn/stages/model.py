@@ -42,7 +42,7 @@ def _read_results(run_location: Location) -> None:
     if "confidence" in run.stages:
         for start, stop in run.spans:
             run.read("confidence/values", start, stop)
-    if run.tuning is not None:
+    if run.tuning is not None and VALIDATION.recorded(run).error_rate is not None:
         run.read("validation/confusion")
     read_moments(run)
     try:
@@ -61,6 +61,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         basis=scaling.apply(run.read("basis/values")),
         width=WIDTH.recorded(run).width,
         weights=run.read("weights/values"),
+        intercept=None if dataset.target_names is None else run.read("weights/intercept"),
         classes=dataset.classes,
         scaling=scaling,
         params=run.params,
@@ -68,12 +69,13 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         spectral_risk=trained.spectral_risk,
         temperature=VALIDATION.recorded(run).temperature if run.tuning else None,
         feature_names=dataset.feature_names,
+        target_names=dataset.target_names,
     )
     model.write(run.group("model"))
 
 
 def _cost(s: FitSizes) -> StageCost:
-    n_bytes = 8 * s.r * (s.p + s.K)
+    n_bytes = 8 * s.r * (s.p + s.q)
     return StageCost(
         read_bytes=n_bytes,
         written_bytes=n_bytes,

@@ -10,20 +10,22 @@ from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, last_read, read_total, sum_rows
 from dask_nrbfn.stages.weighting import Reading, RowWeights
-from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
 
 _DIMENSIONS = {
     "packed_gram": ("packed",),
-    "cross": ("class", "basis"),
-    "class_weights": ("class",),
+    "products": ("target", "basis"),
+    "target_products": ("target", "other_target"),
 }
 
 
@@ -52,8 +54,14 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
     return total
 
 
+def read_system(run: Run, moments: Moments) -> RidgeSystem:
+    """Return the ridge system of moments of a run."""
+    targets = read_targets(run, len(moments.cross))
+    return RidgeSystem.of(moments, targets, normalized=run.params.features == "normalized")
+
+
 def moments_bytes(
-    n_basis: int, *, n_features: int, n_classes: int, n_folds: int, reading_bytes: int
+    n_basis: int, *, n_features: int, n_targets: int, n_folds: int, reading_bytes: int
 ) -> int:
     """Return the bytes that a moments task holds at its peak.
 
@@ -65,15 +73,15 @@ def moments_bytes(
     return reading_bytes + 8 * (
         n_folds * (n_basis**2 + packed_size(n_basis))
         + rows * n_basis
-        + n_classes * (3 * n_folds * n_basis + rows)
+        + (1 + n_targets) * (3 * n_folds * n_basis + rows)
         + 4 * n_basis * n_features
         + 5 * rows * n_features
     )
 
 
-def combine_bytes(n_basis: int, *, n_classes: int, n_folds: int) -> int:
+def combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
     """Return the bytes that adding sums holds: those at hand, and one more read and decoded."""
-    return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * n_classes)
+    return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
 
 class MomentsPass:
@@ -83,20 +91,21 @@ class MomentsPass:
     ----------
     features : RadialFeatures
     reading : Reading
-    n_classes : int
+    targets : Targets
     n_rows : int
         Rows of the part.
     """
 
     def __init__(
-        self, features: RadialFeatures, reading: Reading, *, n_classes: int, n_rows: int
+        self, features: RadialFeatures, reading: Reading, *, targets: Targets, n_rows: int
     ) -> None:
         n_basis, n_features = features.basis.shape
         self.reading = reading
         self._features, self._threads = features, blas_threads()
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
         self._scratch = np.empty((len(self._buffer), n_features + 2))
-        self._of_folds = [MomentSums(n_basis, n_classes) for _ in range(reading.n_folds)]
+        self._targets = targets
+        self._of_folds = [MomentSums(n_basis, targets.n_targets) for _ in range(reading.n_folds)]
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
@@ -108,9 +117,9 @@ class MomentsPass:
             scratch=self._scratch[:n],
             threads=self._threads,
         )
+        T = self._targets.bordered(block.targets, factors)
         for of_fold, rows in zip(self._of_folds, block.slices, strict=True):
-            own = None if factors is None else factors[rows]
-            of_fold.add(Phi[rows], block.targets[rows], factors=own)
+            of_fold.add(Phi[rows], T[rows])
 
     def sums(self) -> Sums:
         """Return the moments of every fold."""
@@ -129,7 +138,9 @@ def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
         n_folds=run.n_folds,
         seed=params.seed,
     )
-    return MomentsPass(features, reading, n_classes=dataset.n_classes, n_rows=stop - start)
+    return MomentsPass(
+        features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start
+    )
 
 
 def _summation(run: Run) -> Summation:
@@ -176,7 +187,19 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> N
 
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return moments from the group `place` of a run."""
+    if run.has(f"{place}/class_weights{suffix}"):
+        return _read_sums_of_classes(run, place, suffix)
     return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
+
+
+def _read_sums_of_classes(run: Run, place: str, suffix: str) -> Moments:
+    """Return moments as format 3 has them: without borders, of T'T the diagonal."""
+    packed, cross, weights = (
+        run.read(f"{place}/{name}{suffix}") for name in ("packed_gram", "cross", "class_weights")
+    )
+    bordered = np.diag(np.append(weights.sum(), weights))
+    bordered[0, 1:] = bordered[1:, 0] = weights
+    return Moments(packed, np.vstack([cross.sum(axis=0), cross]), bordered)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -192,11 +215,11 @@ def _cost(s: FitSizes) -> StageCost:
             moments_bytes(
                 s.r,
                 n_features=s.p,
-                n_classes=s.K,
+                n_targets=s.q,
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,
             ),
-            combine_bytes(s.r, n_classes=s.K, n_folds=s.n_folds),
+            combine_bytes(s.r, n_targets=s.q, n_folds=s.n_folds),
         ),
         n_tasks=s.n_parts,
         work={

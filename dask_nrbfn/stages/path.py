@@ -1,19 +1,21 @@
 """Stage "path": the weights of every penalty, for all rows and without each fold."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import singular_system, solve_bytes, solve_path
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_bytes, solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.stages.moments import MOMENTS, read_moments
+from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -22,20 +24,19 @@ from dask_nrbfn.storage.run import Run
 LARGEST_SPECTRUM = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class PathWeights:
-    """The weights of all penalties and the conditions of their systems.
+class PathWeights(NamedTuple):
+    """The networks of all penalties.
 
     Attributes
     ----------
-    weights : float64 (A, K, r)
+    weights : float64 (A, q, r)
         NaN where a system is singular.
-    reciprocal_conditions : list of float or None
-        See `RidgeSolution`; None where a system is singular.
+    intercepts : float64 (A, q)
+        Of targets less their origin.
     """
 
     weights: NDArray[np.float64]
-    reciprocal_conditions: list[float | None]
+    intercepts: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -75,62 +76,96 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
     return np.not_equal(folds, fold)
 
 
-def read_path_weights(run: Run, fold: int | None) -> NDArray[np.float64]:
-    """Return the weights of all penalties without one fold, or for all rows, (A, K, r).
+def read_path_weights(run: Run, fold: int | None) -> PathWeights:
+    """Return the weights of all penalties without one fold, or for all rows.
 
-    Those of a penalty that left the system singular are NaN, those of basis rows of the fold 0.
+    Those of basis rows of the fold are 0.
     """
     index = len(held_out_folds(run)) if fold is None else fold
-    return run.read_part("path", index, "weights")
+    return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
 
 
-def solve_all(moments: Moments, alphas: tuple[float, ...], kept: NDArray[np.bool_]) -> PathWeights:
-    """Return the weights of all penalties.
+def solve_all(
+    system: RidgeSystem, alphas: tuple[float, ...], kept: NDArray[np.bool_]
+) -> tuple[PathWeights, list[float | None]]:
+    """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
-    Those of basis rows that are not `kept` are 0, as if the basis had not had them; but normalized
-    activations stay divided by their sum over all of it.
+    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
+    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
+    None.
     """
-    gram, cross = moments.gram(), moments.cross
-    if not kept.all():
-        gram, cross = gram[np.ix_(kept, kept)], cross[:, kept]
-    weights = np.zeros((len(alphas), len(cross), len(kept)))
+    weights = np.zeros((len(alphas), len(system.cross), len(kept)))
     conditions: list[float | None] = [None] * len(alphas)
     if kept.any():
-        for place, solution in enumerate(solve_path(gram, cross, alphas=alphas)):
+        smaller = system.keep(kept)
+        for place, solution in enumerate(solve_path(smaller.gram, smaller.cross, alphas=alphas)):
             if solution is None:
                 weights[place] = np.nan
             else:
                 weights[place][:, kept] = solution.weights
                 conditions[place] = solution.reciprocal_condition
-    return PathWeights(weights, conditions)
+    return PathWeights(weights, system.intercept(weights)), conditions
+
+
+def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
+    assert run.tuning is not None
+    alphas = tuple(run.tuning.alphas)
+    moments = read_moments(run, without=fold)
+    system = read_system(run, moments)
+    solved, conditions = solve_all(system, alphas, kept_basis(run, fold))
+    path = []
+    if fold is None:
+        if not any(conditions):
+            tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
+            raise singular_system(system.gram, tried=tried, above=max(alphas))
+        path = path_of_risks(
+            system,
+            zip(alphas, solved.weights, conditions, strict=True),
+            class_weights=class_weights(run, moments),
+            least_weight=MOMENTS.recorded(run).least_weight,
+        )
+    return PartResult({"path": path}, solved._asdict())
+
+
+def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
+    """Return the weights of the classes where the bounds of hu-nrbfn hold, else None."""
+    targets = read_targets(run, len(moments.cross))
+    bounded = run.params.features == "normalized" and not targets.centred
+    return moments.target_sums if bounded else None
 
 
 def path_of_risks(
-    moments: Moments,
-    solved: PathWeights,
-    alphas: tuple[float, ...],
+    system: RidgeSystem,
+    solutions: Iterable[tuple[float, NDArray[np.float64], float | None]],
     *,
-    normalized: bool,
+    class_weights: NDArray[np.float64] | None,
     least_weight: float,
 ) -> list[dict[str, Any]]:
-    """Return error, risk and bounds of every penalty; None where it has no weights."""
-    gram, path = moments.gram(), []
+    """Return error, risk and bounds of every penalty; None where it has no weights.
+
+    Parameters
+    ----------
+    system : RidgeSystem
+    solutions : iterable of (float, float64 (q, r), float or None)
+        Each penalty, its weights and the reciprocal condition of its system.
+    class_weights, least_weight
+        As `spectral_bounds` takes them.
+    """
+    path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for alpha, of_alpha, condition in zip(
-        alphas, solved.weights, solved.reciprocal_conditions, strict=True
-    ):
+    for alpha, weights, condition in solutions:
         entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
         entry |= {"alpha": alpha, "reciprocal_condition": condition}
-        if np.isfinite(of_alpha).all():
+        if np.isfinite(weights).all():
             bounds = asdict(
                 spectral_bounds(
-                    of_alpha,
+                    weights,
                     gram,
-                    moments.cross,
-                    class_weights=moments.class_weights,
+                    system.cross,
+                    target_norm=system.target_norm,
                     alpha=alpha,
+                    class_weights=class_weights,
                     eigenvalues=eigenvalues,
-                    normalized=normalized,
                     least_weight=least_weight,
                 )
             )
@@ -139,36 +174,16 @@ def path_of_risks(
     return path
 
 
-def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
-    assert run.tuning is not None
-    alphas = tuple(run.tuning.alphas)
-    moments = read_moments(run, without=fold)
-    solved = solve_all(moments, alphas, kept_basis(run, fold))
-    path = []
-    if fold is None:
-        if not any(solved.reciprocal_conditions):
-            tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
-            raise singular_system(moments.gram(), tried=tried, above=max(alphas))
-        path = path_of_risks(
-            moments,
-            solved,
-            alphas,
-            normalized=run.params.features == "normalized",
-            least_weight=MOMENTS.recorded(run).least_weight,
-        )
-    return PartResult({"path": path}, {"weights": solved.weights})
-
-
 def _cost(s: FitSizes) -> StageCost:
     n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
     solves = n_tasks * s.n_alphas * s.r**3 / 3 + spectrum
-    weights = 8 * s.n_alphas * s.K * s.r
+    weights = 8 * s.n_alphas * s.q * s.r
     return StageCost(
         flops=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
-        held_bytes=s.process_bytes + solve_bytes(s.r, s.K) + 4 * s.r**2 + 2 * weights,
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.q) + 4 * s.r**2 + 2 * weights,
         n_tasks=n_tasks,
         work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
-from dask_nrbfn.numeric.held_out import HeldOutSums
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import selection_bytes, small_basis
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import solve_all
+from dask_nrbfn.stages.path import PathWeights, solve_all
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
@@ -66,11 +68,12 @@ def _compute(job: StageJob) -> SearchRecord:
     (sample,) = run_tasks(engine, _write_sample, arguments, label="sample")
     units = [(asdict(candidate),) for candidate in tried]
     records = run_parts(run, dataset, engine, stage="search", task=_try, units=units)
-    solved = [record for record in records if record["error_rate"] is not None]
-    best = min(solved, key=lambda record: record["error_rate"], default=None)
+    compared = HeldOutSums.compared if dataset.target_names is None else ResidualSums.compared
+    solved = [record for record in records if record[compared[0]] is not None]
+    best = min(solved, key=lambda record: record[compared[0]], default=None)
     chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    kept = (*asdict(tried[0]), "alpha", "error_rate", "log_loss")
+    kept = (*asdict(tried[0]), "alpha", *compared)
     tried_and_judged = [{name: record[name] for name in kept} for record in records]
     return SearchRecord(tried_and_judged, chosen, **sample)
 
@@ -82,13 +85,14 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     assert tuning is not None
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
     rows = _drawn_rows(dataset.n_rows, size, params.seed)
-    codes = dataset.codes()[rows].astype(np.int64)
+    classes = dataset.target_names is None
+    targets = dataset.codes()[rows].astype(np.int64) if classes else dataset.take_targets(rows)
     own = None if dataset.sample_weights is None else dataset.take_weights(rows)
-    weights = RowWeights.of(dataset, params).of_rows(codes, own)
+    weights = RowWeights.of(dataset, params).of_rows(targets, own)
     group = run.group("search")
     write_array(group, "rows", rows, "row")
     write_array(group, "X", dataset.take(rows), "row", "feature")
-    write_array(group, "codes", codes, "row")
+    write_array(group, "targets", targets, *("row", "target")[: targets.ndim])
     write_array(group, "weights", np.ones(len(rows)) if weights is None else weights, "row")
     size = search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes)
     rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
@@ -111,18 +115,24 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
     tuning = run.tuning
     assert tuning is not None
     alphas = tuple(tuning.alphas)
-    sample = _Sample.read(run, candidate["basis_rule"], n_folds=tuning.folds)
+    rule, n_targets = candidate["basis_rule"], dataset.n_targets
+    sample = _Sample.read(run, rule, n_folds=tuning.folds, n_targets=n_targets)
     features = sample.features(read_scaling(run), candidate)
-    moments = sample.moments_of_folds(features, n_classes=dataset.n_classes)
+    moments = sample.moments_of_folds(features)
     total = reduce(add, moments)
     kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
+    systems = (
+        RidgeSystem.of(total - fold, sample.targets, normalized=features.normalized)
+        for fold in moments
+    )
     weights_of_folds = [
-        solve_all(total - fold, alphas, kept).weights
-        for fold, kept in zip(moments, kept_of_folds, strict=True)
+        solve_all(system, alphas, kept)[0]
+        for system, kept in zip(systems, kept_of_folds, strict=True)
     ]
-    path = describe_path(sample.judge(features, weights_of_folds, kept_of_folds), alphas)
-    solved = any(entry["error_rate"] is not None for entry in path)
-    best = best_entry(path) if solved else dict.fromkeys(path[0])
+    sums = sample.judge(features, weights_of_folds, kept_of_folds)
+    path = describe_path(sums, alphas)
+    solved = any(entry[sums.compared[0]] is not None for entry in path)
+    best = best_entry(path, sums.compared[0]) if solved else dict.fromkeys(path[0])
     return PartResult({**candidate, **best})
 
 
@@ -131,7 +141,8 @@ class _Sample:
     """Rows in memory, and the folds they belong to."""
 
     X: NDArray[Any]
-    codes: NDArray[np.int64]
+    y: NDArray[Any]
+    targets: Targets
     weights: Floats
     folds: NDArray[np.int64]
     n_folds: int
@@ -139,21 +150,22 @@ class _Sample:
     basis_folds: NDArray[np.int64]
 
     @classmethod
-    def read(cls, run: Run, rule: str, *, n_folds: int) -> Self:
-        X, codes, weights, rows, basis, basis_rows = (
+    def read(cls, run: Run, rule: str, *, n_folds: int, n_targets: int) -> Self:
+        X, y, weights, rows, basis, basis_rows = (
             run.read(f"search/{name}")
-            for name in ("X", "codes", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
+            for name in ("X", "targets", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
         )
+        targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(y[0])
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
         places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
         basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)
-        return cls(X, codes, weights, folds, n_folds, basis, basis_folds)
+        return cls(X, y, targets, weights, folds, n_folds, basis, basis_folds)
 
     def blocks(self) -> Iterator[FoldedBlock]:
         size = self.reading.block_rows
         for start in range(0, len(self.X), size):
             rows = slice(start, start + size)
-            arrays = (self.X[rows], self.codes[rows], self.weights[rows], self.folds[rows])
+            arrays = (self.X[rows], self.y[rows], self.weights[rows], self.folds[rows])
             yield fold_block(*arrays, n_folds=self.n_folds)
 
     def features(self, scaling: Scaling, candidate: dict[str, Any]) -> RadialFeatures:
@@ -180,8 +192,8 @@ class _Sample:
             n_folds=self.n_folds,
         )
 
-    def moments_of_folds(self, features: RadialFeatures, *, n_classes: int) -> list[Moments]:
-        work = MomentsPass(features, self.reading, n_classes=n_classes, n_rows=len(self.X))
+    def moments_of_folds(self, features: RadialFeatures) -> list[Moments]:
+        work = MomentsPass(features, self.reading, targets=self.targets, n_rows=len(self.X))
         for block in self.blocks():
             work.add(block)
         return list(work.sums().values())
@@ -189,19 +201,20 @@ class _Sample:
     def judge(
         self,
         features: RadialFeatures,
-        weights_of_folds: list[Floats],
+        weights_of_folds: list[PathWeights],
         kept_of_folds: list[NDArray[np.bool_]],
-    ) -> HeldOutSums:
+    ) -> JudgedSums:
         work = HeldOutPass(
             features,
             self.reading,
+            targets=self.targets,
             weights_of_folds=weights_of_folds,
             kept_of_folds=kept_of_folds,
             n_rows=len(self.X),
         )
         for block in self.blocks():
             work.add(block)
-        sums: HeldOutSums = work.sums()[""]
+        sums: JudgedSums = work.sums()[""]
         return sums
 
 
@@ -223,8 +236,8 @@ def _cost(s: FitSizes) -> StageCost:
         * (
             (2 * s.n_search_folds + 4) * s.r_tried**2
             + rows * (s.r_tried + 6 * s.p)
-            + 2 * s.n_search_folds * s.n_alphas * s.K * s.r_tried
-            + 3 * rows * s.n_alphas * s.K
+            + 2 * s.n_search_folds * s.n_alphas * s.q * s.r_tried
+            + 3 * rows * s.n_alphas * s.q
             + 3 * s.r_tried * s.p
         ),
         n_tasks=s.n_tried,

@@ -26,8 +26,8 @@ class FitSizes:
 
     Attributes
     ----------
-    n, p, K, r, k : int
-        Rows, features, classes, basis rows, neighbours.
+    n, p, K, q, r, k : int
+        Rows, features, classes, targets, basis rows, neighbours.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
     reading_bytes : int
@@ -50,6 +50,7 @@ class FitSizes:
     n: int
     p: int
     K: int
+    q: int
     r: int
     k: int
     itemsize: int
@@ -94,6 +95,7 @@ class FitSizes:
             n=dataset.n_rows,
             p=dataset.n_features,
             K=dataset.n_classes,
+            q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
             itemsize=dataset.X.dtype.itemsize,

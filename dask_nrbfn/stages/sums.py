@@ -333,9 +333,6 @@ def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
     """Return a record; None if it is none, or of a part that an older version left."""
     if written is None:
         return None
-    if "weights" in written:
-        # Format 3 had the moments' weights fold by fold, and the same arrays.
-        written = {"weight": sum(written["weights"]), **written}
     names = [each.name for each in fields(SumRecord)]
     known = {name: written[name] for name in names if name in written}
     return SumRecord(**known) if len(known) == len(names) else None

@@ -13,16 +13,23 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     HeldOutSums,
-    calibrate_temperature,
+    JudgedSums,
+    sums_of,
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.stages.parts import block_rows
-from dask_nrbfn.stages.path import held_out_folds, kept_basis, read_path_weights
+from dask_nrbfn.stages.path import (
+    PathWeights,
+    held_out_folds,
+    kept_basis,
+    read_path_weights,
+)
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.weighting import Reading, RowWeights
-from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import PartLayout, Run
@@ -45,18 +52,26 @@ class ValidationRecord:
         Error, log loss and temperature of every penalty.
     chosen : dict
         The best penalty.
-    error_rate, log_loss, temperature : float
-        Those of the best.
     n_rows : int
         Rows that were judged.
+    error_rate, log_loss, temperature : float or None
+        Of classes, those of the best.
+    relative_error : float or None
+        Of numbers, that of the best: 1 - R^2, on average over the targets.
+    r2, rmse, mae : list of float or None
+        Of every target.
     """
 
     path: list[dict[str, Any]]
     chosen: dict[str, float]
-    error_rate: float
-    log_loss: float
-    temperature: float
     n_rows: int
+    error_rate: float | None = None
+    log_loss: float | None = None
+    temperature: float | None = None
+    relative_error: float | None = None
+    r2: list[float] | None = None
+    rmse: list[float] | None = None
+    mae: list[float] | None = None
 
 
 def _compute(job: StageJob) -> ValidationRecord:
@@ -72,41 +87,33 @@ def _compute(job: StageJob) -> ValidationRecord:
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     assert run.tuning is not None
     spans = PartLayout.of(judged.n_rows, run.asked.n_parts).spans
-    kinds, context = {"": HeldOutSums}, (codes_in_training(job.dataset, judged),)
-    summation = Summation("validation", _begin, kinds, len(spans), context)
+    context = (codes_in_training(job.dataset, judged), job.dataset.n_targets)
+    kind = sums_of(read_targets(run, job.dataset.n_targets))
+    summation = Summation("validation", _begin, {"": kind}, len(spans), context)
     sum_rows(run, judged, job.engine, summation, spans)
-    sums: HeldOutSums = read_total(run, summation)
-    write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
+    sums: JudgedSums = read_total(run, summation)
+    if isinstance(sums, HeldOutSums):
+        write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path = describe_path(sums, tuple(run.tuning.alphas))
-    best = best_entry(path)
+    figures = dict(best_entry(path, sums.compared[0]))
+    alpha = figures.pop("alpha")
+    criterion = sums.compared[0]
     logger.info(
-        "validation: alpha %g, error %.2f %%, log loss %.4f",
-        best["alpha"],
-        100 * best["error_rate"],
-        best["log_loss"],
+        "validation: alpha %g, %s %.4f", alpha, criterion.replace("_", " "), figures[criterion]
     )
-    return ValidationRecord(
-        path=path,
-        chosen={"alpha": best["alpha"]},
-        error_rate=best["error_rate"],
-        log_loss=best["log_loss"],
-        temperature=best["temperature"],
-        n_rows=judged.n_rows,
-    )
+    return ValidationRecord(path=path, chosen={"alpha": alpha}, n_rows=judged.n_rows, **figures)
 
 
-def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
+def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     """Return the class code that each class of a judged dataset has in the training dataset.
+
+    None where the targets are numbers.
 
     Raises
     ------
     DataError
-        If it has no labels, other columns, or labels that the training dataset has not.
+        If it has other columns or targets, or labels that the training dataset has not.
     """
-    if judged.y is None:
-        raise DataError(
-            f"{judged.location} has no labels.", "Write it with labels: `label` or `y`."
-        )
     if judged.n_features != dataset.n_features:
         raise DataError(
             f"{judged.location} has {judged.n_features} columns, {dataset.location} has "
@@ -120,17 +127,23 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int]:
             f"{dataset.location}.",
             "Give rows with the columns of the training rows.",
         )
-    return codes_among(dataset.classes, judged, "Give rows of the training rows' classes.")
+    remedy = "Give rows of the training rows' classes."
+    return codes_among(dataset.classes, dataset.target_names, judged, remedy)
 
 
-def codes_among(classes: NDArray[Any], dataset: Dataset, remedy: str) -> list[int]:
-    """Return the place among `classes` of each class of a dataset.
+def codes_among(
+    classes: NDArray[Any], target_names: tuple[str, ...] | None, dataset: Dataset, remedy: str
+) -> list[int] | None:
+    """Return the place among `classes` of each class of a dataset; None for named numbers.
 
     Raises
     ------
     DataError
-        If one is none of them.
+        If a class is none of them, or the dataset has not these targets.
     """
+    check_targets(dataset, target_names)
+    if target_names is not None:
+        return None
     code_of = {label: code for code, label in enumerate(classes.tolist())}
     labels = dataset.classes.tolist()
     unknown = [label for label in labels if label not in code_of]
@@ -145,49 +158,54 @@ def codes_among(classes: NDArray[Any], dataset: Dataset, remedy: str) -> list[in
     return [code_of[label] for label in labels]
 
 
-def describe_path(sums: HeldOutSums, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
+def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
+    """Raise DataError unless a dataset has labels, or numbers as targets of these names."""
+    if target_names is None:
+        if dataset.y is None or dataset.target_names is not None:
+            raise DataError(
+                f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+            )
+    elif dataset.target_names != target_names:
+        found = "none" if dataset.target_names is None else ", ".join(dataset.target_names)
+        raise DataError(
+            f"the targets of {dataset.location} are {found}, the network's "
+            f"{', '.join(target_names)}.",
+            "Write it with these columns as `target`.",
+        )
+
+
+def describe_path(sums: JudgedSums, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
     """Return how every penalty did, None where it had no weights."""
-    path = []
-    for place, (alpha, error_rate) in enumerate(zip(alphas, sums.error_rates, strict=True)):
-        entry: dict[str, Any] = dict.fromkeys(("error_rate", "log_loss", "temperature"))
-        if np.isfinite(sums.log_losses[place]).all():
-            total_weight = float(sums.confusion[place].sum())
-            calibration = calibrate_temperature(sums.log_losses[place], total_weight=total_weight)
-            entry = {
-                "error_rate": float(error_rate),
-                "log_loss": calibration.log_loss,
-                "temperature": calibration.temperature,
-            }
-        path.append({"alpha": alpha, **entry})
-    return path
+    return [{"alpha": alpha, **sums.figures(place)} for place, alpha in enumerate(alphas)]
 
 
-def best_entry(path: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the entry with the fewest errors; of equal ones that of the largest penalty.
+def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
+    """Return the entry with the least of a figure; of equal ones that of the largest penalty.
 
     Raises
     ------
     IllConditionedError
         If no penalty has any.
     """
-    solved = [entry for entry in path if entry["error_rate"] is not None]
+    solved = [entry for entry in path if entry[criterion] is not None]
     if not solved:
         raise IllConditionedError(
             f"the ridge system is singular at every alpha: {[entry['alpha'] for entry in path]}.",
             "Give larger `alphas`.",
         )
-    return min(solved, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
+    return min(solved, key=lambda entry: (entry[criterion], -entry["alpha"]))
 
 
 class HeldOutPass:
-    """How the rows of a part are labelled by the weights that have not seen them.
+    """How the rows of a part are predicted by the weights that have not seen them.
 
     Parameters
     ----------
     features : RadialFeatures
     reading : Reading
-    weights_of_folds : list of float64 (A, K, r)
-        The weights without each fold.
+    targets : Targets
+    weights_of_folds : list of PathWeights
+        The networks without each fold.
     kept_of_folds : list of bool (r,)
         The basis rows that are not of each fold. Normalized activations are those of them alone.
     n_rows : int
@@ -199,25 +217,28 @@ class HeldOutPass:
         features: RadialFeatures,
         reading: Reading,
         *,
-        weights_of_folds: list[Floats],
+        targets: Targets,
+        weights_of_folds: list[PathWeights],
         kept_of_folds: list[NDArray[np.bool_]],
         n_rows: int,
     ) -> None:
-        n_models, n_classes, n_basis = weights_of_folds[0].shape
+        n_models, _, n_basis = weights_of_folds[0].weights.shape
         self.reading = reading
-        self._features, self._threads = features, blas_threads()
+        self._features, self._threads, self._targets = features, blas_threads(), targets
         # The last row gives the sums of the activations that are kept.
         self._rows_of_folds = [
-            np.vstack([weights.reshape(n_models * n_classes, n_basis), kept])
-            for weights, kept in zip(weights_of_folds, kept_of_folds, strict=True)
+            np.vstack([weights.reshape(-1, n_basis), kept])
+            for (weights, _), kept in zip(weights_of_folds, kept_of_folds, strict=True)
         ]
+        self._intercepts_of_folds = [intercepts for _, intercepts in weights_of_folds]
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._sums = HeldOutSums.zeros(n_models, n_classes)
+        self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
 
     def add(self, block: FoldedBlock) -> None:
         """Judge the rows of a block."""
-        n_models, n_classes, _ = self._sums.confusion.shape
-        for weights, rows in zip(self._rows_of_folds, block.slices, strict=True):
+        for weights, intercepts, rows in zip(
+            self._rows_of_folds, self._intercepts_of_folds, block.slices, strict=True
+        ):
             X = block.X[rows]
             scores = self._features.weighted_sums(
                 X, weights, buffer=self._buffer[: len(X)], threads=self._threads
@@ -225,9 +246,9 @@ class HeldOutPass:
             scores, activations = scores[:, :-1], scores[:, -1:]
             if self._features.normalized:
                 scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
-            self._sums += HeldOutSums.from_block(
-                scores.reshape(-1, n_models, n_classes),
-                block.targets[rows],
+            self._sums += self._sums.from_block(
+                scores.reshape(-1, *intercepts.shape) + intercepts,
+                self._targets.shifted(block.targets[rows]),
                 None if block.weights is None else block.weights[rows],
             )
 
@@ -237,7 +258,12 @@ class HeldOutPass:
 
 
 def _begin(
-    run: Run, judged: Dataset, start: int, stop: int, codes_in_model: list[int]
+    run: Run,
+    judged: Dataset,
+    start: int,
+    stop: int,
+    codes_in_model: list[int] | None,
+    n_targets: int,
 ) -> HeldOutPass:
     features = read_features(run)
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
@@ -251,6 +277,7 @@ def _begin(
     return HeldOutPass(
         features,
         reading,
+        targets=read_targets(run, n_targets),
         weights_of_folds=[read_path_weights(run, fold) for fold in held_out],
         kept_of_folds=[kept_basis(run, fold) for fold in held_out],
         n_rows=stop - start,
@@ -258,7 +285,7 @@ def _begin(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows, scores = block_rows(s.r), s.n_alphas * s.K
+    rows, scores = block_rows(s.r), s.n_alphas * s.q
     flops = 2 * s.n_judged * s.r * (s.p + scores)
     read = s.n_judged * s.p * s.itemsize
     return StageCost(

@@ -63,9 +63,11 @@ class RowWeights:
         return cls(dataset.n_rows / (dataset.n_classes * counts))
 
     @classmethod
-    def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int]) -> Self:
+    def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
         """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code."""
-        return cls(None if of_classes is None else np.asarray(of_classes)[list(codes)])
+        if of_classes is None or codes is None:
+            return cls(None)
+        return cls(np.asarray(of_classes)[list(codes)])
 
     def to_list(self) -> list[float] | None:
         """Return the weights of the classes as plain JSON values."""

@@ -4,14 +4,19 @@ import logging
 import warnings
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dask_nrbfn.errors import IllConditionedWarning
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, solve_bytes, solve_weights
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
-from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.numeric.targets import NumberTargets
+from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import PATH, read_path_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
 
@@ -56,19 +61,34 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    moments, alpha = read_moments(run), run.params.alpha
-    gram, cross = moments.gram(), moments.cross
+    alpha = run.params.alpha
+    system = read_system(run, read_moments(run))
     if run.tuning is None:
-        solution = solve_weights(gram, cross, alpha=alpha)
+        solution = solve_weights(system.gram, system.cross, alpha=alpha)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
         place = list(run.tuning.alphas).index(alpha)
-        weights = read_path_weights(run, None)[place]
+        weights = read_path_weights(run, None).weights[place]
         condition = PATH.recorded(run).path[place].get("reciprocal_condition")
-    risk = error_and_risk(weights, gram, cross, n_rows=moments.total_weight, alpha=alpha)
-    write_array(run.group("weights"), "values", weights, "class", "basis")
+    risk = error_and_risk(
+        weights, system.gram, system.cross, target_norm=system.target_norm, alpha=alpha
+    )
+    write_array(run.group("weights"), "values", weights, "target", "basis")
+    intercept = read_intercept(run, system, weights)
+    if intercept is not None:
+        write_array(run.group("weights"), "intercept", intercept, "target")
     return WeightsRecord(alpha, risk.fitting_error, risk.spectral_risk, risk.objective, condition)
+
+
+def read_intercept(
+    run: Run, system: RidgeSystem, weights: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Return what a model adds to the products of activations and weights (q, r); None: nothing."""
+    targets = read_targets(run, len(weights))
+    if not isinstance(targets, NumberTargets):
+        return None
+    return targets.origin + system.intercept(weights)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -76,8 +96,8 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         flops=solves,
         read_bytes=4 * s.r**2,
-        written_bytes=8 * s.K * s.r,
-        held_bytes=s.process_bytes + solve_bytes(s.r, s.K) + 2 * 8 * s.n_alphas * s.K * s.r,
+        written_bytes=8 * s.q * s.r,
+        held_bytes=s.process_bytes + solve_bytes(s.r, s.q) + 2 * 8 * s.n_alphas * s.q * s.r,
         alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
 

@@ -13,6 +13,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.parts import block_rows
@@ -45,12 +46,15 @@ class WidthRecord:
         From the nearest basis row, beyond which rows are far; None where all rows looked at are
         basis rows.
     class_weights : list of float or None
+    target_origin : list of float or None
+        Of targets that are numbers, see `Targets`.
     """
 
     width: float
     mean_distance: float
     far_distance: float | None
     class_weights: list[float] | None
+    target_origin: list[float] | None = None
 
 
 def _compute(job: StageJob) -> WidthRecord:
@@ -75,7 +79,10 @@ def _compute(job: StageJob) -> WidthRecord:
     _check_width(width)
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights)
+    origin = (
+        None if dataset.target_names is None else dataset.take_targets(np.arange(1))[0].tolist()
+    )
+    return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
 
 def _check_width(width: float) -> None:
@@ -103,6 +110,12 @@ def read_features(run: Run) -> RadialFeatures:
         kernel=params.kernel,
         normalized=params.features == "normalized",
     )
+
+
+def read_targets(run: Run, n_targets: int) -> Targets:
+    """Return how the targets of a run whose width is known enter its moments."""
+    origin = WIDTH.recorded(run).target_origin
+    return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -108,7 +108,7 @@ class _StrictStore(WrapperStore[zarr.abc.store.Store]):
         )
 
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4)
 
 # Every chunk ends in a checksum of what is in it, that of Zstandard or CRC32C, which decoding
 # compares; recorded beside it, it also tells the chunk from all others.
@@ -189,10 +189,10 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         raise DamagedDataError(
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
         )
-    if attributes.get("format_version") != _FORMAT_VERSION:
+    if attributes.get("format_version") not in _READ_VERSIONS:
         raise DamagedDataError(
             f"{place} has format version {attributes.get('format_version')}, "
-            f"this package reads {_FORMAT_VERSION}.",
+            f"this package reads {_READ_VERSIONS[0]} to {_READ_VERSIONS[-1]}.",
             "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
     if attributes.pop("checksum", None) != checksum(attributes):
@@ -272,7 +272,8 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    group.update_attributes({**attributes, "checksum": checksum(changed)})
+    attributes = {**attributes, "format_version": _FORMAT_VERSION}
+    group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
 
 
 @contextmanager

@@ -46,9 +46,9 @@ class Model:
         Basis rows, scaled.
     width : float
         Sigma of the Gaussians.
-    weights : float64 (K, r)
+    weights : float64 (q, r)
     classes : int64, bool, float64 or str (K,)
-        Labels, in the order of the scores.
+        Labels, in the order of the scores; empty where the targets are numbers.
     scaling : Scaling
         Applied to rows before distances are taken.
     params : FitParams
@@ -56,6 +56,10 @@ class Model:
     temperature : float or None
         Scores are divided by it before a softmax makes them probabilities. None: not calibrated.
     feature_names : tuple of str or None
+    target_names : tuple of str (q,) or None
+        Of numbers; None for classes.
+    intercept : float64 (q,) or None
+        Added to the products of activations and weights; None: nothing.
     """
 
     basis: Floats
@@ -68,11 +72,18 @@ class Model:
     spectral_risk: float
     temperature: float | None = None
     feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    intercept: Floats | None = None
 
     @property
     def n_features(self) -> int:
         """Number of columns p that rows must have."""
         return int(self.basis.shape[1])
+
+    @property
+    def n_targets(self) -> int:
+        """Number of classes K, or of numbers q."""
+        return len(self.classes if self.target_names is None else self.target_names)
 
     def scores(
         self,
@@ -82,9 +93,9 @@ class Model:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return the class scores of rows, float64 (b, K).
+        """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
-        Those of normalized activations sum to about 1.
+        Scores of normalized activations sum to about 1.
 
         Parameters
         ----------
@@ -102,9 +113,12 @@ class Model:
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
-        return self.features.weighted_sums(
+        scores = self.features.weighted_sums(
             X, self.weights, buffer=buffer, scratch=scratch, threads=threads
         )
+        if self.intercept is not None:
+            scores += self.intercept
+        return scores
 
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
@@ -145,9 +159,12 @@ class Model:
         """Return a name for what the model predicts."""
         kind = (self.scaling.kind, self.params.features, self.params.kernel, self.temperature)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
-        content.update(json.dumps([self.classes.tolist(), self.feature_names]).encode())
-        for array in (self.basis, self.weights, self.scaling.shift, self.scaling.scale):
-            content.update(np.ascontiguousarray(array).data)
+        names = [self.classes.tolist(), self.feature_names, self.target_names]
+        content.update(json.dumps(names).encode())
+        arrays = (self.basis, self.weights, self.scaling.shift, self.scaling.scale, self.intercept)
+        for array in arrays:
+            if array is not None:
+                content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
 
     @cached_property
@@ -175,7 +192,9 @@ class Model:
     def write(self, group: zarr.Group) -> None:
         """Write the model into an empty group."""
         write_array(group, "basis", self.basis, "basis", "feature")
-        write_array(group, "weights", self.weights, "class", "basis")
+        write_array(group, "weights", self.weights, "target", "basis")
+        if self.intercept is not None:
+            write_array(group, "intercept", self.intercept, "target")
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
@@ -193,6 +212,7 @@ class Model:
                 "spectral_risk": self.spectral_risk,
                 "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
+                "target_names": None if self.target_names is None else list(self.target_names),
             },
         )
 
@@ -216,7 +236,7 @@ class Model:
     @classmethod
     def _read(cls, group: zarr.Group, attributes: dict[str, Any]) -> Self:
         classes = read_rows(get_array(group, "classes"))
-        names = attributes["feature_names"]
+        names, target_names = attributes["feature_names"], attributes.get("target_names")
         model = cls(
             basis=read_rows(get_array(group, "basis")),
             width=attributes["width"],
@@ -232,6 +252,8 @@ class Model:
             spectral_risk=attributes["spectral_risk"],
             temperature=attributes.get("temperature"),
             feature_names=None if names is None else tuple(names),
+            target_names=None if target_names is None else tuple(target_names),
+            intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
         )
         model._check_shapes(group)
         return model
@@ -240,7 +262,9 @@ class Model:
         r, p = self.basis.shape
         shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
         names_fit = self.feature_names is None or len(self.feature_names) == p
-        if shapes != ((len(self.classes), r), (p,), (p,)) or not names_fit:
+        if self.intercept is not None:
+            names_fit &= self.intercept.shape == (self.n_targets,)
+        if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."
             )

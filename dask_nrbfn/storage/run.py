@@ -233,6 +233,7 @@ class Run:
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
+                "target_names": dataset.target_names,
                 "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
@@ -439,9 +440,9 @@ class Run:
     def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
         """Return the attributes of a run with some finished stages of this one, and no rows."""
         own = self.attributes
-        kept = ("n_features", "n_classes", "basis_n_rows", "environment")
+        kept = ("n_features", "n_classes", "target_names", "basis_n_rows", "environment")
         return {
-            **{name: own[name] for name in kept},
+            **{name: own.get(name) for name in kept},
             "run_id": uuid.uuid4().hex,
             "branch_of": self.run_id,
             "params": self.params.to_dict(),

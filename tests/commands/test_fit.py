@@ -158,7 +158,7 @@ def test_fit__sorted_by_class_with_a_rare_one():
     order = np.argsort(y)
     run = fit_in_memory(X[order], y[order], FitParams(alpha=1e-4, n_parts=7))
     assert 9 in y[order][run.read("basis/rows")]
-    assert run.read("moments/class_weights")[-1] == 3
+    assert run.read("moments/target_products")[0, -1] == 3
 
 
 def test_fit__second_start_does_nothing(tmp_path):

@@ -129,7 +129,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
     moments = read_latest_moments(run.location)
     close(moments.gram(), Phi.T @ Phi)
     close(moments.cross, np.eye(10)[:, y] @ Phi)
-    np.testing.assert_array_equal(moments.class_weights, np.bincount(y))
+    np.testing.assert_array_equal(moments.target_sums, np.bincount(y))
     expected = moments.cross @ np.linalg.inv(
         moments.gram() + 1e-9 * np.trace(moments.gram()) * np.eye(moments.n_basis)
     )
@@ -168,7 +168,7 @@ def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
         update(run, dataset, forget=True)
     close(read_latest_moments(run.location).packed_gram, before.packed_gram)
     close(read_latest_moments(run.location).cross, before.cross)
-    close(read_latest_moments(run.location).class_weights, before.class_weights)
+    close(read_latest_moments(run.location).target_sums, before.target_sums)
 
 
 def test_update_run__against_the_formulas(run, rows):

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size, unpack_gram
+from dask_nrbfn.numeric.targets import ClassTargets
 from tests.numeric.chunkings import row_chunkings, split
 
 N_CLASSES = 4  # the last one never has rows
+CLASSES = ClassTargets(N_CLASSES)
 
 
 def draw(n_rows, n_basis, seed=0):
@@ -18,14 +20,18 @@ def draw(n_rows, n_basis, seed=0):
     return rng.dirichlet(np.ones(n_basis), size=n_rows), rng.integers(0, N_CLASSES - 1, n_rows)
 
 
+def of_block(Phi, codes):
+    return Moments.from_block(Phi, CLASSES.bordered(codes))
+
+
 def moments_of(n_rows, n_basis, seed=0):
-    return Moments.from_block(*draw(n_rows, n_basis, seed), n_classes=N_CLASSES)
+    return of_block(*draw(n_rows, n_basis, seed))
 
 
 def assert_same(moments, other, rtol=1e-12, atol=0.0):
     np.testing.assert_allclose(moments.gram(), other.gram(), rtol=rtol, atol=atol)
     np.testing.assert_allclose(moments.cross, other.cross, rtol=rtol, atol=atol)
-    np.testing.assert_array_equal(moments.class_weights, other.class_weights)
+    np.testing.assert_array_equal(moments.target_products, other.target_products)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 30])
@@ -36,10 +42,10 @@ def test_moments__naive(n_rows, n_basis):
     for row, code in zip(Phi, codes, strict=True):
         gram += np.outer(row, row)
         cross[code] += row
-    moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    moments = of_block(Phi, codes)
     np.testing.assert_allclose(moments.gram(), gram, rtol=1e-12)
     np.testing.assert_allclose(moments.cross, cross, rtol=1e-12)
-    assert moments.class_weights.tolist() == [np.sum(codes == c) for c in range(N_CLASSES)]
+    assert moments.target_sums.tolist() == [np.sum(codes == c) for c in range(N_CLASSES)]
     assert (moments.total_weight, moments.n_basis) == (n_rows, n_basis)
 
 
@@ -47,7 +53,7 @@ def test_moments__naive(n_rows, n_basis):
 @pytest.mark.parametrize("n_basis", [1, 5, 255, 256, 257, 600])
 def test_moments__packed_triangle(n_basis):
     Phi, codes = draw(7, n_basis)
-    moments = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    moments = of_block(Phi, codes)
     gram = moments.gram()
     assert moments.packed_gram.shape == (packed_size(n_basis),)
     np.testing.assert_array_equal(moments.packed_gram, gram[np.triu_indices(n_basis)])
@@ -60,12 +66,12 @@ def test_moments__packed_triangle(n_basis):
 @settings(max_examples=60, deadline=None)
 def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     Phi, codes = draw(sum(lengths), n_basis, seed)
-    whole = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    whole = of_block(Phi, codes)
     added = Moments.zeros(n_basis, N_CLASSES)
     sums = MomentSums(n_basis, N_CLASSES)
     for block, block_codes in zip(split(Phi, lengths), split(codes, lengths), strict=True):
-        added = added + Moments.from_block(block, block_codes, n_classes=N_CLASSES)
-        sums.add(block, block_codes)
+        added = added + of_block(block, block_codes)
+        sums.add(block, CLASSES.bordered(block_codes))
     assert_same(added, whole)
     assert_same(sums.moments(), whole)
     assert whole.gram().sum() == pytest.approx(sum(lengths), rel=1e-12)
@@ -75,13 +81,13 @@ def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
 def weighted(Phi, codes, weights):
     """Return the moments of rows with weights, whose roots multiply them."""
     factors, sums = np.sqrt(weights), MomentSums(Phi.shape[1], N_CLASSES)
-    sums.add(factors[:, None] * Phi, codes, factors=factors)
+    sums.add(factors[:, None] * Phi, CLASSES.bordered(codes, factors))
     return sums.moments()
 
 
 def assert_near(moments, other, rtol=1e-12):
     """As `assert_same`, with class weights that are sums of squared roots."""
-    for name in ("packed_gram", "cross", "class_weights"):
+    for name in ("packed_gram", "products", "target_products"):
         np.testing.assert_allclose(getattr(moments, name), getattr(other, name), rtol=rtol)
 
 
@@ -93,9 +99,7 @@ def assert_near(moments, other, rtol=1e-12):
 @settings(max_examples=60, deadline=None)
 def test_moments__weights_equal_repeated_rows(repeats, n_basis, seed):
     Phi, codes = draw(len(repeats), n_basis, seed)
-    repeated = Moments.from_block(
-        np.repeat(Phi, repeats, axis=0), np.repeat(codes, repeats), n_classes=N_CLASSES
-    )
+    repeated = of_block(np.repeat(Phi, repeats, axis=0), np.repeat(codes, repeats))
     assert_near(weighted(Phi, codes, np.array(repeats, dtype=np.float64)), repeated)
 
 
@@ -119,7 +123,7 @@ def test_moments__weights_naive():
     F = np.eye(N_CLASSES)[codes]
     np.testing.assert_allclose(moments.gram(), Phi.T @ np.diag(weights) @ Phi, rtol=1e-12)
     np.testing.assert_allclose(moments.cross, F.T @ np.diag(weights) @ Phi, rtol=1e-12)
-    np.testing.assert_allclose(moments.class_weights, F.T @ weights, rtol=1e-12)
+    np.testing.assert_allclose(moments.target_sums, F.T @ weights, rtol=1e-12)
     assert moments.total_weight == pytest.approx(weights.sum(), rel=1e-12)
 
 
@@ -128,13 +132,13 @@ def test_moments__zero_factors_equal_removed_rows(kept):
     Phi, codes = draw(12, 4)
     weights = np.zeros(12)
     weights[kept] = 1.0
-    removed = Moments.from_block(Phi[kept], codes[kept], n_classes=N_CLASSES)
+    removed = of_block(Phi[kept], codes[kept])
     assert_near(weighted(Phi, codes, weights), removed, rtol=1e-14)
 
 
 def test_moments__unit_factors_change_nothing():
     Phi, codes = draw(12, 4)
-    whole = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    whole = of_block(Phi, codes)
     assert_same(weighted(Phi, codes, np.ones(12)), whole, rtol=0)
 
 
@@ -151,23 +155,23 @@ def test_subtract_in_place__same_bits_as_a_difference():
 def test_subtract_in_place__leaves_the_other_rows(held, seed):
     Phi, codes = draw(len(held), 5, seed)
     held = np.array(held)
-    total = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
-    total -= Moments.from_block(Phi[held], codes[held], n_classes=N_CLASSES)
-    others = Moments.from_block(Phi[~held], codes[~held], n_classes=N_CLASSES)
+    total = of_block(Phi, codes)
+    total -= of_block(Phi[held], codes[held])
+    others = of_block(Phi[~held], codes[~held])
     assert_same(total, others, atol=1e-14 * len(held))
 
 
-@pytest.mark.parametrize("field", ["packed_gram", "cross", "class_weights"])
+@pytest.mark.parametrize("field", ["packed_gram", "products", "target_products"])
 def test_check_moments__plain_activations_know_only_their_weights(field):
     Phi, codes = draw(9, 5)
-    moments = Moments.from_block(0.3 * Phi, codes, n_classes=N_CLASSES)
+    moments = of_block(0.3 * Phi, codes)
     check_moments(moments, 9, normalized=False)
-    with pytest.raises(DamagedDataError, match=r"moments of 9 rows sum to 9 and 0\.81 and 2\.7"):
+    with pytest.raises(DamagedDataError, match=r"moments of 9 rows sum to 0\.81, not 9"):
         check_moments(moments, 9)
     values = getattr(moments, field).copy()
     values.flat[0] += 1
     damaged = replace(moments, **{field: values})
-    if field == "class_weights":
+    if field == "target_products":
         with pytest.raises(DamagedDataError, match="moments of 9 rows sum to 10"):
             check_moments(damaged, 9, normalized=False)
     else:
@@ -192,45 +196,45 @@ def test_moments__monoid_laws(rows, n_basis, seed):
 def test_moment_sums__what_was_returned_stays():
     Phi, codes = draw(30, 5)
     sums = MomentSums(5, N_CLASSES)
-    sums.add(Phi, codes)
+    sums.add(Phi, CLASSES.bordered(codes))
     first = sums.moments()
-    sums.add(Phi, codes)
-    assert_same(first, Moments.from_block(Phi, codes, n_classes=N_CLASSES), rtol=0)
+    sums.add(Phi, CLASSES.bordered(codes))
+    assert_same(first, of_block(Phi, codes), rtol=0)
     assert_same(sums.moments(), first + first)
 
 
 def test_moments__repeated_rows_multiply():
     Phi, codes = draw(5, 3)
-    once = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
-    thrice = Moments.from_block(np.tile(Phi, (3, 1)), np.tile(codes, 3), n_classes=N_CLASSES)
+    once = of_block(Phi, codes)
+    thrice = of_block(np.tile(Phi, (3, 1)), np.tile(codes, 3))
     assert_same(thrice, once + once + once)
 
 
 def test_moments__class_without_rows():
     moments = moments_of(50, 4)
-    assert moments.class_weights[-1] == 0
+    assert moments.target_sums[-1] == 0
     np.testing.assert_array_equal(moments.cross[-1], 0.0)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
 def test_moments__narrow_codes_count_past_their_range(dtype):
     Phi, codes = np.ones((300, 1)), np.ones(300, dtype=dtype)
-    moments = Moments.from_block(Phi, codes, n_classes=2)
-    assert moments.class_weights.tolist() == [0, 300]
+    moments = Moments.from_block(Phi, ClassTargets(2).bordered(codes))
+    assert moments.target_sums.tolist() == [0, 300]
     assert moments.cross.tolist() == [[0.0], [300.0]]
 
 
 def test_moments__activations_that_underflow():
     Phi = np.array([[1.0, 1e-300], [1e-300, 1.0]])
-    gram = Moments.from_block(Phi, np.array([0, 1]), n_classes=2).gram()
+    gram = Moments.from_block(Phi, ClassTargets(2).bordered(np.array([0, 1]))).gram()
     np.testing.assert_array_equal(gram, [[1.0, 2e-300], [2e-300, 1.0]])
 
 
 def test_moments__operands_stay_as_they_were():
     Phi, codes = draw(9, 4)
     Phi_before, codes_before = Phi.copy(), codes.copy()
-    a = Moments.from_block(Phi, codes, n_classes=N_CLASSES)
-    b, twin = moments_of(6, 4, seed=1), Moments.from_block(Phi, codes, n_classes=N_CLASSES)
+    a = of_block(Phi, codes)
+    b, twin = moments_of(6, 4, seed=1), of_block(Phi, codes)
     total, difference = a + b, a - b
     total += b
     difference += b
@@ -257,7 +261,9 @@ def test_check_moments__whole(n_rows, n_basis):
 
 @pytest.mark.parametrize("n_rows", [0, 8, 10])
 def test_check_moments__missing_or_repeated_rows(n_rows):
-    with pytest.raises(DamagedDataError, match=rf"moments of {n_rows} rows sum to 9 and 9 and 9\."):
+    with pytest.raises(
+        DamagedDataError, match=rf"moments of {n_rows} rows sum to 9, not {n_rows}\."
+    ):
         check_moments(moments_of(9, 5), n_rows)
 
 
@@ -266,9 +272,9 @@ def test_check_moments__missing_or_repeated_rows(n_rows):
     [
         ("packed_gram", 0.0),
         ("packed_gram", np.nan),
-        ("cross", 0.0),
-        ("cross", np.nan),
-        ("class_weights", 0),
+        ("products", 0.0),
+        ("products", np.nan),
+        ("target_products", 0),
     ],
 )
 def test_check_moments__one_damaged_value(field, damage):

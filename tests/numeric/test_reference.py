@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.numeric.targets import ClassTargets
 from tests.reference import first_half, reference_distances, reference_fit
 
 LOADERS = {"iris": load_iris, "wdbc": load_breast_cancer, "wine": load_wine}
@@ -134,7 +135,7 @@ def numeric_fit(X, y, *, alpha, n_classes):
     rows = choose_basis(pool, size=len(y), n_classes=n_classes, threshold=0.9).rows
     width = BasisDistances.from_basis(X[rows]).total(X) / (len(X) * len(rows))
     features = RadialFeatures.from_basis(X[rows], width)
-    moments = Moments.from_block(features.activations(X), y, n_classes=n_classes)
+    moments = Moments.from_block(features.activations(X), ClassTargets(n_classes).bordered(y))
     weights = solve_weights(moments.gram(), moments.cross, alpha=alpha).weights
     return confidence, rows, features, moments, weights
 
@@ -146,7 +147,7 @@ def test_numeric__same_fit_as_reference(name):
     confidence, rows, features, moments, weights = numeric_fit(
         X, y, alpha=1e-5, n_classes=y.max() + 1
     )
-    risk = error_and_risk(weights, moments.gram(), moments.cross, n_rows=len(X), alpha=1e-5)
+    risk = error_and_risk(weights, moments.gram(), moments.cross, target_norm=len(X), alpha=1e-5)
     np.testing.assert_allclose(confidence, expected.confidence, rtol=1e-9)
     np.testing.assert_array_equal(rows, expected.basis_rows)
     assert features.width == pytest.approx(expected.width, rel=1e-9)

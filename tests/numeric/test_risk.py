@@ -20,7 +20,7 @@ def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
 
 
 def judge(weights, Phi, F, alpha=0.0):
-    return error_and_risk(weights, Phi.T @ Phi, F.T @ Phi, n_rows=len(Phi), alpha=alpha)
+    return error_and_risk(weights, Phi.T @ Phi, F.T @ Phi, target_norm=len(Phi), alpha=alpha)
 
 
 def ridge(Phi, F, alpha):
@@ -106,7 +106,7 @@ def test_risk__inputs_stay_as_they_were():
     Phi, F = draw()
     arrays = ridge(Phi, F, 1e-3), Phi.T @ Phi, F.T @ Phi
     before = [array.copy() for array in arrays]
-    error_and_risk(*arrays, n_rows=len(Phi), alpha=1e-3)
+    error_and_risk(*arrays, target_norm=len(Phi), alpha=1e-3)
     for array, copy in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, copy)
 
@@ -114,8 +114,8 @@ def test_risk__inputs_stay_as_they_were():
 def bounds(Phi, F, alpha=0.0, **options):
     gram, cross = Phi.T @ Phi, F.T @ Phi
     weights = solve_weights(gram, cross, alpha=alpha).weights
-    given = {"eigenvalues": gram_eigenvalues(gram), **options}
-    return spectral_bounds(weights, gram, cross, class_weights=F.sum(axis=0), alpha=alpha, **given)
+    given = {"eigenvalues": gram_eigenvalues(gram), "class_weights": F.sum(axis=0), **options}
+    return spectral_bounds(weights, gram, cross, target_norm=F.sum(), alpha=alpha, **given)
 
 
 def apart(rows_of_class, basis_of_class, *, seed=0, stray=0.0):
@@ -316,7 +316,7 @@ def test_bounds__one_row_and_one_class():
 
 def test_bounds__features_that_are_not_activations():
     Phi, F = apart([20, 20], [2, 2])
-    found = bounds(Phi, F, normalized=False)
+    found = bounds(Phi, F, class_weights=None)
     assert found.ideal is None
     assert found.perturbed is None
     assert found.attainable == bounds(Phi, F).attainable
@@ -327,7 +327,8 @@ def test_bounds__inputs_stay_as_they_were():
     gram, cross, weights = Phi.T @ Phi, F.T @ Phi, F.T @ Phi
     arrays = weights, gram, cross, F.sum(axis=0), gram_eigenvalues(gram)
     before = [array.copy() for array in arrays]
-    spectral_bounds(*arrays[:3], class_weights=arrays[3], alpha=1e-3, eigenvalues=arrays[4])
+    classes = {"class_weights": arrays[3], "eigenvalues": arrays[4]}
+    spectral_bounds(*arrays[:3], target_norm=40.0, alpha=1e-3, **classes)
     for array, copy in zip(arrays, before, strict=True):
         np.testing.assert_array_equal(array, copy)
 

@@ -25,6 +25,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.width import read_features
@@ -100,9 +101,9 @@ def test_moments__of_folds_are_those_of_the_other_rows(features, n_parts):
     Phi = read_features(run).activations(X)
     for fold in (None, 0, 1, 2, 3):
         others = np.ones(300, dtype=bool) if fold is None else folds != fold
-        direct = Moments.from_block(Phi[others], y[others], n_classes=3)
+        direct = Moments.from_block(Phi[others], ClassTargets(3).bordered(y[others]))
         found = read_moments(run, without=fold)
-        for name in ("packed_gram", "cross", "class_weights"):
+        for name in ("packed_gram", "products", "target_products"):
             expected = getattr(direct, name)
             np.testing.assert_allclose(
                 getattr(found, name), expected, rtol=1e-12, atol=1e-14 * expected.max()
@@ -367,7 +368,7 @@ DAMAGE = [
     (("search", 1), "search/X/c/0/0", "sample", 2),
     (("search", 0), "search/basis_least-confident/c/0/0", "sample", 2),
     (("moments", 1), "moments/parts/0/*/packed_gram_0/c/0", "moments", 3),
-    (("combine", 0), "moments/parts/0-1/*/class_weights_1/c/0", "moments", 4),
+    (("combine", 0), "moments/parts/0-1/*/target_products_1/c/0/0", "moments", 4),
     (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
     (("validation", 0), "moments/cross/c/0/0", "path", 3),
     (("validation", 0), "path/parts/1/*/weights/c/0/0/0", "path", 4),

@@ -41,14 +41,14 @@ class GivenMoments:
     def sums(self) -> Sums:
         """Return the moments."""
         given = given_moments(self._n_basis)
-        return {"": Moments(given.packed_gram.copy(), given.cross.copy(), given.class_weights)}
+        return {"": Moments(*(values.copy() for values in given.arrays().values()))}
 
 
 @cache
 def given_moments(n_basis: int) -> Moments:
     """Return moments of full digits, which no codec makes smaller."""
     rng = np.random.default_rng(0)
-    return Moments(rng.random(packed_size(n_basis)), rng.random((2, n_basis)), rng.random(2))
+    return Moments(rng.random(packed_size(n_basis)), rng.random((3, n_basis)), rng.random((3, 3)))
 
 
 def main() -> int:

@@ -1,0 +1,108 @@
+"""What rows are taught: the indicators of their classes, or numbers."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Targets(ABC):
+    """How the targets of a table enter its moments.
+
+    Attributes
+    ----------
+    centred : bool
+        Whether the network has an intercept: weights are solved for what differs from the mean.
+    """
+
+    centred: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def n_targets(self) -> int:
+        """Number of targets q: K classes, or columns of numbers."""
+
+    @abstractmethod
+    def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return class codes as they are, and numbers less the origin."""
+
+    @abstractmethod
+    def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
+        """Return ``[1 T]`` of a block, float64 (b, 1 + q), each row times its factor.
+
+        Parameters
+        ----------
+        targets : integer (b,) or float64 (b, q)
+            Class codes, or numbers.
+        factors : float64 (b,), optional
+            Square roots of the rows' weights.
+        """
+
+
+@dataclass(frozen=True)
+class ClassTargets(Targets):
+    """An indicator of each class: T is F, of which each row has a single 1.
+
+    Examples
+    --------
+    >>> ClassTargets(2).bordered(np.array([1, 0]))
+    array([[1., 0., 1.],
+           [1., 1., 0.]])
+    """
+
+    n_classes: int
+
+    centred: ClassVar[bool] = False
+
+    @property
+    def n_targets(self) -> int:
+        """Number of classes K."""
+        return self.n_classes
+
+    def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return class codes as they are."""
+        return targets
+
+    def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
+        """Return ``[1 F]`` of class codes (b,)."""
+        T = np.zeros((len(targets), 1 + self.n_targets))
+        T[:, 0] = 1.0 if factors is None else factors
+        T[:, 1:][np.arange(len(T)), targets] = T[:, 0]
+        return T
+
+
+@dataclass(frozen=True, eq=False)
+class NumberTargets(Targets):
+    """Numbers, of which those of one row are subtracted: far from 0 their squares lose digits.
+
+    Examples
+    --------
+    >>> NumberTargets(np.array([100.0])).bordered(np.array([[101.0], [98.0]]))
+    array([[ 1.,  1.],
+           [ 1., -2.]])
+    """
+
+    origin: Floats
+
+    centred: ClassVar[bool] = True
+
+    @property
+    def n_targets(self) -> int:
+        """Number of columns q."""
+        return len(self.origin)
+
+    def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers (b, q) less the origin."""
+        return targets - self.origin
+
+    def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
+        """Return ``[1 T]`` of numbers (b, q)."""
+        T = np.ones((len(targets), 1 + self.n_targets))
+        T[:, 1:] = self.shifted(targets)
+        if factors is not None:
+            T *= factors[:, None]
+        return T
