@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.rows import plain_array, training_rows
+from dask_nrbfn.estimators.rows import plain_array, set_columns, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
@@ -19,6 +19,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import check_columns, check_names
 
 
 class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -118,11 +119,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
                 "Write it without `weights`; all rows count the same.",
             )
         self.classes_ = dataset.classes
-        self.n_features_in_ = dataset.n_features
-        if dataset.feature_names is not None:
-            self.feature_names_in_ = np.array(dataset.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        set_columns(self, dataset.n_features, dataset.feature_names)
 
     def _fit_rows(self, X: Any, codes: NDArray[np.integer] | None) -> None:
         # What overflows is reported by the check.
@@ -144,7 +141,8 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if isinstance(X, Dataset):
-            self._check_columns(X)
+            check_columns(X.n_features, self.n_features_in_)
+            check_names(X.feature_names, getattr(self, "feature_names_in_", None))
         else:
             X = plain_array(self, X)
         n_rows = X.n_rows if isinstance(X, Dataset) else len(X)
@@ -155,22 +153,6 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
             row_products(self._centre.features(rows), self.weights_, out=scores[start:stop])
             start = stop
         return scores
-
-    def _check_columns(self, dataset: Dataset) -> None:
-        if dataset.n_features != self.n_features_in_:
-            raise DataError(
-                f"X has {dataset.n_features} columns, but the model was trained on "
-                f"{self.n_features_in_}.",
-                "Give rows with the columns of the training rows.",
-            )
-        if dataset.feature_names is None or not hasattr(self, "feature_names_in_"):
-            return
-        for found, expected in zip(dataset.feature_names, self.feature_names_in_, strict=True):
-            if found != expected:
-                raise DataError(
-                    f"column {found!r} stands where the model has {expected!r}.",
-                    "Give the columns with the names and in the order of the training rows.",
-                )
 
 
 def _blocks(

@@ -1,5 +1,6 @@
 """Rows and labels that estimators take, checked as scikit-learn does."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,3 +42,12 @@ def plain_array(estimator: Any, X: Any) -> NDArray[Any]:
     """Return rows (n, p) to predict, of the columns that the estimator was trained on."""
     rows: NDArray[Any] = validate_data(estimator, plain_rows(X), reset=False)
     return rows
+
+
+def set_columns(estimator: Any, n_features: int, names: Sequence[str] | None) -> None:
+    """Set the attributes that say which columns an estimator was trained on."""
+    estimator.n_features_in_ = n_features
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    elif hasattr(estimator, "feature_names_in_"):
+        del estimator.feature_names_in_

@@ -1,4 +1,4 @@
-"""The classifier that chooses its own width, features, basis rule and penalty."""
+"""Networks that choose their own width, features, basis rule and penalty."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,36 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
-from dask_nrbfn.estimators.classifier import NRBFNClassifier, Settings
+from dask_nrbfn.estimators.classifier import ClassNetwork
+from dask_nrbfn.estimators.network import Network
+from dask_nrbfn.estimators.runs import Settings
 from dask_nrbfn.params import MIN_RECALL, TuneParams
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.run import Run
 
 
-class NRBFNClassifierCV(NRBFNClassifier):
+class TunedNetwork(Network):
+    """Network whose width, features, basis rule and penalty are chosen by cross-validation."""
+
+    def _values(self) -> dict[str, Any]:
+        values = super()._values()
+        del values["features"]
+        return values
+
+    def _settings(self) -> Settings:
+        own = self.get_params()
+        tried = {field.name: own[field.name] for field in fields(TuneParams) if field.name in own}
+        return Settings(self._params(), TuneParams(**tried))
+
+    def _take_run(self, run: Run) -> None:
+        super()._take_run(run)
+        tuning = describe_tuning(run)
+        for name, value in tuning["chosen"].items():
+            setattr(self, f"{name}_", value)
+        self.path_, self.tried_ = tuning["path"], tuning["tried"]
+
+
+class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     """Network whose width, features, basis rule and penalty are chosen by cross-validation.
 
     Parameters
@@ -103,7 +126,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.folds = folds
         self.alphas = alphas
         self.width_factors = width_factors
-        self.features = features  # type: ignore[assignment]
+        self.features = features
         self.kernels = kernels
         self.basis_rules = basis_rules
         self.search_basis = search_basis
@@ -119,20 +142,3 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store
-
-    def _values(self) -> dict[str, Any]:
-        values = super()._values()
-        del values["features"]
-        return values
-
-    def _settings(self) -> Settings:
-        own = self.get_params()
-        tried = {field.name: own[field.name] for field in fields(TuneParams) if field.name in own}
-        return Settings(self._params(), TuneParams(**tried))
-
-    def _take_run(self, run: Run, classes: Any, names: tuple[str, ...] | None) -> None:
-        super()._take_run(run, classes, names)
-        tuning = describe_tuning(run)
-        for name, value in tuning["chosen"].items():
-            setattr(self, f"{name}_", value)
-        self.path_, self.tried_ = tuning["path"], tuning["tried"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -138,22 +139,11 @@ class Model:
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
-        if n_features != self.n_features:
-            raise DataError(
-                f"X has {n_features} columns, but the model was trained on {self.n_features}.",
-                "Give rows with the columns of the training rows.",
-            )
+        check_columns(n_features, self.n_features)
 
     def check_names(self, names: tuple[str, ...] | None) -> None:
         """Raise DataError if columns have other names, or another order, than in training."""
-        if self.feature_names is None or names in (None, self.feature_names):
-            return
-        pairs = zip_longest(self.feature_names, names or ())
-        expected, found = next((a, b) for a, b in pairs if a != b)
-        raise DataError(
-            f"column {found!r} stands where the model has {expected!r}.",
-            "Give the columns with the names and in the order of the training rows.",
-        )
+        check_names(names, self.feature_names)
 
     def digest(self) -> str:
         """Return a name for what the model predicts."""
@@ -267,6 +257,27 @@ class Model:
         if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."
+            )
+
+
+def check_columns(found: int, trained_on: int) -> None:
+    """Raise DataError unless rows have as many columns as the training rows had."""
+    if found != trained_on:
+        raise DataError(
+            f"X has {found} columns, but the model was trained on {trained_on}.",
+            "Give rows with the columns of the training rows.",
+        )
+
+
+def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
+    """Raise DataError if columns have other names, or another order, than in training."""
+    if found is None or trained_on is None:
+        return
+    for name, expected in zip_longest(found, trained_on):
+        if name != expected:
+            raise DataError(
+                f"column {name!r} stands where the model has {expected!r}.",
+                "Give the columns with the names and in the order of the training rows.",
             )
 
 

@@ -475,3 +475,14 @@ def test_classifier_cv__values_from_a_generator(tmp_path, table):
     network.fit(X, y)
     assert network.alpha_ in (1e-3, 1e-6)
     assert network.features_ == "plain"
+
+
+def test_classifier_cv__leaves_a_classifier_of_the_chosen_parameters(tmp_path, table):
+    tuned = clone(TUNED).fit(*table)
+    assert not isinstance(tuned, NRBFNClassifier)
+    assert not hasattr(tuned, "load")
+    tuned.save(tmp_path / "model")
+    loaded = NRBFNClassifier.load(tmp_path / "model")
+    for name in ("alpha", "width_factor", "features", "kernel", "basis_rule"):
+        assert getattr(loaded, name) == getattr(tuned, f"{name}_")
+    np.testing.assert_array_equal(loaded.predict_proba(table[0]), tuned.predict_proba(table[0]))

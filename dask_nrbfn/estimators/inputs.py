@@ -1,0 +1,90 @@
+"""What estimators are given, as datasets: arrays in memory; Zarr, dask and datasets by chunks."""
+
+from typing import Any, NamedTuple, Self
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.utils.validation import _check_sample_weight
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import Location, join
+
+
+class Table(NamedTuple):
+    """Rows in memory, none of weight 0.
+
+    Attributes
+    ----------
+    rows : array (n, p)
+    targets : array (n,)
+    weights : float64 (n,) or None
+    kept : bool array or None
+        Which of the rows that were given these are; None: all.
+    classes : array (K,) or None
+        Labels, where `targets` are their codes.
+    """
+
+    rows: NDArray[Any]
+    targets: NDArray[Any]
+    weights: NDArray[np.float64] | None
+    kept: NDArray[np.bool_] | None = None
+    classes: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: NDArray[Any],
+        targets: NDArray[Any],
+        sample_weight: Any,
+        by_class: NDArray[np.float64] | None = None,
+    ) -> Self:
+        """Return the rows whose weight, times that of their class, is not 0."""
+        weights = by_class
+        if sample_weight is not None:
+            given = _check_sample_weight(
+                sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+            )
+            weights = given if by_class is None else given * by_class
+        if weights is None or weights.all():
+            return cls(rows, targets, weights)
+        kept = weights != 0
+        return cls(rows[kept], targets[kept], weights[kept], kept)
+
+    def dataset(self) -> Dataset:
+        """Return it as a dataset in memory."""
+        return ingest_arrays(self.rows, self.targets, MemoryStore(), weights=self.weights)
+
+
+def is_dask(X: Any) -> bool:
+    """Return whether `X` is a dask array, dataframe or series."""
+    return isinstance(X, da.Array) or hasattr(X, "to_dask_array")
+
+
+def is_chunked(X: Any) -> bool:
+    """Return whether rows are read chunk by chunk: a Zarr array, dask collection or dataset."""
+    return isinstance(X, Dataset | zarr.Array) or is_dask(X)
+
+
+def chunked_dataset(X: Any, y: Any, sample_weight: Any, place: Location, name: str) -> Dataset:
+    """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
+    if isinstance(X, Dataset):
+        if y is not None or sample_weight is not None:
+            raise ParameterError(
+                "y or `sample_weight` is given beside a Dataset.", "A Dataset has its own."
+            )
+        return X
+    weights = None if sample_weight is None else _to_dask(sample_weight)
+    return ingest_dask(_to_dask(X), _to_dask(y), join(place, name), weights=weights, overwrite=True)
+
+
+def _to_dask(values: Any) -> Any:
+    if isinstance(values, zarr.Array):
+        return da.from_zarr(values)
+    if values is None:
+        raise DataError("y is missing.", "Give one label per row of X.")
+    return values if is_dask(values) else da.from_array(np.asarray(values), chunks=-1)

@@ -1,0 +1,262 @@
+"""What networks have in common, whatever their targets are."""
+
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import given_basis
+from dask_nrbfn.commands.predict import check_same_columns
+from dask_nrbfn.commands.update import read_model
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked, is_dask
+from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
+from dask_nrbfn.estimators.rows import plain_array, set_columns
+from dask_nrbfn.estimators.runs import (
+    KeptRun,
+    Settings,
+    finished_run,
+    own_run,
+    workplace,
+)
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import remove_group
+from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+
+class Network(BaseEstimator, ABC):  # type: ignore[misc]
+    """Network that is fitted, updated and saved.
+
+    Its heirs say what the targets are, and which settings a fit has.
+    """
+
+    basis: str | ArrayLike
+    min_recall: float
+    random_state: int | np.random.RandomState | None
+    store: str | os.PathLike[str] | RemoteLocation | None
+    _kept_run: KeptRun | None = None
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on rows and their targets.
+
+        Parameters
+        ----------
+        X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
+        y : array-like, zarr.Array, dask array or series (n,)
+            None for a `Dataset`, which has its own.
+        sample_weight : array-like, zarr.Array, dask array or series (n,), optional
+            A row of weight w counts in the width and in the ridge system as w equal rows; in the
+            search of neighbours it is one. Rows of weight 0 are left out; only where X is in
+            memory may there be any. None for a `Dataset`, which has its weights.
+
+        Raises
+        ------
+        ParameterError, DataError
+            If a parameter or the data cannot be used. Both are `ValueError`.
+        MemoryBudgetError
+            If the basis does not fit the memory.
+        """
+        if is_chunked(X):
+            with workplace(self.store, X) as place:
+                dataset = self._chunked_dataset(X, y, sample_weight, place, "dataset")
+                classes = self._classes_of(dataset, y)
+                self._train(dataset, place, classes, dataset.feature_names)
+            return self
+        table = self._table(X, y, sample_weight)
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else tuple(names)
+        self._train(table.dataset(), MemoryStore(), table.classes, names)
+        if table.kept is not None:
+            self._number_rows(table.kept)
+        return self
+
+    def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Take away rows that were fitted or added.
+
+        Basis rows among them stay in ``basis_``.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As they were given before.
+
+        Raises
+        ------
+        ParameterError
+            As for `partial_fit`.
+        DataError
+            If the rows cannot all have been fitted or added, or none would be left.
+        """
+        check_is_fitted(self)
+        self._update(X, y, sample_weight, forget=True)
+        return self
+
+    def save(self, location: Location, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group at `location`, where nothing may be.
+
+        With `overwrite` it replaces an old model there when it is complete.
+        """
+        check_is_fitted(self)
+        self._model.save(location, overwrite=overwrite)
+
+    @abstractmethod
+    def _settings(self) -> Settings:
+        """Return what is fitted, taken once: a generator or a random state gives other values."""
+
+    @abstractmethod
+    def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
+        """Return arrays to fit, checked."""
+
+    @abstractmethod
+    def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
+        """Return arrays to add or forget, checked, with targets as those of the run's `stored`."""
+
+    @abstractmethod
+    def _classes_of(self, dataset: Dataset, y: Any) -> Any:
+        """Return the classes of a dataset as they were given in `y`, (K,); None for numbers."""
+
+    def _chunked_dataset(
+        self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
+    ) -> Dataset:
+        """Return rows that are not in memory as a dataset."""
+        return chunked_dataset(X, y, sample_weight, place, name)
+
+    def _values(self) -> dict[str, Any]:
+        """Return the parameters that are those of a fit."""
+        own = self.get_params()
+        return {field.name: own[field.name] for field in fields(FitParams) if field.name in own}
+
+    def _params(self) -> FitParams:
+        values = self._values()
+        given = None if isinstance(self.basis, str) else values.pop("basis")
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
+        params = FitParams(**values, seed=int(seed))
+        return params if given is None else given_basis(params, given)
+
+    def _train(
+        self,
+        dataset: Dataset,
+        place: Location,
+        classes: Any,
+        names: tuple[str, ...] | None,
+    ) -> None:
+        basis = None if isinstance(self.basis, str) else self.basis
+        run = finished_run(
+            dataset, place, self._settings(), basis=basis, min_recall=self.min_recall
+        )
+        self._take_run(run)
+        self._take_model(replace(read_model(run, ""), classes=classes, feature_names=names))
+        self._kept_run = KeptRun.of_fit(run, self.store)
+
+    def _take_run(self, run: Run) -> None:
+        if "confidence" in run.stages:
+            self.confidence_ = run.read("confidence/values")
+        elif hasattr(self, "confidence_"):
+            del self.confidence_
+        self.basis_indices_ = run.read("basis/rows")
+
+    def _take_model(self, model: Model) -> None:
+        self._model = model
+        self.params_ = model.params
+        self.basis_ = model.basis
+        self.width_ = model.width
+        self.weights_ = model.weights
+        self.fitting_error_ = model.fitting_error
+        self.spectral_risk_ = model.spectral_risk
+        set_columns(self, model.n_features, model.feature_names)
+
+    def _number_rows(self, kept: NDArray[np.bool_]) -> None:
+        """Let attributes with a row for every row count those of weight 0 too."""
+        known = self.basis_indices_ >= 0
+        self.basis_indices_ = np.where(known, np.flatnonzero(kept)[self.basis_indices_], -1)
+        if hasattr(self, "confidence_"):
+            confidence = np.full(len(kept), np.nan)
+            confidence[kept] = self.confidence_
+            self.confidence_ = confidence
+
+    def _fit_or_add(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Train on a first batch of rows, or let further rows join it."""
+        if hasattr(self, "basis_"):
+            self._update(X, y, sample_weight, forget=False)
+        elif self.store is None and is_chunked(X):
+            raise ParameterError("the sums of the rows have no place.", "Give `store`.")
+        else:
+            self.fit(X, y, sample_weight)
+
+    def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
+        own = self._kept_run = own_run(self._kept_run, self.store)
+        with self._batch(X, y, sample_weight, own.location) as dataset:
+            self._kept_run = own.update(dataset, forget=forget)
+        before, after = self._model, Model.load(own.location)
+        self._take_model(replace(after, classes=before.classes, feature_names=before.feature_names))
+
+    @contextmanager
+    def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
+        """Give rows as a dataset for the run at `location`."""
+        if not is_chunked(X):
+            yield self._further_table(X, y, sample_weight, Model.load(location)).dataset()
+            return
+        if isinstance(location, MemoryStore):
+            raise ParameterError(
+                f"the first rows were in memory, these are a {type(X).__name__}.",
+                "Give arrays in memory, or begin with a Dataset or dask array and a store.",
+            )
+        with workplace(self.store, X) as place:
+            name = f"batch-{uuid.uuid4().hex}"
+            dataset = self._chunked_dataset(X, y, sample_weight, place, name)
+            try:
+                yield dataset
+            finally:
+                if dataset is not X:
+                    remove_group(dataset.location)
+
+    def _predict(self, X: Any, outcome: Outcome) -> Any:
+        """Return what is made of the scores of rows; lazily for a dask array."""
+        check_is_fitted(self)
+        if is_dask(X):
+            return predict_lazily(self._model, X, outcome, self.store)
+        return outcome(self._model, self._scores(X))
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        if isinstance(X, Dataset):
+            check_same_columns(self._model, X)
+            X = X.X
+        if not isinstance(X, zarr.Array):
+            X = plain_array(self, X)
+        self._model.check_columns(X.shape[1])
+        return scores_in_blocks(self._model, X, threads=blas_threads())
+
+
+class PlainNetwork(Network):
+    """Network with the parameters that it is given."""
+
+    @classmethod
+    def load(cls, location: Location) -> Self:
+        """Return the network of a saved model or a finished run; runs no code from the file."""
+        model = Model.load(location)
+        params = model.params.to_dict()
+        if model.params.basis_is_given:
+            params["basis"] = model.scaling.restore(model.basis)
+        network = cls(random_state=params.pop("seed"), **params)
+        network._take_model(model)
+        return network
+
+    def _settings(self) -> Settings:
+        return Settings(self._params())

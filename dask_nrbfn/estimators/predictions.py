@@ -1,0 +1,104 @@
+"""Predictions of a model block by block: of arrays at once, of dask arrays lazily."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache, lru_cache
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.commands.ingest import dask_rows
+from dask_nrbfn.errors import ExistsError
+from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.storage.dataset import check_finite
+from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.location import Location, RemoteLocation, join
+from dask_nrbfn.storage.model import Model
+
+Outcome = Callable[[Model, NDArray[np.float64]], NDArray[Any]]
+"""What a model makes of scores (b, K): one value, or K, for every row."""
+
+
+def scores_in_blocks(
+    model: Model, X: Any, *, threads: int, first_row: int = 0, within: str = ""
+) -> NDArray[np.float64]:
+    """Return the scores of rows, (n, K), holding the activations of one block at a time."""
+    step = block_rows(len(model.basis))
+    scores = np.empty((X.shape[0], len(model.weights)))
+    buffer = np.empty((min(step, len(scores)), len(model.basis)))
+    for start in range(0, len(scores), step):
+        rows = np.asarray(X[start : start + step])
+        check_finite(rows, first_row=first_row + start, within=within)
+        scores[start : start + step] = model.scores(
+            rows, buffer=buffer[: len(rows)], threads=threads
+        )
+    return scores
+
+
+def predict_lazily(model: Model, X: Any, outcome: Outcome, store: Location | None) -> da.Array:
+    """Return the predictions of a dask collection, chunked as its rows; the model is in `store`."""
+    rows = dask_rows(X)
+    model.check_columns(rows.shape[1])
+    if hasattr(X, "columns"):
+        model.check_names(tuple(map(str, X.columns)))
+    rows = rows.rechunk({1: -1})
+    nothing = outcome(model, np.empty((0, len(model.weights))))
+    return rows.map_blocks(
+        _predict_block,
+        _published(model, store),
+        outcome,
+        nothing.dtype,
+        meta=nothing,
+        drop_axis=1 if nothing.ndim == 1 else None,
+        chunks=(rows.chunks[0], *((size,) for size in nothing.shape[1:])),
+    )
+
+
+def _published(model: Model, store: Location | None) -> str | RemoteLocation:
+    """Write the model where workers can open it, so that it is not part of any graph.
+
+    Without a store it stays until this process ends, and with it the lazy predictions.
+    """
+    place = _process_directory() if store is None else store
+    location = join(place, f"model-{model.digest()}")
+    if not exists(location):
+        # Another process may write the same one at the same time.
+        with suppress(ExistsError):
+            model.save(location)
+    return location
+
+
+@cache
+def _process_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="dask-nrbfn-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+# The location names the content, so a cached model cannot be out of date.
+@lru_cache(maxsize=1)
+def _open_model(location: str | RemoteLocation) -> Model:
+    return Model.load(location)
+
+
+def _predict_block(
+    X: NDArray[Any],
+    location: str | RemoteLocation,
+    outcome: Outcome,
+    dtype: np.dtype[Any],
+    block_info: Mapping[int, Mapping[str, Any]],
+) -> NDArray[Any]:
+    model = _open_model(location)
+    first_row, within = block_info[0]["array-location"][0][0], ""
+    if np.isnan(first_row):
+        # To know how many rows are before it, all blocks before it would have to be computed.
+        first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
+    # Other blocks keep the other cores busy.
+    scores = scores_in_blocks(model, X, threads=1, first_row=int(first_row), within=within)
+    # A stored model has fewer types of labels than an estimator may be given.
+    return outcome(model, scores).astype(dtype, copy=False)
