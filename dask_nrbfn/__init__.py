@@ -1,8 +1,8 @@
-"""Kernel-quality classification of labelled tables larger than memory.
+"""Kernel-quality classification and regression of tables larger than memory.
 
 Training rows lie in a chunked Zarr `Dataset`; a fit is a sequence of restartable stages that run on
-dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` is the scikit-learn
-face of the same stages.
+dask workers and leave a `Run`, whose small `Model` predicts. `NRBFNClassifier` and
+`NRBFNRegressor` are scikit-learn faces of the same stages.
 """
 
 from typing import TYPE_CHECKING
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
     from dask_nrbfn.commands.plan import Plan, plan_fit
-    from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset, predict_dataset
+    from dask_nrbfn.commands.predict import (
+        Evaluation,
+        NumberEvaluation,
+        evaluate_dataset,
+        predict_dataset,
+    )
     from dask_nrbfn.commands.refresh import refresh_run
     from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
     from dask_nrbfn.estimators.linear import LinearRegressionClassifier
-    from dask_nrbfn.estimators.tuned import NRBFNClassifierCV
+    from dask_nrbfn.estimators.regressor import NRBFNRegressor
+    from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.location import RemoteLocation
     from dask_nrbfn.storage.model import Model
@@ -38,12 +44,18 @@ else:
             "engine.tasks": ["DaskEngine", "InlineEngine"],
             "estimators.classifier": ["NRBFNClassifier"],
             "estimators.linear": ["LinearRegressionClassifier"],
-            "estimators.tuned": ["NRBFNClassifierCV"],
+            "estimators.regressor": ["NRBFNRegressor"],
+            "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.check": ["check_dataset"],
             "commands.fit": ["fit_dataset", "given_basis", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
             "commands.plan": ["Plan", "plan_fit"],
-            "commands.predict": ["Evaluation", "evaluate_dataset", "predict_dataset"],
+            "commands.predict": [
+                "Evaluation",
+                "NumberEvaluation",
+                "evaluate_dataset",
+                "predict_dataset",
+            ],
             "commands.refresh": ["refresh_run"],
             "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
             "storage.dataset": ["Dataset"],
@@ -68,6 +80,9 @@ __all__ = [
     "NRBFNClassifier",
     "NRBFNClassifierCV",
     "NRBFNError",
+    "NRBFNRegressor",
+    "NRBFNRegressorCV",
+    "NumberEvaluation",
     "Plan",
     "RemoteLocation",
     "Run",

@@ -33,6 +33,9 @@ CLASS_WEIGHTS = (None, "balanced")
 # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
 MIN_RECALL = 0.95
 
+# Basis rows of a fit to numbers that says nothing of them.
+_MOST_CENTRES = 1000
+
 # What stands before the digest of basis rows that were given.
 GIVEN_PREFIX = "given:"
 
@@ -151,6 +154,16 @@ class FitParams:
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain JSON values."""
         return _plain(asdict(self))
+
+
+def number_defaults(n_rows: int) -> dict[str, Any]:
+    """Return parameters of a fit to numbers where nothing else is asked for.
+
+    Boundaries of classes have no counterpart, so the basis are the centres of clusters: a quarter
+    as many as there are rows, at most 1,000.
+    """
+    size = max(1, min(_MOST_CENTRES, n_rows // 4))
+    return {"basis": "kmeans", "basis_size": size, "features": "plain"}
 
 
 @dataclass(frozen=True, kw_only=True)

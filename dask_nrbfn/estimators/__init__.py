@@ -2,6 +2,13 @@
 
 from dask_nrbfn.estimators.classifier import NRBFNClassifier
 from dask_nrbfn.estimators.linear import LinearRegressionClassifier
-from dask_nrbfn.estimators.tuned import NRBFNClassifierCV
+from dask_nrbfn.estimators.regressor import NRBFNRegressor
+from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
 
-__all__ = ["LinearRegressionClassifier", "NRBFNClassifier", "NRBFNClassifierCV"]
+__all__ = [
+    "LinearRegressionClassifier",
+    "NRBFNClassifier",
+    "NRBFNClassifierCV",
+    "NRBFNRegressor",
+    "NRBFNRegressorCV",
+]

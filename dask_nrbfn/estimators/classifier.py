@@ -17,6 +17,7 @@ from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import MIN_RECALL
 from dask_nrbfn.sources.frames import plain_dtype
+from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -99,8 +100,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """
         return self._predict(X, Model.probabilities)
 
-    def _values(self) -> dict[str, Any]:
-        values = super()._values()
+    def _values(self, n_rows: int) -> dict[str, Any]:
+        values = super()._values(n_rows)
         if isinstance(self.class_weight, Mapping):
             del values["class_weight"]
         return values
@@ -142,11 +143,14 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         return super()._chunked_dataset(X, y, sample_weight, place, name)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
+        check_targets(dataset, None)
         # Stored as int64, bool and whole floats come back as what they were.
         dtype = plain_dtype((y if is_chunked(y) else np.asarray(y)).dtype)
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 
     def _take_model(self, model: Model) -> None:
+        if model.target_names is not None:
+            raise DataError("the model is one of numbers.", "Load it with NRBFNRegressor.")
         super()._take_model(model)
         self.classes_ = model.classes
 

@@ -21,7 +21,8 @@ class Table(NamedTuple):
     Attributes
     ----------
     rows : array (n, p)
-    targets : array (n,)
+    targets : array (n,) or float64 (n, q)
+        Labels, or numbers.
     weights : float64 (n,) or None
     kept : bool array or None
         Which of the rows that were given these are; None: all.
@@ -57,7 +58,8 @@ class Table(NamedTuple):
 
     def dataset(self) -> Dataset:
         """Return it as a dataset in memory."""
-        return ingest_arrays(self.rows, self.targets, MemoryStore(), weights=self.weights)
+        labels, numbers = _as_either(self.targets, numbers=self.targets.ndim == 2)
+        return ingest_arrays(self.rows, labels, MemoryStore(), target=numbers, weights=self.weights)
 
 
 def is_dask(X: Any) -> bool:
@@ -70,7 +72,14 @@ def is_chunked(X: Any) -> bool:
     return isinstance(X, Dataset | zarr.Array) or is_dask(X)
 
 
-def chunked_dataset(X: Any, y: Any, sample_weight: Any, place: Location, name: str) -> Dataset:
+def _as_either(y: Any, *, numbers: bool) -> tuple[Any, Any]:
+    """Return labels and numbers, one of which is None."""
+    return (None, y) if numbers else (y, None)
+
+
+def chunked_dataset(
+    X: Any, y: Any, sample_weight: Any, place: Location, name: str, *, numbers: bool = False
+) -> Dataset:
     """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
     if isinstance(X, Dataset):
         if y is not None or sample_weight is not None:
@@ -79,12 +88,15 @@ def chunked_dataset(X: Any, y: Any, sample_weight: Any, place: Location, name: s
             )
         return X
     weights = None if sample_weight is None else _to_dask(sample_weight)
-    return ingest_dask(_to_dask(X), _to_dask(y), join(place, name), weights=weights, overwrite=True)
+    labels, target = _as_either(_to_dask(y), numbers=numbers)
+    return ingest_dask(
+        _to_dask(X), labels, join(place, name), target=target, weights=weights, overwrite=True
+    )
 
 
 def _to_dask(values: Any) -> Any:
     if isinstance(values, zarr.Array):
         return da.from_zarr(values)
     if values is None:
-        raise DataError("y is missing.", "Give one label per row of X.")
+        raise DataError("y is missing.", "Give it for every row of X.")
     return values if is_dask(values) else da.from_array(np.asarray(values), chunks=-1)

@@ -31,7 +31,7 @@ from dask_nrbfn.estimators.runs import (
     own_run,
     workplace,
 )
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import MIN_RECALL, FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation
@@ -46,7 +46,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     """
 
     basis: str | ArrayLike
-    min_recall: float
+    min_recall: float = MIN_RECALL
     random_state: int | np.random.RandomState | None
     store: str | os.PathLike[str] | RemoteLocation | None
     _kept_run: KeptRun | None = None
@@ -115,7 +115,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         self._model.save(location, overwrite=overwrite)
 
     @abstractmethod
-    def _settings(self) -> Settings:
+    def _settings(self, n_rows: int) -> Settings:
         """Return what is fitted, taken once: a generator or a random state gives other values."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
-        """Return the classes of a dataset as they were given in `y`, (K,); None for numbers."""
+        """Return the classes of a dataset as they were given in `y`, (K,); none for numbers."""
 
     def _chunked_dataset(
         self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
@@ -136,13 +136,13 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         """Return rows that are not in memory as a dataset."""
         return chunked_dataset(X, y, sample_weight, place, name)
 
-    def _values(self) -> dict[str, Any]:
+    def _values(self, n_rows: int) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
         own = self.get_params()
         return {field.name: own[field.name] for field in fields(FitParams) if field.name in own}
 
-    def _params(self) -> FitParams:
-        values = self._values()
+    def _params(self, n_rows: int) -> FitParams:
+        values = self._values(n_rows)
         given = None if isinstance(self.basis, str) else values.pop("basis")
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
@@ -159,7 +159,11 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     ) -> None:
         basis = None if isinstance(self.basis, str) else self.basis
         run = finished_run(
-            dataset, place, self._settings(), basis=basis, min_recall=self.min_recall
+            dataset,
+            place,
+            self._settings(dataset.n_rows),
+            basis=basis,
+            min_recall=self.min_recall,
         )
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes, feature_names=names))
@@ -254,9 +258,10 @@ class PlainNetwork(Network):
         params = model.params.to_dict()
         if model.params.basis_is_given:
             params["basis"] = model.scaling.restore(model.basis)
-        network = cls(random_state=params.pop("seed"), **params)
+        params["random_state"] = params.pop("seed")
+        network = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         network._take_model(model)
         return network
 
-    def _settings(self) -> Settings:
-        return Settings(self._params())
+    def _settings(self, n_rows: int) -> Settings:
+        return Settings(self._params(n_rows))

@@ -1,4 +1,4 @@
-"""Rows and labels that estimators take, checked as scikit-learn does."""
+"""Rows and targets that estimators take, checked as scikit-learn does."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +36,25 @@ def training_rows(
         )
     check_classification_targets(labels)
     return rows, labels
+
+
+def training_numbers(
+    estimator: Any, X: Any, y: Any, *, reset: bool = True
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Return rows (n, p) and numbers (n, q) as arrays.
+
+    Raises
+    ------
+    DataError
+        If a column is no number.
+    ValueError
+        If shapes do not fit, or values are not finite.
+    """
+    rows, numbers = validate_data(
+        estimator, plain_rows(X), y, multi_output=True, y_numeric=True, reset=reset
+    )
+    numbers = np.asarray(numbers, dtype=np.float64)
+    return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 
 def plain_array(estimator: Any, X: Any) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import ClassNetwork
 from dask_nrbfn.estimators.network import Network
+from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.estimators.runs import Settings
 from dask_nrbfn.params import MIN_RECALL, TuneParams
 from dask_nrbfn.storage.location import RemoteLocation
@@ -20,15 +21,15 @@ from dask_nrbfn.storage.run import Run
 class TunedNetwork(Network):
     """Network whose width, features, basis rule and penalty are chosen by cross-validation."""
 
-    def _values(self) -> dict[str, Any]:
-        values = super()._values()
+    def _values(self, n_rows: int) -> dict[str, Any]:
+        values = super()._values(n_rows)
         del values["features"]
         return values
 
-    def _settings(self) -> Settings:
+    def _settings(self, n_rows: int) -> Settings:
         own = self.get_params()
         tried = {field.name: own[field.name] for field in fields(TuneParams) if field.name in own}
-        return Settings(self._params(), TuneParams(**tried))
+        return Settings(self._params(n_rows), TuneParams(**tried))
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
@@ -138,6 +139,76 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.n_partitions = n_partitions
         self.overlap = overlap
         self.min_recall = min_recall
+        self.scale = scale
+        self.n_parts = n_parts
+        self.random_state = random_state
+        self.store = store
+
+
+class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
+    """Network for numbers whose width, features and penalty are chosen by cross-validation.
+
+    Parameters
+    ----------
+    folds, alphas, width_factors, features, kernels, search_basis, search_rows
+        As for `NRBFNClassifierCV`.
+    basis, basis_size, scale, n_parts, random_state, store
+        As for `NRBFNRegressor`.
+
+    Attributes
+    ----------
+    alpha_, width_factor_ : float
+        The chosen ones.
+    features_, kernel_ : str
+        The chosen ones.
+    relative_error_ : float
+        ``1 - R^2`` of rows that were held out, on average over the targets.
+    r2_, rmse_, mae_ : list of float
+        R^2, root mean squared and mean absolute error of every target, likewise.
+    path_ : list of dict
+        For every penalty alpha these figures, and those that `NRBFNClassifierCV` has of all rows.
+    tried_ : list of dict
+        The combinations that were tried, and their figures on a small basis.
+
+    Notes
+    -----
+    See `NRBFNClassifierCV` for what is held out, `NRBFNRegressor` for the other attributes.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = NRBFNRegressorCV(scale="standard").fit(X[::2], y[::2])
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.4)
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        folds: int = TuneParams.folds,
+        alphas: Sequence[float] = TuneParams.alphas,
+        width_factors: Sequence[float] = TuneParams.width_factors,
+        features: Sequence[str] = TuneParams.features,
+        kernels: Sequence[str] = ("gaussian",),
+        search_basis: int = TuneParams.search_basis,
+        search_rows: int | None = None,
+        basis: str | ArrayLike = "kmeans",
+        basis_size: int | None = None,
+        scale: str = "none",
+        n_parts: int | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        store: str | os.PathLike[str] | RemoteLocation | None = None,
+    ) -> None:
+        self.folds = folds
+        self.alphas = alphas
+        self.width_factors = width_factors
+        self.features = features
+        self.kernels = kernels
+        self.search_basis = search_basis
+        self.search_rows = search_rows
+        self.basis = basis
+        self.basis_size = basis_size
         self.scale = scale
         self.n_parts = n_parts
         self.random_state = random_state

@@ -1,0 +1,186 @@
+"""The regressor, and what networks have in common whose targets are numbers."""
+
+import os
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.estimators.inputs import Table, chunked_dataset
+from dask_nrbfn.estimators.network import Network, PlainNetwork
+from dask_nrbfn.estimators.rows import training_numbers
+from dask_nrbfn.params import number_defaults
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.model import Model
+
+
+class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
+    """Network whose targets are numbers, in one column or several."""
+
+    basis_size: int | None
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on a first batch of rows, or let further rows join those that were fitted before.
+
+        The first batch decides on parameters, basis and width, and is best a draw of all rows. The
+        network is then the same as if the rows of all batches had been fitted at once with this
+        basis and width.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`. What follows arrays in memory is in memory too.
+
+        Raises
+        ------
+        ParameterError
+            If the first rows were a dataset or dask array and there is no `store`, without which
+            their sums are not kept; if other rows follow arrays in memory.
+        AlreadyAddedError
+            In a store, if a batch of exactly these rows was added before. In memory they count
+            once more, as scikit-learn has it.
+        RunMismatchError
+            If a copy of this network added rows to the same run in `store`.
+        """
+        self._fit_or_add(X, y, sample_weight)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
+        return self._predict(X, _numbers)
+
+    def _values(self, n_rows: int) -> dict[str, Any]:
+        values = super()._values(n_rows)
+        if isinstance(self.basis, str) and self.basis_size is None:
+            values["basis_size"] = number_defaults(n_rows)["basis_size"]
+        return values
+
+    def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
+        rows, numbers = training_numbers(self, X, y)
+        return Table.of(rows, numbers, sample_weight)._replace(classes=np.empty(0))
+
+    def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
+        rows, numbers = training_numbers(self, X, y, reset=False)
+        if numbers.shape[1] != stored.n_targets:
+            raise DataError(
+                f"y has {numbers.shape[1]} columns, that of the first rows had {stored.n_targets}.",
+                "Give the same targets.",
+            )
+        return Table.of(rows, numbers, sample_weight)
+
+    def _chunked_dataset(
+        self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
+    ) -> Dataset:
+        return chunked_dataset(X, y, sample_weight, place, name, numbers=True)
+
+    def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
+        if dataset.target_names is None:
+            raise DataError(
+                f"{dataset.location} has no numbers as targets.", "Write it with `target`."
+            )
+        return np.empty(0)
+
+    def _take_model(self, model: Model) -> None:
+        if model.target_names is None:
+            raise DataError("the model is one of classes.", "Load it with NRBFNClassifier.")
+        super()._take_model(model)
+        self.intercept_ = model.intercept
+
+
+class NRBFNRegressor(NumberNetwork, PlainNetwork):
+    """Radial basis function network for numbers.
+
+    Parameters
+    ----------
+    alpha : float, default=1e-13
+        Ridge penalty, relative to the trace of the gram matrix.
+    basis : {"kmeans", "random"} or array-like (r, p), default="kmeans"
+        Cluster centres, drawn rows, or these rows.
+    basis_size : int, default=None
+        Number of basis rows. None: a quarter of the rows, at most 1,000.
+    features : {"plain", "normalized"}, default="plain"
+        Activations as they are, or those of a row divided by their sum.
+    kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
+    width_factor : float, default=1.0
+        Kernel width over the mean distance between rows and basis rows.
+    scale : {"none", "standard", "unit"}, default="none"
+        Columns to mean 0 and variance 1, or rows to unit length.
+    n_parts : int, default=None
+        Parts that each pass over the rows is cut into.
+    random_state : int, RandomState instance or None, default=0
+        Seeds the choice of the basis.
+    store : str, path or RemoteLocation, default=None
+        As for `NRBFNClassifier`.
+
+    Attributes
+    ----------
+    basis_ : ndarray (r, p), float64
+        Basis rows, scaled.
+    basis_indices_ : ndarray (r,), int64
+        Their row numbers in the training data; -1 for rows that are none of it.
+    width_ : float
+        Sigma of the kernel.
+    weights_ : ndarray (q, r), float64
+    intercept_ : ndarray (q,), float64
+        Has no penalty.
+    params_ : FitParams
+        The parameters of the fit.
+    fitting_error_ : float
+        eps of the training rows and what differs from their means; 1 is a perfect fit.
+    spectral_risk_ : float
+        gamma; large where the fit uses the minor directions of the features.
+    n_features_in_ : int
+    feature_names_in_ : ndarray (p,)
+        Only when X had column names that are all strings.
+
+    Notes
+    -----
+    The ridge system of `NRBFNClassifier` with numbers in place of indicators. Rows are read from
+    memory, Zarr, dask and datasets alike.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> network = NRBFNRegressor(alpha=1e-6).fit(X[::2], y[::2])
+    >>> bool(network.score(X[1::2], y[1::2]) > 0.4)
+    True
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1e-13,
+        *,
+        basis: str | ArrayLike = "kmeans",
+        basis_size: int | None = None,
+        features: str = "plain",
+        kernel: str = "gaussian",
+        width_factor: float = 1.0,
+        scale: str = "none",
+        n_parts: int | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        store: str | os.PathLike[str] | RemoteLocation | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.basis = basis
+        self.basis_size = basis_size
+        self.features = features
+        self.kernel = kernel
+        self.width_factor = width_factor
+        self.scale = scale
+        self.n_parts = n_parts
+        self.random_state = random_state
+        self.store = store
+
+
+def _numbers(model: Model, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    return scores[:, 0] if scores.shape[1] == 1 else scores
