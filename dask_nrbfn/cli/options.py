@@ -250,13 +250,11 @@ watching = together(
     ),
     click.option(
         "--metrics",
-        "address",
         type=_Address(),
         help="Serve metrics to Prometheus while the job runs.  [port 0: any that is free]",
     ),
     click.option(
         "--metrics-file",
-        "textfile",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
