@@ -9,7 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -33,7 +33,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError, RunMismatchError
 from dask_nrbfn.estimators.rows import plain_array, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
-from dask_nrbfn.params import MIN_RECALL, FitParams, TuneParams
+from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset, check_finite
@@ -178,7 +178,7 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         neighbors: str = "auto",
         n_partitions: int | None = None,
         overlap: int = 2,
-        min_recall: float = MIN_RECALL,
+        min_recall: float = FitLimits.min_recall,
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
@@ -352,24 +352,23 @@ class NRBFNClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         params = model.params.to_dict()
         if model.params.basis_is_given:
             params["basis"] = model.scaling.restore(model.basis)
-        network = NRBFNClassifier(random_state=params.pop("seed"), **params)
+        network = NRBFNClassifier(**params)
         network._take_model(model)
         return network
 
     def _values(self) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
         own = self.get_params()
-        return {field.name: own[field.name] for field in fields(FitParams) if field.name in own}
+        return {name: own[name] for name in FitParams.options() if name in own}
 
     def _params(self) -> FitParams:
         values = self._values()
         if isinstance(self.class_weight, Mapping):
             del values["class_weight"]
         given = None if isinstance(self.basis, str) else values.pop("basis")
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31)
-        params = FitParams(**values, seed=int(seed))
+        if not isinstance(self.random_state, int | np.integer):
+            values["random_state"] = check_random_state(self.random_state).randint(2**31)
+        params = FitParams(**values)
         return params if given is None else given_basis(params, given)
 
     def _settings(self) -> Settings:

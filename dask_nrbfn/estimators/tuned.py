@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.estimators.classifier import NRBFNClassifier, Settings
-from dask_nrbfn.params import MIN_RECALL, TuneParams
+from dask_nrbfn.params import TUNED, FitLimits, TuneParams
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.run import Run
 
@@ -28,9 +27,10 @@ class NRBFNClassifierCV(NRBFNClassifier):
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
         Kinds of features to try.
-    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=("gaussian",)
-    basis_rules : sequence of {"least-confident", "uniform"}, default=("least-confident",)
-        Tried only for a basis of a given size.
+    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=None
+        Kernels to try. None: the Gaussian one.
+    basis_rules : sequence of {"least-confident", "uniform"}, default=None
+        Tried only for a basis of a given size. None: the least confident.
     search_basis : int, default=1000
         Basis rows while all but the penalty is tried.
     search_rows : int, default=None
@@ -82,8 +82,8 @@ overlap, min_recall, scale, n_parts, random_state, store
         alphas: Sequence[float] = TuneParams.alphas,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
-        kernels: Sequence[str] = ("gaussian",),
-        basis_rules: Sequence[str] = ("least-confident",),
+        kernels: Sequence[str] | None = None,
+        basis_rules: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
         basis: str | ArrayLike = "sknn",
@@ -92,7 +92,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         neighbors: str = "auto",
         n_partitions: int | None = None,
         overlap: int = 2,
-        min_recall: float = MIN_RECALL,
+        min_recall: float = FitLimits.min_recall,
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
@@ -121,13 +121,11 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.store = store
 
     def _values(self) -> dict[str, Any]:
-        values = super()._values()
-        del values["features"]
-        return values
+        return {name: value for name, value in super()._values().items() if name not in TUNED}
 
     def _settings(self) -> Settings:
         own = self.get_params()
-        tried = {field.name: own[field.name] for field in fields(TuneParams) if field.name in own}
+        tried = {name: own[name] for name in TuneParams.options() if name in own}
         return Settings(self._params(), TuneParams(**tried))
 
     def _take_run(self, run: Run, classes: Any, names: tuple[str, ...] | None) -> None:

@@ -127,7 +127,7 @@ def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
         block_rows=block_rows(len(features.basis)),
         weighting=RowWeights.of(dataset, params),
         n_folds=run.n_folds,
-        seed=params.seed,
+        seed=params.random_state,
     )
     return MomentsPass(features, reading, n_classes=dataset.n_classes, n_rows=stop - start)
 

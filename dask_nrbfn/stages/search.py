@@ -81,7 +81,7 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     params, tuning = run.params, run.tuning
     assert tuning is not None
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
-    rows = _drawn_rows(dataset.n_rows, size, params.seed)
+    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
     codes = dataset.codes()[rows].astype(np.int64)
     own = None if dataset.sample_weights is None else dataset.take_weights(rows)
     weights = RowWeights.of(dataset, params).of_rows(codes, own)
@@ -144,7 +144,7 @@ class _Sample:
             run.read(f"search/{name}")
             for name in ("X", "codes", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
         )
-        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
+        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
         places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
         basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)
         return cls(X, codes, weights, folds, n_folds, basis, basis_folds)
