@@ -1,17 +1,155 @@
-"""The parameters of a fit and of its tuning.
+"""The parameters of a fit and of its tuning, each with its definition.
 
-They change the answer and are part of a run's identity. What only changes how the work is done
-(workers, threads, memory) is in `dask_nrbfn.engine`.
+`FitParams` and `TuneParams` change the answer and are part of a run's identity, `FitLimits` are
+not. What only changes how the work is done (workers, threads, memory) is in `dask_nrbfn.engine`.
 """
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from numbers import Integral, Real
 from os.path import dirname
 from pkgutil import iter_modules
 from typing import Any
 
 from dask_nrbfn.errors import ParameterError
+
+# What stands before the digest of basis rows that were given.
+GIVEN_PREFIX = "given:"
+
+_KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
+
+# Basis rows of a fit to numbers that says nothing of them.
+_MOST_CENTRES = 1000
+
+# A help shows the ends of a longer default.
+_MAX_SHOWN_VALUES = 8
+# An error names the type of what has a longer representation, such as an array.
+_MAX_SHOWN_LETTERS = 60
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a parameter may be and what is said of it: the command line and the README show it.
+
+    Parameters
+    ----------
+    default : Any
+    type : {int, float, str}
+        Of the value, or of each of several.
+    help : str
+        What it does, in one line.
+    choices : tuple of str
+        All texts that are allowed; empty: any.
+    prefix : str or None
+        Texts that begin with it are allowed too.
+    least, most, above : float
+        A number is from `least` to `most`, and more than `above`.
+    hint : str
+        Told with what is allowed.
+    none : str or None
+        What None stands for, in words; without them None is not allowed.
+    several : bool
+        Whether it is a sequence of such values.
+    tunes : str or None
+        The parameter of a fit that these are values of.
+    metavar : str or None
+        How a command line's help writes the value, where it cannot know.
+    """
+
+    default: Any
+    type: type
+    help: str
+    _: KW_ONLY
+    choices: tuple[str, ...] = ()
+    prefix: str | None = None
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    hint: str = ""
+    none: str | None = None
+    several: bool = False
+    tunes: str | None = None
+    metavar: str | None = None
+
+    @property
+    def default_text(self) -> str:
+        """The default in words."""
+        if self.default is None:
+            return str(self.none)
+        values = self.default if self.several else (self.default,)
+        texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+        if len(texts) > _MAX_SHOWN_VALUES:
+            texts[2:-1] = ["..."]
+        return ",".join(texts)
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        if self.type is str:
+            allowed = ", ".join(self.choices) or str(self.metavar)
+            allowed = f"one of {allowed}" if len(self.choices) > 1 else allowed
+        else:
+            allowed = "an integer" if self.type is int else "a number"
+            if self.above > self.least:
+                allowed += f" above {self.above} and at most {self.most}"
+            elif self.most == math.inf:
+                allowed += f" of at least {self.least}"
+            else:
+                allowed += f" from {self.least} to {self.most}"
+        return f"a few values, each {allowed}" if self.several else allowed
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise ParameterError if the parameter `name` must not have this value."""
+        if value is None and self.none is not None:
+            return
+        if not self.several:
+            wrong = [] if self._allows(value) else [value]
+        elif isinstance(value, tuple) and value:
+            wrong = [item for item in value if not self._allows(item)]
+        else:
+            wrong = [value]
+        if wrong:
+            remedy = f"Give {self.allowed}"
+            remedy += "" if self.none is None else ", or leave it out"
+            remedy += f"; {self.hint}." if self.hint else "."
+            raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
+
+    def _allows(self, value: Any) -> bool:
+        if not isinstance(value, _KINDS[self.type]) or isinstance(value, bool):
+            return False
+        if self.type is str:
+            begun = self.prefix is not None and value.startswith(self.prefix)
+            return not self.choices or value in self.choices or begun
+        return bool(self.least <= value <= self.most and value > self.above)
+
+
+def option(*values: Any, **details: Any) -> Any:
+    """Return a field of a dataclass that an `Option` of these values defines."""
+    definition = Option(*values, **details)
+    return field(default=definition.default, metadata={"option": definition})
+
+
+@dataclass(frozen=True)
+class Params:
+    """Parameters that are checked when they are given, each by its option."""
+
+    def __post_init__(self) -> None:
+        for name, definition in self.options().items():
+            value = getattr(self, name)
+            if definition.several and isinstance(value, Iterable) and not isinstance(value, str):
+                value = tuple(value)
+                object.__setattr__(self, name, value)
+            definition.check(name, value)
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """Return the option of every parameter by its name."""
+        return {field.name: field.metadata["option"] for field in fields(cls)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters as plain JSON values."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
 
 
 def _modules_of(room: str) -> tuple[str, ...]:
@@ -22,36 +160,19 @@ def _modules_of(room: str) -> tuple[str, ...]:
     return tuple(sorted(found.name for found in iter_modules([f"{dirname(__file__)}/{room}"])))
 
 
-NEIGHBOR_METHODS = ("auto", "exact", "approximate")
-SCALES = ("none", "standard", "unit")
-BASES = ("sknn", "random", "kmeans")
-BASIS_RULES = ("least-confident", "uniform")
-FEATURES = ("normalized", "plain")
 KERNELS = _modules_of("numeric/kernels")
-CLASS_WEIGHTS = (None, "balanced")
-
-# A lower recall than this has cost accuracy on no table tried; below it something is wrong.
-MIN_RECALL = 0.95
-
-# Basis rows of a fit to numbers that says nothing of them.
-_MOST_CENTRES = 1000
-
-# What stands before the digest of basis rows that were given.
-GIVEN_PREFIX = "given:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitParams:
+class FitParams(Params):
     """What a fit computes.
 
     Parameters
     ----------
-    n_neighbors : int
-        k of the soft-kNN confidence; the row itself is not counted.
+    scale : {"none", "standard", "unit"}
+        Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     confidence_threshold : float
         t in (0, 1]: rows with a confidence below it form the basis. Not used with `basis_size`.
-    alpha : float
-        Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).
     basis : {"sknn", "random", "kmeans"} or str
         Where the basis comes from: rows of low soft-kNN confidence, rows drawn evenly, the centres
         of k-means clusters, or "given:" and the digest of rows that are handed to the fit.
@@ -71,6 +192,10 @@ class FitParams:
         Sigma is so many times the mean distance between rows and basis rows; 1 is the paper's.
     class_weight : {"balanced"} or None
         "balanced": the rows of every class together weigh the same.
+    alpha : float
+        Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).
+    n_neighbors : int
+        k of the soft-kNN confidence; the row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
         How neighbours are found; "auto" takes the one that is estimated to be faster.
     n_partitions : int or None
@@ -79,12 +204,10 @@ class FitParams:
     overlap : int
         Number of partitions that a row belongs to on average: one more near their borders, fewer
         inside. More: better recall, more work.
-    scale : {"none", "standard", "unit"}
-        Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     n_parts : int or None
         Number of parts that each pass over the rows is cut into. None: from the number of rows,
         and from that of workers beyond 64.
-    seed : int
+    random_state : int
         Seeds the approximate neighbours and the choice among equally confident rows.
 
     Raises
@@ -93,67 +216,90 @@ class FitParams:
         If a value is not allowed.
     """
 
-    n_neighbors: int = 20
-    confidence_threshold: float = 0.9
-    alpha: float = 1e-13
-    basis: str = "sknn"
-    basis_size: int | None = None
-    basis_rule: str = "least-confident"
-    features: str = "normalized"
-    kernel: str = "gaussian"
-    width_factor: float = 1.0
-    class_weight: str | None = None
-    neighbors: str = "auto"
-    n_partitions: int | None = None
-    overlap: int = 2
-    scale: str = "none"
-    n_parts: int | None = None
-    seed: int = 0
+    scale: str = option(
+        "none",
+        str,
+        "Columns to mean 0 and variance 1, or rows to unit length, before anything else.",
+        choices=("none", "standard", "unit"),
+    )
+    confidence_threshold: float = option(
+        0.9, float, "Rows with a confidence below it form the basis.", above=0, most=1
+    )
+    basis: str = option(
+        "sknn",
+        str,
+        "Rows of low confidence, drawn rows, cluster centres, or the rows of an .npy file.",
+        choices=("sknn", "random", "kmeans"),
+        prefix=GIVEN_PREFIX,
+        hint="given_basis returns the name of given rows",
+        metavar="sknn|random|kmeans|FILE",
+    )
+    basis_size: int | None = option(
+        None, int, "Number of basis rows.", least=1, none="all rows below the threshold"
+    )
+    basis_rule: str = option(
+        "least-confident",
+        str,
+        "Which rows of low confidence form a basis of a given size.",
+        choices=("least-confident", "uniform"),
+    )
+    features: str = option(
+        "normalized",
+        str,
+        "Activations divided by their sum, or plain.",
+        choices=("normalized", "plain"),
+    )
+    kernel: str = option("gaussian", str, "How activations fall with distance.", choices=KERNELS)
+    width_factor: float = option(
+        1.0, float, "Kernel width over the mean distance to the basis.", least=1e-6, most=10**6
+    )
+    class_weight: str | None = option(
+        None,
+        str,
+        "Let the rows of every class together weigh the same.",
+        choices=("balanced",),
+        none="every row weighs the same",
+    )
+    alpha: float = option(
+        1e-13, float, "Ridge penalty, relative to the trace of the gram matrix.", least=0, most=1
+    )
+    n_neighbors: int = option(
+        20, int, "Neighbours that the confidence of a row is computed from.", least=1
+    )
+    neighbors: str = option(
+        "auto",
+        str,
+        "How neighbours are searched; auto: the way that is estimated to be faster.",
+        choices=("auto", "exact", "approximate"),
+    )
+    n_partitions: int | None = option(
+        None,
+        int,
+        "Search neighbours in so many overlapping parts of the feature space.",
+        least=1,
+        none="1 if that fits 1 GiB, else as many as do",
+    )
+    overlap: int = option(2, int, "Partitions that a row belongs to, on average.", least=1)
+    n_parts: int | None = option(
+        None, int, "Parts of each pass over the rows.", least=1, none="by rows and workers"
+    )
+    random_state: int = option(
+        0,
+        int,
+        "Seeds the approximate search and the choice among equally confident rows.",
+        least=0,
+        most=2**32 - 1,
+    )
 
     def __post_init__(self) -> None:
-        _check_integer("n_neighbors", self.n_neighbors, minimum=1)
-        _check_real("confidence_threshold", self.confidence_threshold)
-        if not 0 < self.confidence_threshold <= 1:
-            raise ParameterError(
-                f"`confidence_threshold` is {self.confidence_threshold}.",
-                "Give a number above 0 and at most 1.",
-            )
-        _check_alpha("alpha", self.alpha)
-        _check_width_factor("width_factor", self.width_factor)
-        if self.basis_size is not None:
-            _check_integer("basis_size", self.basis_size, minimum=1)
-        if self.n_parts is not None:
-            _check_integer("n_parts", self.n_parts, minimum=1)
-        if self.n_partitions is not None:
-            _check_integer("n_partitions", self.n_partitions, minimum=1)
-        _check_integer("overlap", self.overlap, minimum=1)
-        _check_integer("seed", self.seed, minimum=0)
-        if self.seed >= 2**32:
-            raise ParameterError(f"`seed` is {self.seed}.", "Give an integer below 2**32.")
-        _check_choice("neighbors", self.neighbors, NEIGHBOR_METHODS)
-        _check_choice("scale", self.scale, SCALES)
-        _check_choice("basis_rule", self.basis_rule, BASIS_RULES)
-        _check_choice("features", self.features, FEATURES)
-        _check_choice("kernel", self.kernel, KERNELS)
-        _check_choice("class_weight", self.class_weight, CLASS_WEIGHTS)
-        if not isinstance(self.basis, str):
-            raise ParameterError(
-                f"`basis` is a {type(self.basis).__name__}.",
-                f"Give one of {', '.join(BASES)}; given_basis returns the name of given rows.",
-            )
-        if not self.basis_is_given:
-            _check_choice("basis", self.basis, BASES)
+        super().__post_init__()
         if self.basis != "sknn" and self.basis_size is None:
             raise ParameterError(f"`basis`={self.basis} has no size.", "Give `basis_size` too.")
 
     @property
     def basis_is_given(self) -> bool:
         """Whether the basis rows are handed to the fit."""
-        return isinstance(self.basis, str) and self.basis.startswith(GIVEN_PREFIX)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain JSON values."""
-        return _plain(asdict(self))
+        return self.basis.startswith(GIVEN_PREFIX)
 
 
 def number_defaults(n_rows: int) -> dict[str, Any]:
@@ -167,26 +313,13 @@ def number_defaults(n_rows: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneParams:
-    """What is tried, and how it is judged.
+class FitLimits(Params):
+    """What stops a fit; a run that was stopped may go on with others.
 
     Parameters
     ----------
-    folds : int
-        Number of folds of the rows, of which each is held out once. Not used with a validation
-        dataset.
-    alphas : sequence of float
-        Penalties to try; each costs a factorization per fold, no pass over the rows.
-    width_factors, features, kernels, basis_rules : sequences
-        Values of these parameters to try, in all combinations, on a small basis and a sample of
-        the rows. None: a grid of width factors and both kinds of features; the kernel and the basis
-        rule of the fit.
-    search_basis : int
-        Basis rows of the search.
-    search_rows : int or None
-        Rows of the search. None: as many as make 256 MiB, from 20,000 to 100,000.
-    validation : str or None
-        Fingerprint of a validation dataset.
+    min_recall : float
+        Least share of the true neighbours that an approximate search must find.
 
     Raises
     ------
@@ -194,85 +327,103 @@ class TuneParams:
         If a value is not allowed.
     """
 
-    folds: int = 5
-    alphas: Sequence[float] = tuple(10.0**-power for power in range(1, 14))
-    width_factors: Sequence[float] = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
-    features: Sequence[str] = FEATURES
-    kernels: Sequence[str] | None = None
-    basis_rules: Sequence[str] | None = None
-    search_basis: int = 1000
-    search_rows: int | None = None
-    validation: str | None = None
+    # A lower recall than this has cost accuracy on no table tried; below it something is wrong.
+    min_recall: float = option(
+        0.95,
+        float,
+        "Least share of true neighbours that an approximate search must find.",
+        least=0,
+        most=1,
+    )
 
-    def __post_init__(self) -> None:
-        _check_integer("folds", self.folds, minimum=2)
-        _check_integer("search_basis", self.search_basis, minimum=2)
-        if self.search_rows is not None:
-            _check_integer("search_rows", self.search_rows, minimum=2)
-        for name, check in (
-            ("alphas", _check_alpha),
-            ("width_factors", _check_width_factor),
-            ("features", lambda name, value: _check_choice(name, value, FEATURES)),
-            ("kernels", lambda name, value: _check_choice(name, value, KERNELS)),
-            ("basis_rules", lambda name, value: _check_choice(name, value, BASIS_RULES)),
-        ):
-            values = getattr(self, name)
-            if values is None and name in ("kernels", "basis_rules"):
-                continue
-            several = isinstance(values, Iterable) and not isinstance(values, str)
-            values = tuple(values) if several else ()
-            if not values:
-                raise ParameterError(f"`{name}` is {getattr(self, name)!r}.", "Give a few values.")
-            for value in values:
-                check(name, value)
-            object.__setattr__(self, name, values)
+
+def _tried(name: str, default: Sequence[Any] | None, help: str) -> Any:
+    """Return the field of values of a fit's parameter; None stands for its default alone."""
+    of_fit = FitParams.options()[name]
+    none = of_fit.default_text if default is None else None
+    changes = {"default": default, "help": help, "none": none, "several": True, "tunes": name}
+    return option(**(vars(of_fit) | changes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneParams(Params):
+    """What is tried, and how it is judged.
+
+    Parameters
+    ----------
+    validation : str or None
+        Fingerprint of a validation dataset.
+    folds : int
+        Number of folds of the rows, of which each is held out once. Not used with a validation
+        dataset.
+    alphas : sequence of float
+        Penalties to try; each costs a factorization per fold, no pass over the rows.
+    width_factors, features, kernels, basis_rules : sequences
+        Values of these parameters to try, in all combinations, on a small basis and a sample of
+        the rows. None: the kernel, or the basis rule, of the fit.
+    search_basis : int
+        Basis rows of the search.
+    search_rows : int or None
+        Rows of the search. None: as many as make 256 MiB, from 20,000 to 100,000.
+
+    Raises
+    ------
+    ParameterError
+        If a value is not allowed.
+    """
+
+    validation: str | None = option(
+        None,
+        str,
+        "Judge on these rows instead of folds.",
+        none="folds of the rows",
+        metavar="DATASET",
+    )
+    folds: int = option(5, int, "Folds of the rows, each held out once.", least=2)
+    alphas: Sequence[float] = _tried(
+        "alpha", tuple(10.0**-power for power in range(1, 14)), "Penalties to try."
+    )
+    width_factors: Sequence[float] = _tried(
+        "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."
+    )
+    features: Sequence[str] = _tried(
+        "features", ("normalized", "plain"), "Kinds of features to try."
+    )
+    kernels: Sequence[str] | None = _tried("kernel", None, "Kernels to try.")
+    basis_rules: Sequence[str] | None = _tried(
+        "basis_rule", None, "Rules to try for a basis of a given size."
+    )
+    search_basis: int = option(
+        1000, int, "Basis rows while width, features, kernel and rule are tried.", least=2
+    )
+    search_rows: int | None = option(
+        None,
+        int,
+        "Rows on which they are tried.",
+        least=2,
+        none="256 MiB of them, from 20,000 to 100,000",
+    )
 
     @property
     def n_folds(self) -> int:
         """Number of folds whose moments are summed apart; 1 with a validation dataset."""
         return 1 if self.validation is not None else self.folds
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parameters as plain JSON values."""
-        return _plain(asdict(self))
+
+# What a tuning chooses is no parameter of it.
+TUNED = frozenset(
+    definition.tunes for definition in TuneParams.options().values() if definition.tunes
+)
 
 
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: _plain_value(value) for name, value in values.items()}
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain_value(item) for item in value]
+        return [_plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
 
 
-def _check_alpha(name: str, value: object) -> None:
-    _check_real(name, value)
-    if not 0 <= value <= 1:  # type: ignore[operator]
-        raise ParameterError(
-            f"`{name}` is {value}.",
-            "Give a number from 0 to 1; it is relative to the trace of the gram matrix.",
-        )
-
-
-def _check_width_factor(name: str, value: object) -> None:
-    _check_real(name, value)
-    if not 1e-6 <= value <= 1e6:  # type: ignore[operator]
-        raise ParameterError(f"`{name}` is {value}.", "Give a number such as 0.1 to 1.")
-
-
-def _check_integer(name: str, value: object, *, minimum: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
-        raise ParameterError(f"`{name}` is {value!r}.", f"Give an integer of at least {minimum}.")
-
-
-def _check_real(name: str, value: object) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise ParameterError(f"`{name}` is {value!r}.", "Give a number.")
-
-
-def _check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
-    if value not in choices:
-        allowed = ", ".join(map(str, choices))
-        raise ParameterError(f"`{name}` is {value!r}.", f"Give one of {allowed}.")
+def _shown(value: object) -> str:
+    """Return how an error shows a value."""
+    text = repr(value)
+    short = isinstance(value, str) or len(text) <= _MAX_SHOWN_LETTERS
+    return text if short else f"a {type(value).__name__}"

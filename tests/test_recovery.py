@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 # Options of the fits that are disturbed, in turn.
 FITS = (
     ("--neighbors", "exact"),
-    ("--neighbors", "exact", "--partitions", "6"),
+    ("--neighbors", "exact", "--n-partitions", "6"),
 )
 
 N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
@@ -53,7 +53,7 @@ class Job:
         self.cluster, self.run, self.log = cluster, run, run.with_suffix(".log")
         self._command = [
             *(sys.executable, "-m", "dask_nrbfn", "fit", str(table), str(run)),
-            *("--basis-size", str(basis_size), "--parts", str(n_parts), *options),
+            *("--basis-size", str(basis_size), "--n-parts", str(n_parts), *options),
             *("--scheduler", cluster.address),
         ]
         self._process = None

@@ -58,9 +58,9 @@ class Job:
         from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
         from dask_nrbfn.outputs import check_distinct
 
-        files = {name: options.get(name) for name in ("performance_report", "textfile")}
+        files = {name: options.get(name) for name in ("performance_report", "metrics_file")}
         check_distinct({"out": None if out is None else str(out), **files})
-        metrics = {name: options.pop(name, None) for name in ("address", "textfile")}
+        metrics = {name: options.pop(name, None) for name in ("metrics", "metrics_file")}
         with (
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
             connect(EngineOptions(**options, bar=self.bar), watch=self.watch) as engine,

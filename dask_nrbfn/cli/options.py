@@ -1,8 +1,7 @@
 """Options that several commands share."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Container, Mapping
 from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,27 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import (
-    BASES,
-    BASIS_RULES,
-    FEATURES,
-    KERNELS,
-    MIN_RECALL,
-    NEIGHBOR_METHODS,
-    SCALES,
-    FitParams,
-)
+from dask_nrbfn.params import FitParams, Option, Params
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-recall_option = click.option(
-    "--recall",
-    "min_recall",
-    default=MIN_RECALL,
-    show_default=True,
-    help="Least share of true neighbours that an approximate search must find.",
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -100,17 +83,6 @@ def locations(*names: str) -> Callable[[Callable[..., None]], Callable[..., None
     return decorate
 
 
-class _CountOrAuto(click.ParamType):
-    """A number, or "auto" for None."""
-
-    name = "N|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        return None if value == "auto" else click.INT.convert(value, param, ctx)
-
-
 class _Address(click.ParamType):
     """Host and port; without a host all of this machine's."""
 
@@ -152,80 +124,31 @@ def together(
     )
 
 
-tuned_options = together(
-    click.option("--alpha", default=FitParams.alpha, show_default=True, help="Relative penalty."),
-    click.option(
-        "--basis-rule",
-        type=click.Choice(BASIS_RULES),
-        default=FitParams.basis_rule,
-        show_default=True,
-        help="Which rows of low confidence form a basis of a given size.",
-    ),
-    click.option(
-        "--features",
-        type=click.Choice(FEATURES),
-        default=FitParams.features,
-        show_default=True,
-        help="Activations divided by their sum, or plain.",
-    ),
-    click.option(
-        "--kernel", type=click.Choice(KERNELS), default=FitParams.kernel, show_default=True
-    ),
-    click.option(
-        "--width-factor",
-        default=FitParams.width_factor,
-        show_default=True,
-        help="Kernel width over the mean distance to the basis.",
-    ),
-)
+def options_of(
+    params: type[Params], *, leave_out: Container[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the parameters as options, but for some."""
+    return together(
+        *(
+            click.option(
+                f"--{name.replace('_', '-')}",
+                type=_type(option),
+                default=option.default,
+                metavar=option.metavar,
+                help=f"{option.help}  [default: {option.default_text}]",
+            )
+            for name, option in params.options().items()
+            if name not in leave_out
+        )
+    )
 
 
-fit_options = together(
-    click.option(
-        "--threshold",
-        "confidence_threshold",
-        default=FitParams.confidence_threshold,
-        show_default=True,
-        help="Rows with a confidence below it form the basis.",
-    ),
-    click.option("--n-neighbors", default=FitParams.n_neighbors, show_default=True),
-    click.option("--basis-size", type=int, help="Number of basis rows."),
-    click.option(
-        "--basis",
-        default=FitParams.basis,
-        show_default=True,
-        metavar="sknn|random|kmeans|FILE",
-        help="Rows of low confidence, drawn ones, cluster centres, or an .npy file.",
-    ),
-    click.option(
-        "--class-weight",
-        type=click.Choice(["balanced"]),
-        help="Let the rows of every class together weigh the same.",
-    ),
-    click.option(
-        "--neighbors",
-        type=click.Choice(NEIGHBOR_METHODS),
-        default=FitParams.neighbors,
-        show_default=True,
-    ),
-    click.option(
-        "--partitions",
-        "n_partitions",
-        type=_CountOrAuto(),
-        default="auto",
-        show_default=True,
-        help="Search neighbours in so many parts of the feature space.",
-    ),
-    click.option(
-        "--overlap",
-        default=FitParams.overlap,
-        show_default=True,
-        help="Partitions that a row belongs to, on average.",
-    ),
-    click.option("--scale", type=click.Choice(SCALES), default=FitParams.scale, show_default=True),
-    click.option("--parts", "n_parts", type=int, help="Parts of each pass over the rows."),
-    click.option("--seed", default=FitParams.seed, show_default=True),
-)
+def _type(option: Option) -> click.ParamType | type:
+    if option.several:
+        return Values(option.type)
+    if option.choices and option.prefix is None:
+        return click.Choice(option.choices)
+    return option.type
 
 
 engine_options = together(
@@ -250,13 +173,11 @@ watching = together(
     ),
     click.option(
         "--metrics",
-        "address",
         type=_Address(),
         help="Serve metrics to Prometheus while the job runs.  [port 0: any that is free]",
     ),
     click.option(
         "--metrics-file",
-        "textfile",
         metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
         help="Leave the last metrics for the textfile collector of Prometheus's node exporter, "
@@ -271,12 +192,17 @@ watch_options = together(
 )
 
 
+def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:
+    """Take the values that are parameters out of the options of a command."""
+    return {name: options.pop(name) for name in params.options() if name in options}
+
+
 def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
     """Take the parameters of a fit out of `options`; return them and the basis of a file."""
-    values = {field.name: options.pop(field.name, field.default) for field in fields(FitParams)}
-    source = values.pop("basis")
-    if source in BASES:
-        return FitParams(basis=source, **values), None
+    values = take(options, FitParams)
+    bases, source = FitParams.options()["basis"].choices, values["basis"]
+    if source in bases:
+        return FitParams(**values), None
     import numpy as np
 
     from dask_nrbfn.commands.fit import given_basis
@@ -286,6 +212,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
             f"{source} is no .npy file of numbers.",
-            f"Give one of {', '.join(BASES)}, or such a file.",
+            f"Give one of {', '.join(bases)}, or such a file.",
         ) from error
+    del values["basis"]
     return given_basis(FitParams(**values), basis), basis

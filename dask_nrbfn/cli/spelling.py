@@ -27,9 +27,5 @@ def _written(command: click.Command | None, name: str) -> str | None:
     """Return the option or argument of a command that a parameter comes from."""
     for param in command.params if command is not None else ():
         if param.name == name:
-            return (
-                max(param.opts, key=len)
-                if isinstance(param, click.Option)
-                else param.human_readable_name
-            )
+            return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
     return None

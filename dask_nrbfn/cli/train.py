@@ -1,7 +1,6 @@
 """Commands that train and show what was learnt: fit, tune, plan, report."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,23 @@ import click
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import (
-    Values,
     engine_options,
-    fit_options,
     fit_params,
     json_option,
     locations,
-    recall_option,
-    tuned_options,
+    options_of,
+    take,
     watch_options,
 )
 from dask_nrbfn.outputs import check_output_file
-from dask_nrbfn.params import TuneParams
+from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
 
 @click.command()
 @click.argument("dataset")
 @click.argument("run")
-@tuned_options
-@fit_options
-@recall_option
+@options_of(FitParams)
+@options_of(FitLimits)
 @engine_options
 @watch_options
 @json_option
@@ -60,42 +56,9 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
 @click.command()
 @click.argument("dataset")
 @click.argument("run")
-@click.option("--validation", metavar="DATASET", help="Judge on these rows instead of folds.")
-@click.option("--folds", default=TuneParams.folds, show_default=True)
-@click.option(
-    "--alphas",
-    type=Values(float),
-    default=TuneParams.alphas,
-    help="Penalties to try.  [default: 0.1, 0.01, ..., 1e-13]",
-)
-@click.option(
-    "--width-factors",
-    "width_factors",
-    type=Values(float),
-    default=TuneParams.width_factors,
-    help="Width factors to try.  [default: eight from 0.1 to 1]",
-)
-@click.option(
-    "--features",
-    type=Values(str),
-    default=TuneParams.features,
-    help="Kinds of features to try.  [default: normalized,plain]",
-)
-@click.option("--kernels", type=Values(str), help="Kernels to try.  [default: gaussian]")
-@click.option(
-    "--basis-rules",
-    type=Values(str),
-    help="Rules to try for a basis of a given size.  [default: least-confident]",
-)
-@click.option(
-    "--search-basis",
-    default=TuneParams.search_basis,
-    show_default=True,
-    help="Basis rows while width, features and rule are tried.",
-)
-@click.option("--search-rows", type=int, help="Rows then.  [default: 256 MiB of them]")
-@fit_options
-@recall_option
+@options_of(TuneParams)
+@options_of(FitParams, leave_out=TUNED)
+@options_of(FitLimits)
 @engine_options
 @watch_options
 @json_option
@@ -121,8 +84,7 @@ def tune(
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run)
-    names = {field.name for field in fields(TuneParams)} - {"validation"}
-    tuning = TuneParams(**{name: options.pop(name) for name in names})
+    tuning = TuneParams(**take(options, TuneParams))
     params, basis = fit_params(options)
     opened = Dataset.open(dataset)
     judged = None if validation is None else Dataset.open(validation)
@@ -149,12 +111,12 @@ def tune(
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
 @click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
-@click.option("--evaluate", "rows", metavar="DATASET", help="Show how these rows are labelled too.")
+@click.option("--evaluate", metavar="DATASET", help="Show how these rows are labelled too.")
 @engine_options
-@locations("run", "rows")
+@locations("run", "evaluate")
 @click.pass_obj
 def report(
-    job: Job, run: str, out: str | None, overwrite: bool, rows: str | None, **options: Any
+    job: Job, run: str, out: str | None, overwrite: bool, evaluate: str | None, **options: Any
 ) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
     from dask_nrbfn.commands.predict import evaluate_dataset
@@ -167,8 +129,8 @@ def report(
     target = f"{Path(str(run)).resolve().name}.html" if out is None else out
     opened, evaluation = Run.open(run), None
     check_output_file(target, overwrite=overwrite)
-    if rows is not None:
-        judged = Dataset.open(rows)
+    if evaluate is not None:
+        judged = Dataset.open(evaluate)
         job.n_rows = judged.n_rows
         with (
             job.engine(options) as engine,
@@ -181,11 +143,9 @@ def report(
 
 @click.command()
 @click.argument("dataset")
-@tuned_options
-@fit_options
+@options_of(FitParams)
 @click.option(
-    "--rows",
-    "n_rows",
+    "--n-rows",
     type=int,
     metavar="N",
     help="Plan for so many rows like those of DATASET.  [default: its own]",

@@ -10,20 +10,19 @@ from dask_nrbfn.cli.options import (
     engine_options,
     json_option,
     locations,
-    recall_option,
+    options_of,
     together,
     watch_options,
 )
 from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import FitLimits
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.update import Judge
 
 _judge_options = together(
-    click.option(
-        "--evaluate", "judged", metavar="DATASET", help="Try the new model on these rows."
-    ),
+    click.option("--evaluate", metavar="DATASET", help="Try the new model on these rows."),
     click.option(
         "--max-error-rate",
         type=click.FloatRange(0, 1),
@@ -32,17 +31,17 @@ _judge_options = together(
 )
 
 
-def _judge(judged: str | None, max_error_rate: float | None) -> "Judge | None":
-    if (judged is None) != (max_error_rate is None):
+def _judge(evaluate: str | None, max_error_rate: float | None) -> "Judge | None":
+    if (evaluate is None) != (max_error_rate is None):
         raise ParameterError(
-            "one of --evaluate and --max-error-rate is missing.", "Give both or none."
+            "one of `evaluate` and `max_error_rate` is missing.", "Give both or none."
         )
-    if judged is None or max_error_rate is None:
+    if evaluate is None or max_error_rate is None:
         return None
     from dask_nrbfn.commands.update import Judge
     from dask_nrbfn.storage.dataset import Dataset
 
-    return Judge(Dataset.open(judged), max_error_rate)
+    return Judge(Dataset.open(evaluate), max_error_rate)
 
 
 @click.command()
@@ -53,14 +52,14 @@ def _judge(judged: str | None, max_error_rate: float | None) -> "Judge | None":
 @engine_options
 @watch_options
 @json_option
-@locations("run", "dataset", "judged")
+@locations("run", "dataset", "evaluate")
 @click.pass_obj
 def update(
     job: Job,
     run: str,
     dataset: str,
     forget: bool,
-    judged: str | None,
+    evaluate: str | None,
     max_error_rate: float | None,
     as_json: bool,
     **options: Any,
@@ -74,7 +73,7 @@ def update(
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("update", run)
-    opened, judge = Dataset.open(dataset), _judge(judged, max_error_rate)
+    opened, judge = Dataset.open(dataset), _judge(evaluate, max_error_rate)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
         record = update_run(run, opened, engine, forget=forget, judge=judge)
@@ -88,13 +87,13 @@ def update(
 @engine_options
 @watch_options
 @json_option
-@locations("run", "other", "judged")
+@locations("run", "other", "evaluate")
 @click.pass_obj
 def merge(
     job: Job,
     run: str,
     other: str,
-    judged: str | None,
+    evaluate: str | None,
     max_error_rate: float | None,
     as_json: bool,
     **options: Any,
@@ -103,7 +102,7 @@ def merge(
     from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run)
-    judge = _judge(judged, max_error_rate)
+    judge = _judge(evaluate, max_error_rate)
     with job.engine(options) as engine:
         record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
@@ -130,17 +129,17 @@ def branch(run: str, new: str, as_json: bool) -> None:
 @click.argument("run")
 @click.argument("datasets", nargs=-1)
 @_judge_options
-@recall_option
+@options_of(FitLimits)
 @engine_options
 @watch_options
 @json_option
-@locations("run", "datasets", "judged")
+@locations("run", "datasets", "evaluate")
 @click.pass_obj
 def refresh(
     job: Job,
     run: str,
     datasets: tuple[str, ...],
-    judged: str | None,
+    evaluate: str | None,
     max_error_rate: float | None,
     min_recall: float,
     as_json: bool,
@@ -156,7 +155,8 @@ def refresh(
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("refresh", run)
-    opened, judge = [Dataset.open(dataset) for dataset in datasets], _judge(judged, max_error_rate)
+    opened = [Dataset.open(dataset) for dataset in datasets]
+    judge = _judge(evaluate, max_error_rate)
     with job.engine(options) as engine:
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.params import GIVEN_PREFIX, MIN_RECALL, FitParams, TuneParams
+from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
@@ -29,7 +29,7 @@ def fit_dataset(
     engine: Engine,
     *,
     basis: ArrayLike | None = None,
-    min_recall: float = MIN_RECALL,
+    min_recall: float = FitLimits.min_recall,
 ) -> Run:
     """Train on a dataset, or finish a training that was interrupted.
 
@@ -77,7 +77,7 @@ def tune_dataset(
     *,
     validation: Dataset | None = None,
     basis: ArrayLike | None = None,
-    min_recall: float = MIN_RECALL,
+    min_recall: float = FitLimits.min_recall,
 ) -> Run:
     """Choose width, features, basis rule and penalty from the data, and train with them.
 
@@ -163,14 +163,11 @@ class _Job:
     tuning: TuneParams | None = None
     validation: Dataset | None = None
     basis: ArrayLike | None = None
-    min_recall: float = MIN_RECALL
+    min_recall: float = FitLimits.min_recall
 
     def check(self) -> None:
         """Raise what is known to be wrong before any row is read."""
-        if not 0 <= self.min_recall <= 1:
-            raise ParameterError(
-                f"`min_recall` is {self.min_recall}.", "Give a number from 0 to 1."
-            )
+        FitLimits(min_recall=self.min_recall)
         check_fit(self.dataset, self.params)
         self.dataset.check_stored()
         most_folds = max(2, self.dataset.n_rows // 2)
@@ -233,6 +230,8 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
     n_rows, n_classes = dataset.n_rows, dataset.n_classes
     if dataset.target_names is not None:
         _check_for_numbers(params)
+        if n_rows < 2:
+            raise DataError("X has n_samples = 1.", "Give at least two rows.")
     else:
         check_targets(dataset, None)
         check_classes(dataset.classes)

@@ -18,7 +18,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.params import MIN_RECALL
+from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.storage.dataset import Dataset
@@ -43,7 +43,7 @@ def refresh_run(
     engine: Engine,
     *,
     judge: Judge | None = None,
-    min_recall: float = MIN_RECALL,
+    min_recall: float = FitLimits.min_recall,
 ) -> Run:
     """Fit a run anew with its own parameters, and put the new run in its place.
 

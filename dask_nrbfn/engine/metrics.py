@@ -140,8 +140,8 @@ def exported_metrics(
     *,
     command: str,
     run: str,
-    address: tuple[str, int] | None = None,
-    textfile: Path | None = None,
+    metrics: tuple[str, int] | None = None,
+    metrics_file: Path | None = None,
 ) -> Iterator[None]:
     """Let Prometheus read the figures of a job while the block runs, and after it.
 
@@ -151,9 +151,9 @@ def exported_metrics(
         The figures.
     command, run : str
         Labels of every metric: what the job does, and to what.
-    address : tuple of str and int, optional
+    metrics : tuple of str and int, optional
         Host and port to serve the metrics at while the block runs. Port 0: any that is free.
-    textfile : path, optional
+    metrics_file : path, optional
         File for the textfile collector of Prometheus's node exporter. It is written when the block
         begins and when it ends, each time as a whole, and takes the place of one that an earlier
         job left. The time of the last success in it is kept until there is another one.
@@ -167,20 +167,20 @@ def exported_metrics(
     job = _JobCollector(watch, (command, run))
     registry = CollectorRegistry()
     registry.register(job)
-    if textfile is not None:
-        check_path_outside_groups(textfile)
-        job.last_success = _last_success(textfile)
-        _check_write(registry, textfile)
+    if metrics_file is not None:
+        check_path_outside_groups(metrics_file)
+        job.last_success = _last_success(metrics_file)
+        _check_write(registry, metrics_file)
     try:
-        with _served(registry, address):
+        with _served(registry, metrics):
             yield
             job.last_success = job.labels, time.time()
     except BaseException:
         job.n_errors += 1
         raise
     finally:
-        if textfile is not None:
-            _try_write(registry, textfile)
+        if metrics_file is not None:
+            _try_write(registry, metrics_file)
 
 
 class _JobCollector(Collector):

@@ -15,7 +15,7 @@ from dask_nrbfn.estimators.inputs import Table, is_chunked
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.numeric.content import distinct_labels
-from dask_nrbfn.params import MIN_RECALL
+from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset
@@ -257,7 +257,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         neighbors: str = "auto",
         n_partitions: int | None = None,
         overlap: int = 2,
-        min_recall: float = MIN_RECALL,
+        min_recall: float = FitLimits.min_recall,
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,

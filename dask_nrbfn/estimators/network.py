@@ -5,7 +5,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +31,7 @@ from dask_nrbfn.estimators.runs import (
     own_run,
     workplace,
 )
-from dask_nrbfn.params import MIN_RECALL, FitParams
+from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation
@@ -46,7 +46,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     """
 
     basis: str | ArrayLike
-    min_recall: float = MIN_RECALL
+    min_recall: float = FitLimits.min_recall
     random_state: int | np.random.RandomState | None
     store: str | os.PathLike[str] | RemoteLocation | None
     _kept_run: KeptRun | None = None
@@ -139,15 +139,14 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     def _values(self, n_rows: int) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
         own = self.get_params()
-        return {field.name: own[field.name] for field in fields(FitParams) if field.name in own}
+        return {name: own[name] for name in FitParams.options() if name in own}
 
     def _params(self, n_rows: int) -> FitParams:
         values = self._values(n_rows)
         given = None if isinstance(self.basis, str) else values.pop("basis")
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31)
-        params = FitParams(**values, seed=int(seed))
+        if not isinstance(self.random_state, int | np.integer):
+            values["random_state"] = check_random_state(self.random_state).randint(2**31)
+        params = FitParams(**values)
         return params if given is None else given_basis(params, given)
 
     def _train(
@@ -258,7 +257,6 @@ class PlainNetwork(Network):
         params = model.params.to_dict()
         if model.params.basis_is_given:
             params["basis"] = model.scaling.restore(model.basis)
-        params["random_state"] = params.pop("seed")
         network = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         network._take_model(model)
         return network

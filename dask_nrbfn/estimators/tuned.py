@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from dask_nrbfn.estimators.classifier import ClassNetwork
 from dask_nrbfn.estimators.network import Network
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.estimators.runs import Settings
-from dask_nrbfn.params import MIN_RECALL, TuneParams
+from dask_nrbfn.params import TUNED, FitLimits, TuneParams
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.run import Run
 
@@ -23,12 +22,11 @@ class TunedNetwork(Network):
 
     def _values(self, n_rows: int) -> dict[str, Any]:
         values = super()._values(n_rows)
-        del values["features"]
-        return values
+        return {name: value for name, value in values.items() if name not in TUNED}
 
     def _settings(self, n_rows: int) -> Settings:
         own = self.get_params()
-        tried = {field.name: own[field.name] for field in fields(TuneParams) if field.name in own}
+        tried = {name: own[name] for name in TuneParams.options() if name in own}
         return Settings(self._params(n_rows), TuneParams(**tried))
 
     def _take_run(self, run: Run) -> None:
@@ -52,9 +50,10 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
         Kinds of features to try.
-    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=("gaussian",)
-    basis_rules : sequence of {"least-confident", "uniform"}, default=("least-confident",)
-        Tried only for a basis of a given size.
+    kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=None
+        Kernels to try. None: the Gaussian one.
+    basis_rules : sequence of {"least-confident", "uniform"}, default=None
+        Tried only for a basis of a given size. None: the least confident.
     search_basis : int, default=1000
         Basis rows while all but the penalty is tried.
     search_rows : int, default=None
@@ -106,8 +105,8 @@ overlap, min_recall, scale, n_parts, random_state, store
         alphas: Sequence[float] = TuneParams.alphas,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
-        kernels: Sequence[str] = ("gaussian",),
-        basis_rules: Sequence[str] = ("least-confident",),
+        kernels: Sequence[str] | None = None,
+        basis_rules: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
         basis: str | ArrayLike = "sknn",
@@ -116,7 +115,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         neighbors: str = "auto",
         n_partitions: int | None = None,
         overlap: int = 2,
-        min_recall: float = MIN_RECALL,
+        min_recall: float = FitLimits.min_recall,
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
@@ -190,7 +189,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         alphas: Sequence[float] = TuneParams.alphas,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
-        kernels: Sequence[str] = ("gaussian",),
+        kernels: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
         basis: str | ArrayLike = "kmeans",

@@ -7,7 +7,7 @@ from dask.utils import format_bytes
 
 from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
-from dask_nrbfn.params import MIN_RECALL
+from dask_nrbfn.params import FitLimits
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
 
@@ -81,7 +81,7 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
     if audit is None:
         return
     recall, error = audit["recall"], audit["recall_standard_error"]
-    if recall - 2 * error < MIN_RECALL:
+    if recall - 2 * error < FitLimits.min_recall:
         yield Concern(
             f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
             "Raise overlap, lower n_partitions, or search exactly.",

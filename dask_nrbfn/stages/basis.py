@@ -120,7 +120,7 @@ def small_basis(run: Run, dataset: Dataset, *, size: int, rule: str) -> SmallBas
     params = run.params
     if params.basis_is_given:
         given = run.read("given/values")
-        values = given[np.random.default_rng(params.seed).permutation(len(given))[:size]]
+        values = given[np.random.default_rng(params.random_state).permutation(len(given))[:size]]
         return SmallBasis(np.full(len(values), -1), values)
     if params.basis == "kmeans":
         return SmallBasis(np.full(size, -1), _centres(run, dataset, size))
@@ -171,7 +171,7 @@ def _centres(run: Run, dataset: Dataset, size: int | None) -> NDArray[np.float64
     scaling = read_scaling(run)
     scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
     means = MiniBatchKMeans(
-        n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=run.params.seed
+        n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=run.params.random_state
     ).fit(scaled)
     return scaling.restore(means.cluster_centers_)
 
@@ -228,7 +228,7 @@ def _all_by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
 
 def _all_alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     """Yield rows of one priority: the hash of their values decides."""
-    start, seed = 0, run.params.seed
+    start, seed = 0, run.params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
         if codes is None or dataset.target_names is not None:
             codes = np.zeros(len(X), dtype=np.int64)

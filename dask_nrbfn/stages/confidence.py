@@ -45,7 +45,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     width = NEIGHBORS.recorded(run).mean_distance
     n_below, first = 0, start
     blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
-    hashes_of_blocks = (hash_rows(X, seed=params.seed) for X, *_ in blocks)
+    hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.n_features, params)
     for hashes in regroup(hashes_of_blocks, size):

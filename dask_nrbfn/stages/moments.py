@@ -20,6 +20,7 @@ from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.migration import todays_moments
 from dask_nrbfn.storage.run import Run
 
 _DIMENSIONS = {
@@ -136,7 +137,7 @@ def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
         block_rows=block_rows(len(features.basis)),
         weighting=RowWeights.of(dataset, params),
         n_folds=run.n_folds,
-        seed=params.seed,
+        seed=params.random_state,
     )
     return MomentsPass(
         features, reading, targets=read_targets(run, dataset.n_targets), n_rows=stop - start
@@ -188,18 +189,9 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> N
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return moments from the group `place` of a run."""
     if run.has(f"{place}/class_weights{suffix}"):
-        return _read_sums_of_classes(run, place, suffix)
+        names = ("packed_gram", "cross", "class_weights")
+        return Moments(*todays_moments(*(run.read(f"{place}/{name}{suffix}") for name in names)))
     return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
-
-
-def _read_sums_of_classes(run: Run, place: str, suffix: str) -> Moments:
-    """Return moments as format 3 has them: without borders, of T'T the diagonal."""
-    packed, cross, weights = (
-        run.read(f"{place}/{name}{suffix}") for name in ("packed_gram", "cross", "class_weights")
-    )
-    bordered = np.diag(np.append(weights.sum(), weights))
-    bordered[0, 1:] = bordered[1:, 0] = weights
-    return Moments(packed, np.vstack([cross.sum(axis=0), cross]), bordered)
 
 
 def _cost(s: FitSizes) -> StageCost:

@@ -222,7 +222,7 @@ def _approximate_graph(
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     rows = _all_rows(run, dataset, "approximate")
     indices = approximate_neighbors(
-        rows, n_neighbors=run.params.n_neighbors, seed=run.params.seed, threads=threads
+        rows, n_neighbors=run.params.n_neighbors, seed=run.params.random_state, threads=threads
     )
     return [
         _store_neighbors(run, rows, start, stop, indices[start:stop]) for start, stop in run.spans

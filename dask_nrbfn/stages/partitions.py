@@ -120,17 +120,17 @@ def _place_partitions(
 ) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     size = sample_rows(run.n_rows, dataset.n_features, n_partitions)
-    rng = np.random.default_rng([run.params.seed, 0])
+    rng = np.random.default_rng([run.params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset).apply(dataset.take(rows))
     # As many copies of a row as the partitions will see of it.
     copies = (run.params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
-    repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=run.params.seed)
+    repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=run.params.random_state)
     partitions = Partitions.balanced(
         sample[repeats.searched],
         n_partitions,
         overlap=run.params.overlap,
-        seed=run.params.seed,
+        seed=run.params.random_state,
     )
     group = run.group("partitions")
     write_array(group, "offsets", partitions.offsets, "partition")
@@ -147,7 +147,7 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     (block,) = dataset.blocks(start, stop, stop - start)
     rows = _search_space(run, dataset).apply(block.X)
     k = run.params.n_neighbors
-    repeats = find_repeats(rows, n_neighbors=k, seed=run.params.seed)
+    repeats = find_repeats(rows, n_neighbors=k, seed=run.params.random_state)
     partitions = Partitions(
         *(run.read(f"partitions/{name}") for name in ("centroids", "offsets", "reaches"))
     )
@@ -205,7 +205,9 @@ def _search(rows: NDArray[Any], run: Run, threads: int) -> Neighbors:
         return Neighbors(np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0)))
     approximate = run.decisions["neighbors"]["method"] == "approximate"
     if approximate and len(rows) >= _MIN_APPROXIMATE_ROWS:
-        indices = approximate_neighbors(rows, n_neighbors=k, seed=run.params.seed, threads=threads)
+        indices = approximate_neighbors(
+            rows, n_neighbors=k, seed=run.params.random_state, threads=threads
+        )
     else:
         indices = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=k)
     return measure_neighbors(rows, rows, indices)

@@ -72,7 +72,7 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
     rows = run.read("basis/rows")
     if fold is None:
         return np.ones(len(rows), dtype=np.bool_)
-    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.params.seed)
+    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.params.random_state)
     return np.not_equal(folds, fold)
 
 

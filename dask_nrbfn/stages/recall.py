@@ -39,7 +39,7 @@ def _compute(job: StageJob) -> RecallRecord:
     if search["method"] == "exact" and search["n_partitions"] == 1:
         return RecallRecord(1.0, 0.0, 0)
     n_audited = min(run.n_rows, AUDITED_ROWS)
-    rng = np.random.default_rng([run.params.seed, 1])
+    rng = np.random.default_rng([run.params.random_state, 1])
     rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
     (recall,) = run_tasks(engine, _compare, [(run.location,)], label="recall")

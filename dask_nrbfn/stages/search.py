@@ -84,7 +84,7 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     params, tuning = run.params, run.tuning
     assert tuning is not None
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
-    rows = _drawn_rows(dataset.n_rows, size, params.seed)
+    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
     classes = dataset.target_names is None
     targets = dataset.codes()[rows].astype(np.int64) if classes else dataset.take_targets(rows)
     own = None if dataset.sample_weights is None else dataset.take_weights(rows)
@@ -156,7 +156,7 @@ class _Sample:
             for name in ("X", "targets", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
         )
         targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(y[0])
-        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.seed)
+        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
         places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
         basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)
         return cls(X, y, targets, weights, folds, n_folds, basis, basis_folds)

@@ -271,7 +271,7 @@ def _begin(
         block_rows=block_rows(len(features.basis)),
         weighting=RowWeights.of(judged, run.params),
         n_folds=len(held_out),
-        seed=run.params.seed,
+        seed=run.params.random_state,
         codes_in_model=codes_in_model,
     )
     return HeldOutPass(

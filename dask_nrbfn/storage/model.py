@@ -32,6 +32,7 @@ from dask_nrbfn.storage.group import (
     write_array,
 )
 from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.migration import todays_params
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]
@@ -237,7 +238,7 @@ class Model:
                 read_rows(get_array(group, "shift")),
                 read_rows(get_array(group, "scale")),
             ),
-            params=FitParams(**attributes["params"]),
+            params=FitParams(**todays_params(attributes["params"])),
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
             temperature=attributes.get("temperature"),

@@ -43,6 +43,7 @@ from dask_nrbfn.storage.group import (
     update_record,
     write_array,
 )
+from dask_nrbfn.storage.migration import todays_params
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
 logger = logging.getLogger(__name__)
@@ -257,11 +258,12 @@ class Run:
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
         with metadata_named(location):
+            tuning = attributes.get("tuning")
             run = cls(
                 location,
                 attributes["run_id"],
-                FitParams(**attributes["params"]),
-                None if not attributes.get("tuning") else TuneParams(**attributes["tuning"]),
+                FitParams(**todays_params(attributes["params"])),
+                TuneParams(**todays_params(tuning)) if tuning else None,
                 attributes["fingerprint"],
                 attributes["n_rows"],
                 attributes["n_parts"],

@@ -115,7 +115,7 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
 
 @pytest.mark.slow
 def test_cli__on_a_local_cluster_as_inline(tmp_path, dataset):
-    arguments = ["--parts", 3, "--alpha", 1e-6, "--threads", 1]
+    arguments = ["--n-parts", 3, "--alpha", 1e-6, "--threads", 1]
     command = [
         *PROGRAM,
         "fit",
@@ -227,14 +227,14 @@ def test_cli__check_finds_nan_and_foreign_rows(dataset):
 def test_cli__recall_below_the_floor(tmp_path):
     rows = np.random.default_rng(0).normal(size=(700, 10))
     write_table(tmp_path / "data", rows, np.arange(700) % 2)
-    options = ("--partitions", 8, "--overlap", 1, "--neighbors", "exact", "--basis-size", 30)
+    options = ("--n-partitions", 8, "--overlap", 1, "--neighbors", "exact", "--basis-size", 30)
     fit = ("fit", tmp_path / "data", tmp_path / "run", *options, "--workers", 0)
     problem, fix = refuse(*fit)
     assert "less than the 0.95" in problem
     assert "Raise --overlap from 1 to 2" in fix
-    assert "a lower --recall" in fix
+    assert "a lower --min-recall" in fix
     stages = Run.open(tmp_path / "run").stages
-    succeed(*fit, "--recall", 0.1)
+    succeed(*fit, "--min-recall", 0.1)
     finished = Run.open(tmp_path / "run").stages
     assert {name: finished[name] for name in stages} == stages
     assert "model" in finished
@@ -344,7 +344,7 @@ def test_cli__full_disk(tmp_path, dataset):
     small.mkdir()
     script = (
         f"mount -t tmpfs -o size=2m none {small} && exec {sys.executable} -m dask_nrbfn fit "
-        f"{dataset} {small}/run --basis-size 290 --parts 30 --workers 0"
+        f"{dataset} {small}/run --basis-size 290 --n-parts 30 --workers 0"
     )
     unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     done = subprocess.run([*unshare, "sh", "-c", script], capture_output=True, text=True)
@@ -363,7 +363,7 @@ def large(tmp_path):
 
 
 def fit_arguments(dataset, place):
-    options = "--basis-size 2000 --parts 8 --alpha 1e-9 --threads 1 --workers 1"
+    options = "--basis-size 2000 --n-parts 8 --alpha 1e-9 --threads 1 --workers 1"
     return [*PROGRAM, "fit", str(dataset), str(place), *options.split()]
 
 

@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -30,10 +31,10 @@ def dataset(tmp_path_factory):
         ("--basis-size", 0, {"basis_size": 0}),
         ("--n-neighbors", 0, {"n_neighbors": 0}),
         ("--n-neighbors", 500, {"n_neighbors": 500}),
-        ("--partitions", 0, {"n_partitions": 0}),
-        ("--parts", 0, {"n_parts": 0}),
-        ("--seed", -1, {"seed": -1}),
-        ("--threshold", 0, {"confidence_threshold": 0}),
+        ("--n-partitions", 0, {"n_partitions": 0}),
+        ("--n-parts", 0, {"n_parts": 0}),
+        ("--random-state", -1, {"random_state": -1}),
+        ("--confidence-threshold", 0, {"confidence_threshold": 0}),
         ("--width-factor", 0, {"width_factor": 0}),
     ],
 )
@@ -116,6 +117,14 @@ def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
     CliRunner().invoke(commands, ["--log-format", "json", *arguments])
     (told,) = [record for record in caplog.records if hasattr(record, "fix")]
     assert told.getMessage() == "--alpha is 2.0."
+
+
+def test_spelling__an_option_is_its_name_in_python():
+    """But for what only the command line has."""
+    for command in commands.commands.values():
+        for param in command.params:
+            if isinstance(param, click.Option) and param.name not in {"as_json", "storage_options"}:
+                assert param.opts == [f"--{param.name.replace('_', '-')}"]
 
 
 def marked_names():

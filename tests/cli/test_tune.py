@@ -77,14 +77,14 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     write_table(tmp_path / "judged", *spirals(60, seed=1))
     options = (
         "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", 7,
-        "--search-rows", 50, "--class-weight", "balanced", "--scale", "standard", "--seed", 3,
-        "--validation", tmp_path / "judged", *ONE,
+        "--search-rows", 50, "--class-weight", "balanced", "--scale", "standard",
+        "--random-state", 3, "--validation", tmp_path / "judged", *ONE,
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").asked
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
     assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
-    assert (asked.class_weight, asked.scale, asked.seed) == ("balanced", "standard", 3)
+    assert (asked.class_weight, asked.scale, asked.random_state) == ("balanced", "standard", 3)
     assert (asked.basis, asked.basis_size) == ("random", 12)
     assert tuned["stages"]["validation"]["n_rows"] == 60
     assert tuned["chosen"]["kernel"] == "laplacian"

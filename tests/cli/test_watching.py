@@ -19,7 +19,7 @@ from tests.cli.program import PROGRAM, refuse, run, succeed
 from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
 
-SLOW = ("--basis", "random", "--basis-size", 1200, "--parts", 8, "--alpha", 1e-6, "--threads", 1)
+SLOW = ("--basis", "random", "--basis-size", 1200, "--n-parts", 8, "--alpha", 1e-6, "--threads", 1)
 N_LARGE = 30_000
 QUICK = ("--basis", "random", "--basis-size", 12, "--threads", 1)
 

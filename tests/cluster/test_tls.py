@@ -69,7 +69,7 @@ def test_tls__pipeline_by_the_command_line(cluster, work):
 
     runs = {"remote": f"--scheduler {cluster.address}", "inline": "--workers 0 --threads 1"}
     for name, where in runs.items():
-        fit = f"fit data.zarr {name}.zarr --basis-size 100 --parts 12 --neighbors exact"
+        fit = f"fit data.zarr {name}.zarr --basis-size 100 --n-parts 12 --neighbors exact"
         _, log = run(fit, where)
         assert (f"up to {N_WORKERS} tasks at a time on tls://" in log) == (name == "remote")
         out, _ = run(f"evaluate {name}.zarr data.zarr", where)

@@ -150,7 +150,7 @@ def test_read_rates__wrong_files(tmp_path, content, problem):
 
 def test_cli_plan__an_object_for_each_stage(tmp_path, dataset, rates):
     arguments = (
-        *("plan", tmp_path / "data", "--basis-size", 40, "--rows", 10**6),
+        *("plan", tmp_path / "data", "--basis-size", 40, "--n-rows", 10**6),
         *("--workers", 64, "--threads", 16, "--memory", "8GiB"),
     )
     out = json.loads(succeed(*arguments, "--rates", rates, "--json"))
@@ -171,8 +171,8 @@ def test_cli_plan__exits_with_2_where_memory_is_too_small(tmp_path, dataset, rat
     code, out, _ = run(*arguments, "--memory", "350MiB")
     assert code == 2
     assert "more than a worker has" in out
-    problem, _ = refuse("plan", tmp_path / "data", "--rows", -1, "--rates", rates)
-    assert "--rows is -1" in problem
+    problem, _ = refuse("plan", tmp_path / "data", "--n-rows", -1, "--rates", rates)
+    assert "--n-rows is -1" in problem
 
 
 def test_with_n_rows__keeps_the_kind_of_the_rows(dataset):

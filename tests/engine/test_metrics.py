@@ -25,7 +25,7 @@ def samples(text):
 def export(textfile, *, run="run.zarr", fails=False):
     engine = InlineEngine()
     with (
-        exported_metrics(engine.watch, command="fit", run=run, textfile=textfile),
+        exported_metrics(engine.watch, command="fit", run=run, metrics_file=textfile),
         watched_stage(engine, "width", n_rows=30, expected_bytes=2**20),
     ):
         engine.run(work.fail_on, [(1, 0), (1, int(fails))], label="width")
@@ -35,7 +35,7 @@ def test_metrics__served_while_the_block_runs(caplog):
     engine = InlineEngine()
     with (
         caplog.at_level(logging.INFO, logger="dask_nrbfn"),
-        exported_metrics(engine.watch, command="fit", run="r", address=("127.0.0.1", 0)),
+        exported_metrics(engine.watch, command="fit", run="r", metrics=("127.0.0.1", 0)),
     ):
         url = caplog.records[-1].metrics
         with watched_stage(engine, "width", n_rows=30, expected_bytes=2**20):
@@ -87,7 +87,7 @@ def test_metrics__textfile_keeps_the_last_success(tmp_path):
 def test_metrics__a_file_that_vanishes_costs_no_result(tmp_path, caplog):
     (tmp_path / "there").mkdir()
     textfile = tmp_path / "there" / "m.prom"
-    with exported_metrics(Watch(), command="fit", run="r", textfile=textfile):
+    with exported_metrics(Watch(), command="fit", run="r", metrics_file=textfile):
         textfile.unlink()
         textfile.parent.rmdir()
     assert "metrics could not be written" in caplog.text
@@ -102,24 +102,24 @@ def test_metrics__bad_places(tmp_path):
             pytest.fail("the block must not run")
         return caught.value.problem
 
-    assert "No such file or directory" in problem(textfile=tmp_path / "nowhere" / "m.prom")
+    assert "No such file or directory" in problem(metrics_file=tmp_path / "nowhere" / "m.prom")
     foreign = tmp_path / "foreign.prom"
     foreign.write_text("nrbfn_last_success_timestamp_seconds 3\n")
-    assert "something else than metrics of this program" in problem(textfile=foreign)
+    assert "something else than metrics of this program" in problem(metrics_file=foreign)
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("My thesis, in one line.")
-    assert "holds something else than metrics" in problem(textfile=thesis)
+    assert "holds something else than metrics" in problem(metrics_file=thesis)
     assert thesis.read_text() == "My thesis, in one line."
     others = "# TYPE node_load1 gauge\nnode_load1 0.5\n"
     thesis.write_text(others)
-    assert "holds something else than metrics" in problem(textfile=thesis)
+    assert "holds something else than metrics" in problem(metrics_file=thesis)
     assert thesis.read_text() == others
     (tmp_path / "empty").touch()
     for place in (tmp_path / "empty", tmp_path, Path("/dev/zero")):
-        assert "holds something else than metrics" in problem(textfile=place)
+        assert "holds something else than metrics" in problem(metrics_file=place)
     (tmp_path / "run.zarr").mkdir()
     (tmp_path / "run.zarr" / "zarr.json").write_text("{}")
-    assert "inside the Zarr group" in problem(textfile=tmp_path / "run.zarr" / "m.prom")
+    assert "inside the Zarr group" in problem(metrics_file=tmp_path / "run.zarr" / "m.prom")
     assert "metrics cannot be served at no.such.host.invalid:0" in problem(
-        address=("no.such.host.invalid", 0)
+        metrics=("no.such.host.invalid", 0)
     )

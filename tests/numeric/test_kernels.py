@@ -93,8 +93,8 @@ def inverse_multiquadric(monkeypatch):
         )
     )
     monkeypatch.setitem(sys.modules, f"{kernels.__name__}.multiquadric", module)
-    for place in ("dask_nrbfn.params.KERNELS", "dask_nrbfn.numeric.kernels.KERNELS"):
-        monkeypatch.setattr(place, (*KERNELS, "multiquadric"))
+    option = FitParams.options()["kernel"]
+    monkeypatch.setitem(vars(option), "choices", (*KERNELS, "multiquadric"))
     yield "multiquadric"
     kernel_named.cache_clear()
 

@@ -66,7 +66,7 @@ def test_bases__more_than_the_distinct_rows(basis):
 @pytest.mark.parametrize("chunk_rows", [7, 200])
 def test_random__the_rows_of_the_least_hashes(chunk_rows):
     X, y = spirals(200)
-    run = fit(X, y, params_of("random", seed=3), chunk_rows=chunk_rows)
+    run = fit(X, y, params_of("random", random_state=3), chunk_rows=chunk_rows)
     rows = run.read("basis/rows")
     expected = np.sort(np.argsort(hash_rows(X, seed=3))[:30])
     # All three classes are among them, so that none has to give a row of its own.
@@ -99,7 +99,9 @@ def test_random__every_class_has_a_row():
 
 def test_random__seeds_differ():
     X, y = spirals(200)
-    rows = [set(fit(X, y, params_of("random", seed=seed)).read("basis/rows")) for seed in (0, 1)]
+    rows = [
+        set(fit(X, y, params_of("random", random_state=seed)).read("basis/rows")) for seed in (0, 1)
+    ]
     # Thirty of 200 twice have four or five in common.
     assert len(rows[0] & rows[1]) < 15
 
@@ -124,7 +126,7 @@ def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
     centres = 10 * np.column_stack([np.cos(angles), np.sin(angles), angles])
     X = np.repeat(centres, 40, axis=0) + rng.normal(scale=0.1, size=(240, 3))
     X = (X * [1, 5, 0.2])[rng.permutation(240)]
-    run = fit(X, np.arange(240) % 2, params_of("kmeans", 6, scale=scale, seed=5))
+    run = fit(X, np.arange(240) % 2, params_of("kmeans", 6, scale=scale, random_state=5))
     model = Model.load(run.location)
     rows = model.scaling.apply(X)
     nearest = np.linalg.norm(rows[:, None] - model.basis, axis=2).argmin(axis=1)
@@ -143,7 +145,7 @@ def test_kmeans__same_again_and_other_with_another_seed(tuning):
     X, y = spirals(200)
     same = [fit(X, y, params_of("kmeans", 10), tuning=tuning, chunk_rows=n) for n in (200, 33)]
     assert same[0].read("basis/values").tobytes() == same[1].read("basis/values").tobytes()
-    other = fit(X, y, params_of("kmeans", 10, seed=1), tuning=tuning)
+    other = fit(X, y, params_of("kmeans", 10, random_state=1), tuning=tuning)
     assert not np.allclose(
         sorted_rows(other.read("basis/values")), sorted_rows(same[0].read("basis/values"))
     )

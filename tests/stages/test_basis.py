@@ -1,5 +1,5 @@
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -55,7 +55,7 @@ def with_neighbors(X, y, params, *, seed=0, **options):
 def with_confidence(X, y, confidence, params, **options):
     """Begin a run whose rows have the confidence given."""
     run, dataset = begin(X, y, params, **options)
-    hashes = hash_rows(X, seed=params.seed)
+    hashes = hash_rows(X, seed=params.random_state)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     write_array(run.group("confidence"), "codes", dataset.codes(), "row")
@@ -103,7 +103,7 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
     monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", chunk_rows)
     monkeypatch.setattr(confidence_module, "narrow_block_rows", lambda n_columns: block_rows)
     X, y, _ = distinct_rows(200)
-    params = FitParams(n_neighbors=3, n_parts=n_parts, seed=3, confidence_threshold=1.0)
+    params = FitParams(n_neighbors=3, n_parts=n_parts, random_state=3, confidence_threshold=1.0)
     run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
     record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine(), int))
     np.testing.assert_array_equal(run.read("confidence/values"), expected)
@@ -191,10 +191,8 @@ def test_basis__size_beyond_the_distinct_rows():
 def test_basis__uniform_draws_below_the_threshold():
     X, y, confidence = distinct_rows()
     y[confidence < 0.9] = np.arange(np.count_nonzero(confidence < 0.9)) % 3
-    draws = [
-        chosen(X, y, confidence, FitParams(basis_size=40, basis_rule="uniform", seed=seed))[0]
-        for seed in (0, 1)
-    ]
+    params = FitParams(basis_size=40, basis_rule="uniform")
+    draws = [chosen(X, y, confidence, replace(params, random_state=seed))[0] for seed in (0, 1)]
     for rows in draws:
         assert len(rows) == 40
         assert confidence[rows].max() < 0.9

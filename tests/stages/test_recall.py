@@ -5,7 +5,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RecallError
-from dask_nrbfn.params import MIN_RECALL, FitParams
+from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.pipeline import stages_of
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import naive_distances
@@ -67,7 +67,7 @@ def test_recall__below_the_floor(dataset):
             fit_dataset(dataset, place, POOR, InlineEngine())
         assert list(Run.open(place).stages) == ["columns", "neighbors", "recall"]
     found = Run.open(place).stages["recall"]["recall"]
-    assert found < MIN_RECALL
+    assert found < FitLimits.min_recall
     assert f"{found:.4f} +- " in caught.value.problem
     assert "less than the 0.95" in caught.value.problem
     assert "overlap from 1 to 2" in caught.value.remedy

@@ -135,7 +135,7 @@ def naive_log_loss(scores, y, temperature):
 @pytest.mark.parametrize("seed", [0, 3])
 def test_validation__equals_a_recomputation(seed):
     X, y = spirals(160)
-    run = tune(X, y, replace(PARAMS, n_parts=3, seed=seed), chunk_rows=37)
+    run = tune(X, y, replace(PARAMS, n_parts=3, random_state=seed), chunk_rows=37)
     folds = folds_of_rows(0, 160, n_folds=3, seed=seed)
     basis, record = run.read("basis/values"), run.stages["validation"]
     confusions = run.read("validation/confusion")

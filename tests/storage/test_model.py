@@ -63,7 +63,7 @@ def test_model__round_trip_of_numpy_scalars(scale):
         fitting_error=np.float64(np.inf),
         spectral_risk=np.float64(1) / 7,
         scaling=Scaling(scale, np.zeros(4), np.ones(4)),
-        params=FitParams(seed=np.int64(3), alpha=np.float64(1e-7), scale=scale),
+        params=FitParams(random_state=np.int64(3), alpha=np.float64(1e-7), scale=scale),
     )
     place = MemoryStore()
     model.save(place)

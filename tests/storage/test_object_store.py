@@ -689,7 +689,7 @@ def command(options, *arguments):
     return out, log
 
 
-FIT = ("--alpha", 1e-6, "--parts", 4, "--workers", 2, "--threads", 1)
+FIT = ("--alpha", 1e-6, "--n-parts", 4, "--workers", 2, "--threads", 1)
 
 
 @pytest.fixture

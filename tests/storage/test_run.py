@@ -33,7 +33,7 @@ CHANGES = {
     "overlap": (2, 3),
     "scale": ("none", "unit"),
     "n_parts": (None, 2),
-    "seed": (0, 1),
+    "random_state": (0, 1),
     "basis": ("sknn", "random"),
     "features": ("normalized", "plain"),
     "kernel": ("gaussian", "laplacian"),
@@ -58,7 +58,7 @@ def place(request, tmp_path):
 
 
 def test_start__records_and_opens_again(place, dataset):
-    params = FitParams(alpha=1e-9, seed=np.int64(7))
+    params = FitParams(alpha=1e-9, random_state=np.int64(7))
     run = Run.start(place, dataset, params, {"threads": 2})
     for again in (Run.open(place), Run.start(place, dataset, params, {"threads": 3})):
         for field in dataclasses.fields(Run):
@@ -93,8 +93,10 @@ def test_start__mismatch_names_old_and_new_value(tmp_path, dataset, name):
 
 def test_start__mismatch_names_all_that_changed(dataset):
     place = MemoryStore()
-    Run.start(place, dataset, FitParams(seed=3, alpha=1e-9), {})
-    with pytest.raises(RunMismatchError, match=r"alpha=1e-09 \(now 1e-13\), seed=3 \(now 0\)\."):
+    Run.start(place, dataset, FitParams(random_state=3, alpha=1e-9), {})
+    with pytest.raises(
+        RunMismatchError, match=r"alpha=1e-09 \(now 1e-13\), random_state=3 \(now 0\)\."
+    ):
         Run.start(place, dataset, FitParams(), {})
 
 

@@ -74,7 +74,7 @@ def test_fit__both_give_the_same_network(tmp_path, dataset):
 
 
 def test_plan__shows_every_stage_beside_its_plan(tmp_path):
-    arguments = (3000, 4000, "--basis-size", 100, "--memory", "1GiB", "--partitions", 4)
+    arguments = (3000, 4000, "--basis-size", 100, "--memory", "1GiB", "--n-partitions", 4)
     out = run_benchmark("plan", *arguments, "--neighbors", "exact", "--threads", 1, cwd=tmp_path)
     assert "3000 rows, 100 basis rows, exact neighbours in 4 partition(s)" in out
     for stage in ("columns", "neighbors", "recall", "moments", "model", "all"):
@@ -93,7 +93,7 @@ def test_predict__prints_the_ratio(tmp_path, dataset):
 
 
 def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
-    counts = ("--partitions", 3, "--parts", 2, "--repeats", 2, "--products", 1)
+    counts = ("--n-partitions", 3, "--n-parts", 2, "--repeats", 2, "--products", 1)
     out = run_benchmark("workers", dataset, "--basis-size", 50, *counts, cwd=tmp_path)
     for stage in ("product", "neighbors", "width", "moments", "predict"):
         line = rf"^{stage} +[\d.]+ +[\d.]+ +([\d.]+)  \(([\d.]+) \.\.\. ([\d.]+)\)$"

@@ -103,6 +103,21 @@ def test_jobs__overwrite_ingests_again(workplace):
     assert process.stderr.count(" into ") == 2
 
 
+def test_jobs__a_fit_goes_on_with_a_lower_recall(tmp_path):
+    X = np.random.default_rng(0).normal(size=(700, 10))
+    np.savez(tmp_path / "train.npz", X=X, y=np.arange(700) % 2)
+    poor = "n_partitions = 8\noverlap = 1\nneighbors = 'exact'\nbasis_size = 30"
+    settings = SETTINGS.replace('test = { source = "test.npz" }\n', "").replace("n_parts = 3", poor)
+    path = tmp_path / "settings.toml"
+    path.write_text(settings)
+    assert run_job("ingest", path, run=run_here).returncode == 0
+    refused = run_job("fit", path, run=run_here)
+    assert refused.returncode == 2
+    assert "a lower [fit] min_recall" in refused.stderr
+    path.write_text(settings.replace(poor, f"{poor}\nmin_recall = 0.1"))
+    assert run_job("fit", path, run=run_here).returncode == 0
+
+
 def test_jobs__fit_before_ingest(tmp_path):
     (tmp_path / "settings.toml").write_text(SETTINGS)
     process = run_job("fit", tmp_path / "settings.toml", run=run_here)
@@ -126,6 +141,7 @@ WRONG = {
     "engine type": ("workers = 0", 'workers = "1"', "workers in [engine] is '1'."),
     "engine bool": ("workers = 0", "workers = true", "workers in [engine] is True."),
     "fit value": ("alpha = 1e-9", "alpha = 2", "[fit] alpha is 2."),
+    "fit limit": ("alpha = 1e-9", "min_recall = 2", "[fit] min_recall is 2."),
     "engine value": ("threads = 1", "threads = 0", "[engine] threads is 0."),
     "storage without URL": (
         "[engine]",

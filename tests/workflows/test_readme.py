@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
@@ -42,3 +44,24 @@ def test_readme__example_on_the_command_line(tmp_path):
 def test_readme__example_in_python(tmp_path):
     score = float(run_in(tmp_path, sys.executable, "-c", block("In Python:", "python")))
     assert score == pytest.approx(0.958, abs=0.004)
+
+
+def table_of(*kinds):
+    """Return the table of all options of these kinds of parameters."""
+    lines = ["| option | default | values | what it does |", "|---|---|---|---|"]
+    for kind in kinds:
+        for name, option in kind.options().items():
+            default = option.default_text if option.default is None else f"`{option.default_text}`"
+            cells = f"`--{name.replace('_', '-')}`", default, option.allowed, option.help
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("heading", "kinds"),
+    [("Options of a fit", (FitParams, FitLimits)), ("Hyperparameter tuning", (TuneParams,))],
+)
+def test_readme__tables_are_those_of_the_options(heading, kinds):
+    _, _, section = README.partition(f"\n## {heading}\n")
+    table = table_of(*kinds)
+    assert f"\n{table}\n\n" in section.partition("\n## ")[0], f"The table is to be:\n{table}"

@@ -3,8 +3,8 @@
 Each part leaves moments that took no time. "floor" is storing as many sums and reading each
 of them once, in one process; "most on disk" counts sums, of ``4 r^2`` bytes each:
 
-    python workflows/benchmarks/parts.py --basis-size 8787 --parts 2 16 64
-    python workflows/benchmarks/parts.py --basis-size 10 --parts 10000 --workers 2 --slots 500
+    python workflows/benchmarks/parts.py --basis-size 8787 --n-parts 2 16 64
+    python workflows/benchmarks/parts.py --basis-size 10 --n-parts 10000 --workers 2 --slots 500
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--basis-size", type=int, default=2000)
-    parser.add_argument("--parts", type=int, nargs="+", default=[2, 16, 64])
+    parser.add_argument("--n-parts", type=int, nargs="+", default=[2, 16, 64])
     parser.add_argument("--workers", type=int, default=0, help="processes; 0: this one")
     parser.add_argument("--slots", type=int, default=1, help="tasks at a time of each process")
     parser.add_argument("--scratch", help="directory for the sums; default: the system's")
@@ -78,7 +78,7 @@ def main() -> int:
 
 def show_all(options: argparse.Namespace, engine: Engine, scratch: str) -> None:
     """Print a line for each number of parts."""
-    for n_parts in options.parts:
+    for n_parts in options.n_parts:
         rows = np.arange(2.0 * n_parts)[:, None]
         dataset = ingest_arrays(rows, np.arange(2 * n_parts) % 2, f"{scratch}/data-{n_parts}")
         run = Run.start(f"{scratch}/run-{n_parts}", dataset, FitParams(n_parts=n_parts), {})

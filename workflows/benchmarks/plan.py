@@ -36,7 +36,7 @@ def main() -> int:
     params = FitParams(
         basis_size=options.basis_size,
         neighbors=options.neighbors,
-        n_partitions=options.partitions,
+        n_partitions=options.n_partitions,
         overlap=options.overlap,
     )
     engine_options = EngineOptions(
@@ -70,7 +70,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--neighbors", default="auto", help="auto, exact or approximate")
-    parser.add_argument("--partitions", type=int, help="default: as many as the plan says")
+    parser.add_argument("--n-partitions", type=int, help="default: as many as the plan says")
     parser.add_argument("--overlap", type=int, default=FitParams.overlap)
     parser.add_argument("--scratch", help="directory for rows and run; default: the system's")
     return parser.parse_args()

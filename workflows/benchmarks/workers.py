@@ -3,7 +3,7 @@
 Both fits are of the same rows with the same parameters, one after the other, as often as asked for.
 The first line is what the machine allows: the product ``W.T @ W`` as tasks on the same workers.
 
-    python workflows/benchmarks/workers.py mnist.zarr --basis-size 4000 --partitions 12
+    python workflows/benchmarks/workers.py mnist.zarr --basis-size 4000 --n-partitions 12
 """
 
 import argparse
@@ -34,8 +34,8 @@ def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, rows=100_000, features=64, basis=2000)
-    parser.add_argument("--partitions", type=int, default=12)
-    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--n-partitions", type=int, default=12)
+    parser.add_argument("--n-parts", type=int, default=8)
     parser.add_argument("--neighbors", default="exact", help="exact or approximate")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--products", type=int, default=10, help="of each of the 8 tasks")
@@ -45,8 +45,8 @@ def main() -> int:
     params = FitParams(
         basis_size=options.basis_size,
         neighbors=options.neighbors,
-        n_partitions=options.partitions,
-        n_parts=options.parts,
+        n_partitions=options.n_partitions,
+        n_parts=options.n_parts,
     )
     repeats = []
     with tempfile.TemporaryDirectory(prefix="workers-", dir=options.scratch) as scratch:

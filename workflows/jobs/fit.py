@@ -25,7 +25,7 @@ def fit(settings: Settings) -> None:
         return
     train = Dataset.open(settings.location("train"))
     with connect(settings.engine) as engine:
-        fit_dataset(train, location, settings.fit, engine)
+        fit_dataset(train, location, settings.fit, engine, min_recall=settings.limits.min_recall)
 
 
 def check_refreshed(run: Run, settings: Settings) -> None:

@@ -25,7 +25,8 @@ def refresh(settings: Settings, *, now: bool = False) -> None:
     location = settings.location("run")
     if now or (settings.night.refresh and is_due(Run.open(location))):
         with connect(settings.engine) as engine:
-            refresh_run(location, [], engine, judge=judge_of(settings, engine))
+            judge, limits = judge_of(settings, engine), settings.limits
+            refresh_run(location, [], engine, judge=judge, min_recall=limits.min_recall)
     else:
         logger.info("refresh: not due, or not wanted")
 

@@ -3,19 +3,20 @@
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dask_nrbfn import EngineOptions, FitParams
+from dask_nrbfn import EngineOptions
 from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
 DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
 SOURCE_KEYS = {"source": str, "x": str, "y": str, "label": str}
-# FitParams checks its values itself.
-FIT_KEYS = dict.fromkeys((field.name for field in fields(FitParams)), object)
+# The parameters check their values themselves.
+FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
 ENGINE_KEYS = {
     "scheduler": str,
     "scheduler_file": str,
@@ -84,6 +85,7 @@ class Settings:
         `dask_nrbfn.ingest_file` takes them.
     chunk_rows : int or None
     fit : FitParams
+    limits : FitLimits
     engine : EngineOptions
     nightly : NightSettings or None
     directory : str or RemoteLocation
@@ -95,6 +97,7 @@ class Settings:
     sources: Mapping[str, Mapping[str, str]]
     chunk_rows: int | None
     fit: FitParams
+    limits: FitLimits
     engine: EngineOptions
     nightly: NightSettings | None
     directory: str | RemoteLocation
@@ -160,7 +163,7 @@ def read_settings(path: Path) -> Settings:
     tables = _read_tables(path)
     _check("the settings", tables, dict.fromkeys(SECTIONS, dict), required=("data", "output"))
     data, output = tables["data"], tables["output"]
-    fit, engine = tables.get("fit", {}), dict(tables.get("engine", {}))
+    fit, engine = dict(tables.get("fit", {})), dict(tables.get("engine", {}))
     storage = tables.get("storage", {})
     _check("[data]", data, DATA_KEYS, required=("train",))
     _check("[fit]", fit, FIT_KEYS)
@@ -182,11 +185,13 @@ def read_settings(path: Path) -> Settings:
     }
     nightly = _read_night(tables["night"], base) if "night" in tables else None
     read = [*sources.values(), *([] if nightly is None else [nightly.incoming])]
+    limits = {name: fit.pop(name) for name in FitLimits.options() if name in fit}
     _check_apart((directory, predictions), [source["source"] for source in read])
     return Settings(
         sources=sources,
         chunk_rows=data.get("chunk_rows"),
         fit=FitParams(**fit),
+        limits=FitLimits(**limits),
         engine=EngineOptions(**engine),
         nightly=nightly,
         directory=locate(directory, storage),

@@ -12,8 +12,7 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import KERNELS
+from dask_nrbfn.params import FitParams
 
 Floats = NDArray[np.float64]
 
@@ -106,7 +105,6 @@ def kernel_named(name: str) -> Kernel:
     ParameterError
         If there is none.
     """
-    if name not in KERNELS:
-        raise ParameterError(f"`kernel` is {name!r}.", f"Give one of {', '.join(KERNELS)}.")
+    FitParams.options()["kernel"].check("kernel", name)
     kernel: Kernel = import_module(f"{__name__}.{name}").KERNEL
     return kernel
