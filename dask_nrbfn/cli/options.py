@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, Option, Params
+from dask_nrbfn.params import FitParams, Option, Params, number_defaults
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from dask_nrbfn.storage.dataset import Dataset
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -197,11 +200,23 @@ def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:
     return {name: options.pop(name) for name in params.options() if name in options}
 
 
-def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
-    """Take the parameters of a fit out of `options`; return them and the basis of a file."""
-    values = take(options, FitParams)
-    bases, source = FitParams.options()["basis"].choices, values["basis"]
-    if source in bases:
+def fit_params(
+    options: dict[str, Any], dataset: "Dataset"
+) -> "tuple[FitParams, NDArray[Any] | None]":
+    """Take the parameters of a fit to a dataset out of `options`; return them and a file's basis.
+
+    What was not given is what suits the targets.
+    """
+    values, bases = take(options, FitParams), FitParams.options()["basis"].choices
+    from_file = values["basis"] not in bases
+    if dataset.target_names is not None:
+        suited = number_defaults(dataset.n_rows)
+        asked = click.get_current_context().get_parameter_source
+        for name in suited.keys() & values.keys():
+            if asked(name) is ParameterSource.DEFAULT and not (from_file and name == "basis_size"):
+                values[name] = suited[name]
+    source = values["basis"]
+    if not from_file:
         return FitParams(**values), None
     import numpy as np
 

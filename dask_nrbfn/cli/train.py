@@ -42,8 +42,8 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("fit", run)
-    params, basis = fit_params(options)
     opened = Dataset.open(dataset)
+    params, basis = fit_params(options, opened)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
         finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
@@ -85,8 +85,8 @@ def tune(
 
     job.begin("tune", run)
     tuning = TuneParams(**take(options, TuneParams))
-    params, basis = fit_params(options)
     opened = Dataset.open(dataset)
+    params, basis = fit_params(options, opened)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
@@ -179,9 +179,9 @@ def plan(
     from dask_nrbfn.report import plan_table
     from dask_nrbfn.storage.dataset import Dataset
 
-    params, _ = fit_params(options)
-    engine = EngineOptions(**options)
     opened = Dataset.open(dataset)
+    params, _ = fit_params(options, opened)
+    engine = EngineOptions(**options)
     planned = plan_on_options(opened, params, engine, rates=rates, n_rows=n_rows)
     if as_json:
         click.echo(json.dumps(describe_plan(planned)))

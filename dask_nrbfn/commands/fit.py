@@ -227,7 +227,7 @@ def _before_stage(job: _Job, run: Run) -> None:
 
 def check_fit(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with a fit before any row is read."""
-    n_rows, n_classes = dataset.n_rows, dataset.n_classes
+    n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
     if dataset.target_names is not None:
         _check_for_numbers(params)
         if n_rows < 2:
@@ -243,10 +243,10 @@ def check_fit(dataset: Dataset, params: FitParams) -> None:
         )
     if params.basis_size is None or params.basis_is_given:
         return
-    if not n_classes <= params.basis_size <= n_rows:
+    if not least <= params.basis_size <= n_rows:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
-            f"Give at least one basis row per class and at most all rows: {n_classes} to {n_rows}.",
+            f"Give at least one basis row per class and at most all rows: {least} to {n_rows}.",
         )
 
 

@@ -179,18 +179,23 @@ def check_moments(
     The activations of every row sum to 1, so sums that miss or repeat rows show here. Those of
     activations that are not normalized sum to nothing known; then only the weights are checked.
     """
-    expected, found = [total_weight], [moments.total_weight]
+    expected, found, scales = [total_weight], [moments.total_weight], [largest]
     if normalized:
         of_gram = 2.0 * float(moments.packed_gram.sum()) - float(moments.diagonal().sum())
-        expected += [total_weight, total_weight, *moments.target_sums]
-        found += [of_gram, *moments.products.sum(axis=1)]
-    # As large as the sum of a target can be with its squares.
-    most = np.sqrt(max(total_weight, largest) * moments.target_products.diagonal().max())
-    if not np.allclose(found, expected, rtol=1e-9, atol=1e-9 * max(most, largest)):
-        wrong = int(np.argmax(np.abs(np.subtract(found, expected))))
+        expected += [total_weight, total_weight]
+        found += [of_gram, float(moments.activation_sums.sum())]
+        scales += [largest, largest]
+    if normalized and not largest:
+        expected += moments.target_sums.tolist()
+        found += moments.cross.sum(axis=1).tolist()
+        # As large as the sum of a target can be with its squares.
+        scales += np.sqrt(total_weight * moments.target_gram.diagonal()).tolist()
+    wrong = ~np.isclose(found, expected, rtol=1e-9, atol=1e-9 * np.array(scales))
+    if wrong.any():
+        place = int(wrong.argmax())
         raise DamagedDataError(
-            f"moments of {total_weight:.10g} rows sum to {found[wrong]:.10g}, not "
-            f"{expected[wrong]:.10g}.",
+            f"moments of {total_weight:.10g} rows sum to {found[place]:.10g}, not "
+            f"{expected[place]:.10g}.",
             "A part is damaged; remove the run's moments and start it again.",
         )
 

@@ -2,7 +2,14 @@
 
 import inspect
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
+import pytest
+
+from dask_nrbfn import (
+    NRBFNClassifier,
+    NRBFNClassifierCV,
+    NRBFNRegressor,
+    NRBFNRegressorCV,
+)
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 
 
@@ -26,3 +33,26 @@ def test_classifier_cv__signature_is_that_of_the_parameters():
     del tried["validation"]  # a dataset; an estimator holds out folds
     expected = fixed | tried | defaults(FitLimits) | {"store": None}
     assert defaults_of(NRBFNClassifierCV) == expected
+
+
+# Numbers have no classes, between which neighbours would look for borders.
+OF_CLASSES = {
+    *("class_weight", "confidence_threshold", "basis_rule", "basis_rules", "min_recall"),
+    *("n_neighbors", "neighbors", "n_partitions", "overlap"),
+}
+SUITED = {"basis": "kmeans", "features": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("regressor", "classifier"),
+    [(NRBFNRegressor, NRBFNClassifier), (NRBFNRegressorCV, NRBFNClassifierCV)],
+)
+def test_regressors__signatures_are_those_of_the_classifiers(regressor, classifier):
+    expected = {
+        name: value for name, value in defaults_of(classifier).items() if name not in OF_CLASSES
+    }
+    if regressor is NRBFNRegressor:
+        expected |= SUITED
+    else:
+        expected |= {"basis": SUITED["basis"]}
+    assert defaults_of(regressor) == expected

@@ -3,10 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     HeldOutSums,
+    ResidualSums,
     calibrate_temperature,
     softmax,
 )
@@ -204,3 +206,51 @@ def test_softmax__far_scores_do_not_overflow():
         [1.0, 0.0],
         [0.5, 0.5],
     ]
+
+
+def draw_numbers(n_rows, seed=0):
+    """Draw predicted (b, A, q) and true numbers (b, q), and weights (b,)."""
+    rng = np.random.default_rng(seed)
+    targets = rng.normal(size=(n_rows, 2))
+    predicted = targets[:, None] + rng.normal(size=(n_rows, N_MODELS, 2))
+    return predicted, targets, rng.uniform(0.1, 3.0, n_rows)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_residuals__as_scikit_learn_has_them(weighted):
+    predicted, targets, weights = draw_numbers(40)
+    weights = weights if weighted else None
+    sums = ResidualSums.from_block(predicted, targets, weights)
+    for model in range(N_MODELS):
+        figures = sums.figures(model)
+        options = {"sample_weight": weights, "multioutput": "raw_values"}
+        scored = (targets, predicted[:, model])
+        np.testing.assert_allclose(figures["r2"], r2_score(*scored, **options))
+        np.testing.assert_allclose(figures["mae"], mean_absolute_error(*scored, **options))
+        squared = mean_squared_error(*scored, **options)
+        np.testing.assert_allclose(figures["rmse"], np.sqrt(squared))
+        assert figures["relative_error"] == pytest.approx(1 - np.mean(figures["r2"]))
+
+
+@given(lengths=row_chunkings(), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_residuals__any_split_sums_to_one_block(lengths, seed):
+    predicted, targets, weights = draw_numbers(sum(lengths), seed)
+    whole = ResidualSums.from_block(predicted, targets, weights)
+    added = ResidualSums.zeros(N_MODELS, 2)
+    blocks = (split(array, lengths) for array in (predicted, targets, weights))
+    for block in zip(*blocks, strict=True):
+        added = added + ResidualSums.from_block(*block)
+    for name, values in whole.arrays().items():
+        np.testing.assert_allclose(added.arrays()[name], values, rtol=1e-12, atol=1e-12)
+
+
+def test_residuals__of_what_does_not_vary_and_of_no_model():
+    targets = np.array([[1.0, 2.0], [1.0, 4.0]])
+    met = np.array([[1.0, 2.0], [1.0, 4.0]])
+    missed = met + np.array([[0.5, 0.0], [0.0, 0.0]])
+    predicted = np.stack([met, missed, np.full((2, 2), np.nan)], axis=1)
+    sums = ResidualSums.from_block(predicted, targets)
+    assert sums.figures(0)["r2"] == [1.0, 1.0]
+    assert sums.figures(1)["r2"] == [0.0, 1.0]
+    assert set(sums.figures(2).values()) == {None}

@@ -199,7 +199,7 @@ def test_search__of_some_rows():
     assert len(rows) == len(set(rows)) == 90
     assert rows.tolist() == sorted(rows)
     np.testing.assert_array_equal(run.read("search/X"), X[rows])
-    np.testing.assert_array_equal(run.read("search/codes"), y[rows])
+    np.testing.assert_array_equal(run.read("search/targets"), y[rows])
 
 
 def test_search__every_combination():

@@ -14,7 +14,7 @@ from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
 DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
-SOURCE_KEYS = {"source": str, "x": str, "y": str, "label": str}
+SOURCE_KEYS = dict.fromkeys(("source", "x", "y", "label", "target"), str)
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
 ENGINE_KEYS = {

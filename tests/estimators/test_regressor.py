@@ -1,0 +1,142 @@
+"""The regressors: scikit-learn's contract, and rows in and out of memory."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import (
+    NRBFNClassifier,
+    NRBFNRegressor,
+    NRBFNRegressorCV,
+    ingest_arrays,
+)
+from dask_nrbfn.errors import DataError, ParameterError
+
+# Clusters of a table with repeated rows are other clusters than those of rows with weights.
+NOT_PROMISED = {"check_sample_weight_equivalence_on_dense_data": "clusters have no weights"}
+CLUSTERED = NRBFNRegressor(alpha=1e-6)
+TOO_FEW = {"check_regressors_train": "four basis rows explain less than half of the variance"}
+DRAWN = NRBFNRegressor(alpha=1e-6, basis="random", basis_size=4)
+TUNED = NRBFNRegressorCV(width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
+
+X, y = load_diabetes(return_X_y=True)
+T = np.column_stack([y, 10.0 - 2.0 * y + X[:, 2]])
+NETWORK = NRBFNRegressor(alpha=1e-5, basis_size=20, scale="standard", n_parts=3)
+
+
+@pytest.mark.fast_cases(20)
+@parametrize_with_checks(
+    [CLUSTERED, DRAWN],
+    expected_failed_checks=lambda network: TOO_FEW if network.basis == "random" else NOT_PROMISED,
+)
+def test_regressor__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([TUNED], expected_failed_checks=lambda network: NOT_PROMISED)
+def test_tuned_regressor__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_regressor__one_and_several_targets():
+    one, several = clone(NETWORK).fit(X, y), clone(NETWORK).fit(X, T)
+    assert one.predict(X).shape == (len(X),)
+    assert several.predict(X).shape == T.shape
+    np.testing.assert_allclose(several.predict(X)[:, 0], one.predict(X), rtol=1e-9)
+    assert (several.weights_.shape, several.intercept_.shape) == ((2, 20), (2,))
+    assert one.score(X, y) > 0.4
+    assert not hasattr(one, "classes_")
+
+
+def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path):
+    expected = clone(NETWORK).fit(X, T)
+    stored = zarr.array(X, chunks=(100, X.shape[1]), store=str(tmp_path / "X"))
+    lazy, lazy_T = da.from_array(X, chunks=(90, -1)), da.from_array(T, chunks=(90, -1))
+    frame = dd.from_pandas(pd.DataFrame(X).rename(columns=str), npartitions=3)
+    named = dd.from_pandas(pd.DataFrame(T, columns=["progress", "other"]), npartitions=3)
+    dataset = ingest_arrays(X, None, tmp_path / "data", target=T, chunk_rows=77)
+    for rows, targets in ((stored, T), (lazy, lazy_T), (frame, named), (dataset, None)):
+        found = clone(NETWORK).fit(rows, targets).predict(rows)
+        found = found.compute() if hasattr(found, "compute") else found
+        np.testing.assert_allclose(found, expected.predict(X), rtol=1e-8)
+
+
+def test_regressor__predicts_lazily():
+    lazy = da.from_array(X, chunks=(90, -1))
+    for targets in (y, T):
+        network = clone(NETWORK).fit(X, targets)
+        predicted = network.predict(lazy)
+        assert (predicted.shape, predicted.dtype) == (targets.shape, np.float64)
+        np.testing.assert_allclose(predicted.compute(), network.predict(X), rtol=1e-12)
+
+
+def test_regressor__batches_join_and_leave():
+    network = clone(NETWORK).partial_fit(X[:200], T[:200])
+    network.partial_fit(X[200:], T[200:])
+    whole = clone(NETWORK).set_params(basis=X[:40:2], basis_size=None).fit(X, T)
+    assert network.score(X, T) == pytest.approx(whole.score(X, T), abs=0.1)
+    both = network.predict(X)
+    network.partial_fit(X[:50], T[:50])
+    network.forget(X[:50], T[:50])
+    np.testing.assert_allclose(network.predict(X), both, rtol=1e-8)
+    with pytest.raises(DataError, match="y has 1 columns, that of the first rows had 2"):
+        network.partial_fit(X, y)
+
+
+def test_regressor__weights_count_as_repeated_rows():
+    weights = np.arange(len(X)) % 3
+    network = NRBFNRegressor(alpha=1e-6, basis="random", basis_size=20)
+    weighted = clone(network).fit(X, y, sample_weight=weights)
+    repeated = clone(network).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-7)
+
+
+def test_regressor__saved_and_loaded(tmp_path):
+    network = clone(NETWORK).fit(X, T)
+    network.save(tmp_path / "model")
+    loaded = NRBFNRegressor.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
+    assert loaded.get_params() == network.get_params() | {"n_parts": 3}
+    with pytest.raises(DataError, match="the model is one of numbers"):
+        NRBFNClassifier.load(tmp_path / "model")
+    NRBFNClassifier(n_neighbors=5).fit(X[:60], np.arange(60) % 2).save(tmp_path / "classes")
+    with pytest.raises(DataError, match="the model is one of classes"):
+        NRBFNRegressor.load(tmp_path / "classes")
+
+
+def test_regressor__datasets_of_the_other_kind_are_refused():
+    labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
+    numbers = ingest_arrays(X, None, MemoryStore(), target=y)
+    with pytest.raises(DataError, match="has no numbers as targets"):
+        NRBFNRegressor().fit(labelled)
+    with pytest.raises(DataError, match="has no labels"):
+        NRBFNClassifier().fit(numbers)
+
+
+def test_regressor__sknn_is_refused():
+    with pytest.raises(ParameterError, match="basis=sknn asks for rows near the border"):
+        NRBFNRegressor(basis="sknn").fit(X, y)
+
+
+def test_tuned_regressor__attributes_and_searches():
+    tuned = NRBFNRegressorCV(
+        alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0), features=("plain",), basis_size=20,
+        scale="standard",
+    ).fit(X, T)  # fmt: skip
+    assert (tuned.alpha_, tuned.width_factor_) in [(a, w) for a in (1e-3, 1e-6) for w in (0.5, 1.0)]
+    assert len(tuned.r2_) == len(tuned.rmse_) == len(tuned.mae_) == 2
+    assert tuned.relative_error_ == min(entry["relative_error"] for entry in tuned.path_)
+    pipeline = make_pipeline(StandardScaler(), NRBFNRegressor(basis_size=15))
+    search = GridSearchCV(pipeline, {"nrbfnregressor__alpha": [1e-2, 1e-6]}, cv=2)
+    assert search.fit(X, y).best_score_ > 0.3

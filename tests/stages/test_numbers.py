@@ -1,0 +1,302 @@
+"""Networks whose targets are numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_diabetes
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import (
+    branch_run,
+    merge_runs,
+    read_latest_moments,
+    update_run,
+)
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.numeric.folds import folds_of_rows
+from dask_nrbfn.params import FitParams, TuneParams, number_defaults
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import get_array, open_group
+from dask_nrbfn.storage.model import Model
+from tests.reference import reference_activations, reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals
+
+PARAMS = FitParams(basis="kmeans", basis_size=30, features="plain", scale="standard", alpha=1e-6)
+
+
+def diabetes(n_targets=2):
+    X, y = load_diabetes(return_X_y=True)
+    return X, np.column_stack([y, 500.0 + 3.0 * X[:, 2] - y / 7.0])[:, :n_targets]
+
+
+def table_of(X, T, place=None, **options):
+    return ingest_arrays(X, None, MemoryStore() if place is None else place, target=T, **options)
+
+
+def fit(X, T, params=PARAMS, *, chunk_rows=61, weights=None, **options):
+    dataset = table_of(X, T, chunk_rows=chunk_rows, weights=weights)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), **options)
+    return Model.load(run.location)
+
+
+def naive_predictions(model, X, T, *, weights=None, alpha=PARAMS.alpha, rows=None):
+    """Return the predictions for `rows` of the least squares that are written out."""
+    weights = np.ones(len(X)) if weights is None else weights
+    Phi, target = (model.features.activations(rows) for rows in (X, X if rows is None else rows))
+    centred = model.params.features == "plain"
+    m = np.average(Phi, axis=0, weights=weights) if centred else 0.0
+    tbar = np.average(T, axis=0, weights=weights)
+    A = Phi - m
+    gram = A.T @ (weights[:, None] * A)
+    penalty = alpha * np.trace(gram) * np.eye(len(gram))
+    W = np.linalg.solve(gram + penalty, A.T @ (weights[:, None] * (T - tbar)))
+    return tbar + (target - m) @ W
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_fit__is_the_least_squares_written_out(features, weighted):
+    X, T = diabetes()
+    weights = np.random.default_rng(0).uniform(0.5, 3.0, len(X)) if weighted else None
+    model = fit(X, T, replace(PARAMS, features=features), weights=weights)
+    expected = naive_predictions(model, X, T, weights=weights)
+    np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6)
+    assert (model.target_names, len(model.classes)) == (("target_0", "target_1"), 0)
+
+
+def test_fit__activations_are_those_of_the_paper():
+    X, T = diabetes(1)
+    basis = X[::15]
+    params = given_basis(FitParams(features="plain", alpha=1e-6), basis)
+    model = fit(X, T, params, basis=basis)
+    width = reference_distances(X, basis).mean()
+    assert model.width == pytest.approx(width, rel=1e-9)
+    normalized = reference_activations(X, basis, width)
+    Phi = np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
+    np.testing.assert_allclose(Phi / Phi.sum(axis=1, keepdims=True), normalized, rtol=1e-9)
+    np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
+
+
+def test_fit__two_targets_are_two_fits():
+    X, T = diabetes()
+    both = fit(X, T).scores(X)
+    for column in range(2):
+        alone = fit(X, T[:, column]).scores(X)
+        np.testing.assert_allclose(both[:, [column]], alone, rtol=1e-8)
+
+
+@given(chunk_rows=st.integers(1, 100), n_parts=st.integers(1, 9), shift=st.sampled_from([0.0, 1e7]))
+@settings(max_examples=4, deadline=None)
+def test_fit__any_chunks_and_parts(chunk_rows, n_parts, shift):
+    X, T = diabetes(1)
+    X, T = X[:90], T[:90] + shift
+    expected = fit(X, T)
+    found = fit(X, T, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
+    np.testing.assert_allclose(found.scores(X) - shift, expected.scores(X) - shift, rtol=1e-5)
+
+
+def test_fit__stopped_after_any_task_ends_with_the_same_bits():
+    X, T = diabetes()
+    dataset, params = table_of(X, T, chunk_rows=61), replace(PARAMS, n_parts=3)
+    counting = CountingEngine()
+    whole = fit_dataset(dataset, MemoryStore(), params, counting)
+    expected = Model.load(whole.location)
+    store, n_tasks = MemoryStore(), sum(counting.done.values())
+    for n_done in range(1, n_tasks // 3):
+        with pytest.raises(StoppedError):
+            fit_dataset(dataset, store, params, CountingEngine(1 + n_done % 3))
+    found = Model.load(fit_dataset(dataset, store, params, InlineEngine()).location)
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    np.testing.assert_array_equal(found.intercept, expected.intercept)
+
+
+def test_tune__figures_are_those_of_rows_held_out():
+    X, T = diabetes()
+    dataset, tuning = (
+        table_of(X, T),
+        TuneParams(folds=3, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)),
+    )
+    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, InlineEngine())
+    model, folds = Model.load(run.location), folds_of_rows(0, len(X), n_folds=3, seed=0)
+    for entry in describe_tuning(run)["path"]:
+        predicted = np.empty_like(T)
+        for fold in range(3):
+            held = folds == fold
+            predicted[held] = naive_predictions(
+                model, X[~held], T[~held], alpha=entry["alpha"], rows=X[held]
+            )
+        options = {"multioutput": "raw_values"}
+        np.testing.assert_allclose(entry["r2"], r2_score(T, predicted, **options), rtol=1e-6)
+        found = root_mean_squared_error(T, predicted, **options)
+        np.testing.assert_allclose(entry["rmse"], found, rtol=1e-6)
+        found = mean_absolute_error(T, predicted, **options)
+        np.testing.assert_allclose(entry["mae"], found, rtol=1e-6)
+    path = describe_tuning(run)["path"]
+    best = min(path, key=lambda entry: entry["relative_error"])
+    assert run.params.alpha == best["alpha"]
+    assert describe(run.location)["r2"] == best["r2"]
+
+
+def test_tune__on_a_validation_dataset_and_over_features():
+    X, T = diabetes()
+    judged = table_of(X[300:], T[300:])
+    tuning = TuneParams(alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0))
+    run = tune_dataset(
+        table_of(X[:300], T[:300]), MemoryStore(), PARAMS, tuning, InlineEngine(), validation=judged
+    )
+    chosen = describe_tuning(run)
+    assert len(chosen["tried"]) == 4
+    scores = Model.load(run.location).scores(X[300:])
+    found = r2_score(T[300:], scores, multioutput="raw_values")
+    np.testing.assert_allclose(chosen["chosen"]["r2"], found, rtol=1e-9)
+
+
+def test_evaluate_and_predict(tmp_path):
+    X, T = diabetes()
+    run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
+    scores = Model.load(run.location).scores(X)
+    evaluation = evaluate_dataset(run.location, table_of(X, T, chunk_rows=50), InlineEngine())
+    np.testing.assert_allclose(evaluation.r2, r2_score(T, scores, multioutput="raw_values"))
+    rmse = root_mean_squared_error(T, scores, multioutput="raw_values")
+    np.testing.assert_allclose(evaluation.rmse, rmse)
+    predict_dataset(run.location, table_of(X, None), tmp_path / "out", InlineEngine())
+    found = get_array(open_group(tmp_path / "out", kind="predictions"), "values")[...]
+    np.testing.assert_allclose(found, scores, rtol=1e-12)
+    assert describe(tmp_path / "out") == {
+        "kind": "predictions", "n_rows": len(X), "target_names": ["target_0", "target_1"],
+    }  # fmt: skip
+    predict_dataset(run.location, table_of(X, None), tmp_path / "out.csv", InlineEngine())
+    csv = np.genfromtxt(tmp_path / "out.csv", delimiter=",", names=True)
+    assert csv.dtype.names == ("target_0", "target_1")
+    np.testing.assert_allclose(csv["target_1"], scores[:, 1], rtol=1e-12)
+
+
+@pytest.fixture
+def slices(tmp_path):
+    """Four datasets of one table, and one of all rows but the third's."""
+    X, T = diabetes()
+    parts = np.array_split(np.arange(len(X)), 4)
+    datasets = [
+        table_of(X[rows], T[rows], tmp_path / f"part{number}") for number, rows in enumerate(parts)
+    ]
+    kept = np.concatenate([parts[0], parts[1], parts[3]])
+    return datasets, (X[kept], T[kept])
+
+
+def assert_one_fit(location, X, T):
+    """Assert that a run is as if these rows had been fitted at once with its basis and width."""
+    model = Model.load(location)
+    expected = naive_predictions(model, X, T)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(model.scores(X), expected, rtol=0, atol=1e-9 * scale)
+    moments = read_latest_moments(location)
+    assert moments.total_weight == pytest.approx(len(X), rel=1e-12)
+
+
+def test_update__joins_and_leaves_as_one_fit(tmp_path, slices):
+    datasets, (X, T) = slices
+    place, engine = tmp_path / "run", InlineEngine()
+    fit_dataset(datasets[0], place, PARAMS, engine)
+    for dataset in datasets[1:]:
+        record = update_run(place, dataset, engine)
+    assert record["drift"]["relative_error"] > record["drift"]["relative_error_before"] > 0
+    record = update_run(place, datasets[2], engine, forget=True)
+    assert record["n_rows"] == datasets[2].n_rows
+    assert_one_fit(place, X, T)
+
+
+def test_merge__of_a_branch_is_one_fit(tmp_path, slices):
+    datasets, (X, T) = slices
+    place, engine = tmp_path / "run", InlineEngine()
+    fit_dataset(datasets[0], place, PARAMS, engine)
+    branch_run(place, tmp_path / "branch")
+    update_run(tmp_path / "branch", datasets[1], engine)
+    update_run(tmp_path / "branch", datasets[3], engine)
+    merge_runs(place, tmp_path / "branch", engine)
+    assert_one_fit(place, X, T)
+
+
+def test_merge__of_other_targets_is_refused(tmp_path, slices):
+    datasets, _ = slices
+    engine = InlineEngine()
+    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
+    fit_dataset(datasets[1], tmp_path / "other", PARAMS, engine)
+    with pytest.raises(RunMismatchError, match="targets"):
+        merge_runs(tmp_path / "run", tmp_path / "other", engine)
+
+
+def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
+    datasets, _ = slices
+    engine = InlineEngine()
+    fit_dataset(datasets[0], tmp_path / "run", PARAMS, engine)
+    update_run(tmp_path / "run", datasets[1], engine)
+    refresh_run(tmp_path / "run", [], engine)
+    X, T = diabetes()
+    n_rows = datasets[0].n_rows + datasets[1].n_rows
+    assert_one_fit(tmp_path / "run", X[:n_rows], T[:n_rows])
+
+
+def test_drift__rows_unlike_those_before_ask_for_a_refresh(tmp_path):
+    X, T = diabetes()
+    fit_dataset(table_of(X[:300], T[:300]), tmp_path / "run", PARAMS, InlineEngine())
+    far = table_of(X[300:] + 1.0, T[300:] * -3.0)
+    reasons = " ".join(update_run(tmp_path / "run", far, InlineEngine())["reasons"])
+    assert "of the new rows are far from the basis" in reasons
+    assert "the squared error is" in reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"basis": "sknn"}, "basis=sknn asks for rows near the border of classes"),
+        ({"class_weight": "balanced"}, "class_weight is balanced"),
+        ({"basis_size": 443}, "basis_size is 443.*1 to 442"),
+    ],
+)
+def test_fit__what_only_classes_have_is_refused(changes, words):
+    X, T = diabetes()
+    with pytest.raises(ParameterError, match=words):
+        fit(X, T, replace(PARAMS, **changes))
+
+
+def test_targets__of_another_kind_are_refused(tmp_path):
+    X, T = diabetes()
+    engine, numbers = InlineEngine(), table_of(X, T)
+    labelled = ingest_arrays(X, np.arange(len(X)) % 2, MemoryStore())
+    run = fit_dataset(numbers, tmp_path / "run", PARAMS, engine)
+    classifier = fit_dataset(
+        labelled, MemoryStore(), FitParams(basis="random", basis_size=5), engine
+    )
+    for location, dataset in ((run.location, labelled), (classifier.location, numbers)):
+        with pytest.raises(DataError, match=r"targets of .* are none|has no labels"):
+            evaluate_dataset(location, dataset, engine)
+    with pytest.raises(DataError, match=r"targets of .* are target, the network's target_0"):
+        update_run(run.location, table_of(X, T[:, 0]), engine)
+    with pytest.raises(DataError, match="are none"):
+        tune_dataset(numbers, MemoryStore(), PARAMS, TuneParams(), engine, validation=labelled)
+    assert Dataset.open(labelled.location).n_targets == 2
+
+
+def test_number_defaults__are_a_fit():
+    X, T = diabetes()
+    model = fit(X, T, FitParams(**number_defaults(len(X)), alpha=1e-4, scale="standard"))
+    assert len(model.basis) == len(X) // 4
+    assert r2_score(T, model.scores(X)) > 0.5
+
+
+def test_fit__of_a_constant_target():
+    X, _ = spirals(80)
+    model = fit(X, np.full(80, 3.5), replace(PARAMS, basis_size=10))
+    np.testing.assert_array_equal(model.scores(X), 3.5)
+    assert (model.fitting_error, model.spectral_risk) == (1.0, 1.0)
