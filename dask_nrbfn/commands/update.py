@@ -58,7 +58,7 @@ from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
-from dask_nrbfn.stages.weights import read_intercept, warn_of_condition
+from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -566,6 +566,7 @@ def _solve_version(
         spectral_risk=risk.spectral_risk,
     )
     solved.write(run.group(model_name(place)))
+    r2 = training_r2(run, system, weights)
     return {
         **figures,
         "place": place,
@@ -573,6 +574,7 @@ def _solve_version(
         "alpha": alpha,
         **asdict(risk),
         "reciprocal_condition": solution.reciprocal_condition,
+        **({} if r2 is None else {"training_r2": r2}),
     }
 
 
