@@ -106,30 +106,30 @@ class Judge:
     Parameters
     ----------
     dataset : Dataset
-        With labels.
+        With labels, or numbers as targets.
     max_error_rate : float
-        Above it the model is not taken.
+        Above it the model is not taken. Of numbers it is the relative error, 1 - R^2.
     """
 
     dataset: Dataset
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model.
+        """Return the error rate of a model, or its relative error.
 
         Raises
         ------
         WorseModelError
             If it is above what is allowed.
         """
-        error_rate = evaluate_dataset(model, self.dataset, engine).error_rate
-        if error_rate > self.max_error_rate:
+        evaluation = evaluate_dataset(model, self.dataset, engine)
+        if evaluation.error_rate > self.max_error_rate:
+            beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
             raise WorseModelError(
-                f"the new model makes {100 * error_rate:.2f} % errors on {self.dataset.location}, "
-                f"allowed are {100 * self.max_error_rate:.2f} %; the old one stays.",
+                f"the new model {beyond}; the old one stays.",
                 "Look at the new rows, or allow more errors.",
             )
-        return error_rate
+        return evaluation.error_rate
 
 
 def update_run(
@@ -148,7 +148,8 @@ def update_run(
     location : Location
         Of a run with a model, or of a branch.
     dataset : Dataset
-        With labels, all of them among the run's classes. Weights of classes are those of the fit.
+        With labels, all of them among the run's classes, or the run's targets. Weights of classes
+        are those of the fit.
     engine : Engine
     forget : bool
         Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
