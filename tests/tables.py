@@ -29,6 +29,14 @@ def spirals(n_rows, n_features=4, n_classes=3, seed=0):
     return X, y
 
 
+def surfaces(n_rows, seed=0):
+    """Return X float64 (n, 3) and Y float64 (n, 2), smooth in X but for noise, of other sizes."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n_rows, 3))
+    Y = np.column_stack([np.sin(3 * X[:, 0]) * X[:, 1], 1e4 + 200 * np.cos(2 * X[:, 2])])
+    return X, Y + rng.normal(scale=[0.1, 30.0], size=Y.shape)
+
+
 def write_table(location, X, y=None, **options) -> Dataset:
     """Write a dataset from arrays."""
     return ingest_arrays(X, y, location, **options)

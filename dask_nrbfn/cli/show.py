@@ -20,9 +20,11 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
                 click.echo(f"{'stage ' + stage:<18} {record['seconds']:.1f} s")
         elif name == "versions":
             for record in value:
+                training_r2 = record.get("training_r2")
+                r2 = "" if training_r2 is None else f", R2 {_readable('r2', training_r2)}"
                 click.echo(
                     f"{'version ' + str(record['version']):<18} {record['action']} "
-                    f"{record['n_rows']} rows, fitting error {record['fitting_error']:.4f}"
+                    f"{record['n_rows']} rows, fitting error {record['fitting_error']:.4f}{r2}"
                 )
         elif name in ("problems", "reasons"):
             for item in value or ["none"]:
@@ -57,6 +59,6 @@ def _readable(name: str, value: Any) -> str:
     if name == "error_rate":
         return f"{100 * value:.2f} %"
     if isinstance(value, list):
-        shown = ", ".join(map(str, value[:20]))
+        shown = ", ".join(_readable(name, item) for item in value[:20])
         return shown if len(value) <= 20 else f"{shown}, ... ({len(value)})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -111,7 +111,7 @@ def tune(
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
 @click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
-@click.option("--evaluate", metavar="DATASET", help="Show how these rows are labelled too.")
+@click.option("--evaluate", metavar="DATASET", help="Show how it does on these rows too.")
 @engine_options
 @locations("run", "evaluate")
 @click.pass_obj

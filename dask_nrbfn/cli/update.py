@@ -26,7 +26,8 @@ _judge_options = together(
     click.option(
         "--max-error-rate",
         type=click.FloatRange(0, 1),
-        help="Keep the old model, and exit with 2, if the new one makes more errors on them.",
+        help="Keep the old model, and exit with 2, if the new one makes more errors on them. Of "
+        "numbers 1 - R2 is the error.",
     ),
 )
 

@@ -26,7 +26,7 @@ from dask_nrbfn.cli.show import show
 def predict(
     job: Job, run: str, dataset: str, out: str, overwrite: bool, as_json: bool, **options: Any
 ) -> None:
-    """Write the label and the scores of every row of DATASET to OUT.
+    """Write the label and the scores, or the predicted numbers, of every row of DATASET to OUT.
 
     RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
     .parquet file.

@@ -39,10 +39,14 @@ def describe(location: Location) -> dict[str, Any]:
     return {"kind": kind, **describers[kind]()}
 
 
-# Figures of held-out rows, by whether targets are classes.
+# Figures of held-out rows, and of the training rows, by whether targets are classes.
 _JUDGED = {
     True: ("error_rate", "log_loss", "temperature"),
     False: ("relative_error", "r2", "rmse", "mae"),
+}
+_FITTED = {
+    True: ("fitting_error", "spectral_risk", "reciprocal_condition"),
+    False: ("training_r2", "fitting_error", "spectral_risk", "reciprocal_condition"),
 }
 
 
@@ -86,6 +90,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     weights = versions[-1] if versions else stages.get("weights", {})
     audit = stages.get("recall", {})
     validation = stages.get("validation", {})
+    classes = attributes.get("target_names") is None
     return {
         "n_rows": n_rows_held(attributes),
         "n_features": attributes["n_features"],
@@ -93,13 +98,11 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "width": stages.get("width", {}).get("width"),
         "alpha": run.params.alpha,
-        "fitting_error": weights.get("fitting_error"),
-        "spectral_risk": weights.get("spectral_risk"),
-        "reciprocal_condition": weights.get("reciprocal_condition"),
+        **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
         "n_partitions": stages.get("neighbors", {}).get("n_partitions"),
-        **{name: validation.get(name) for name in _JUDGED[attributes.get("target_names") is None]},
+        **{name: validation.get(name) for name in _JUDGED[classes]},
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,

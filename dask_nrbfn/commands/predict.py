@@ -4,7 +4,7 @@ import logging
 import math
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
 from operator import add
@@ -56,6 +56,9 @@ _MAX_BLOCK_ROWS = 1024
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
+# Rows of which predicted and true numbers are kept: enough to be seen as points.
+_SAMPLED_ROWS = 2000
+
 # Of a file or a Zarr group, by its suffix. Whoever writes another one expects another format.
 _TABLES, _GROUPS = (".csv", ".parquet"), ("", ".zarr")
 
@@ -97,6 +100,12 @@ class Evaluation:
         """Share of all rows whose predicted label is wrong, unknown labels among them."""
         return self.n_errors / self.n_rows
 
+    def beyond(self, allowed: float, *, on: Location) -> str:
+        """Return what a model does that errs on some rows more than is allowed."""
+        return (
+            f"makes {100 * self.error_rate:.2f} % errors on {on}, allowed are {100 * allowed:.2f} %"
+        )
+
     def figures(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return {
@@ -107,6 +116,14 @@ class Evaluation:
             "log_loss": self.log_loss,
             "confusion": self.confusion,
         }
+
+
+class SampledRows(NamedTuple):
+    """Some rows: ``rows`` int64 (m,), their numbers, ``true`` and ``predicted`` float64 (m, q)."""
+
+    rows: NDArray[np.int64]
+    true: NDArray[np.float64]
+    predicted: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,8 @@ class NumberEvaluation:
     r2, rmse, mae : list of float
         R^2, root mean squared and mean absolute error of every target. R^2 of one that does not
         vary is 1 if it is met, else 0.
+    sample : SampledRows
+        At most 2,000 rows, evenly apart: the same ones however the work was divided.
     """
 
     n_rows: int
@@ -130,15 +149,30 @@ class NumberEvaluation:
     r2: list[float]
     rmse: list[float]
     mae: list[float]
+    sample: SampledRows = field(repr=False, compare=False)
 
     @property
     def error_rate(self) -> float:
         """The relative error."""
         return self.relative_error
 
+    def beyond(self, allowed: float, *, on: Location) -> str:
+        """Return what a model does that errs on some rows more than is allowed."""
+        return (
+            f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, allowed is "
+            f"{allowed:.4g}"
+        )
+
     def figures(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
-        return asdict(self) | {"target_names": list(self.target_names)}
+        """Return all of it but the sample as JSON values."""
+        return {
+            "n_rows": self.n_rows,
+            "target_names": list(self.target_names),
+            "relative_error": self.relative_error,
+            "r2": self.r2,
+            "rmse": self.rmse,
+            "mae": self.mae,
+        }
 
 
 def predict_dataset(
@@ -240,8 +274,11 @@ def evaluate_dataset(
         for start, stop in task_spans(dataset.n_rows, 1, engine)
     ]
     if opened.target_names is not None:
-        sums = reduce(add, run_tasks(engine, _residuals, arguments, label="evaluate"))
-        return NumberEvaluation(dataset.n_rows, opened.target_names, **sums.figures(0))
+        judged = run_tasks(engine, _residuals, arguments, label="evaluate")
+        figures = reduce(add, (sums for sums, _ in judged)).figures(0)
+        rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
+        sample = SampledRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
+        return NumberEvaluation(dataset.n_rows, opened.target_names, **figures, sample=sample)
     if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
         raise DataError(
             f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
@@ -284,6 +321,9 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
     held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 3 * scored * n_targets)
     held += 3 * scored * model.classes.itemsize
+    if model.target_names is not None:
+        # The sample that an evaluation returns.
+        held += 2 * 8 * min(dataset.n_rows, _SAMPLED_ROWS) * n_targets
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
@@ -383,16 +423,27 @@ def _write_scores(
 
 def _residuals(
     model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
-) -> ResidualSums:
-    """Return how near a model comes to the numbers of some rows."""
+) -> tuple[ResidualSums, NDArray[np.float64]]:
+    """Return how near a model comes to the numbers of some rows, and those of the sampled ones.
+
+    The latter, (2, m, q), are the true and the predicted ones.
+    """
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
     origin = dataset.take_targets(np.arange(1))
     sums = ResidualSums.zeros(1, model.n_targets)
+    step, sampled, row = _sample_step(dataset.n_rows), [], start
     for scores, targets in _scored_blocks(model, dataset, start, stop):
         assert targets is not None
         sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
-    return sums
+        drawn = slice(-row % step, None, step)
+        sampled.append(np.stack([targets[drawn], scores[drawn]]))
+        row += len(targets)
+    return sums, np.concatenate(sampled, axis=1)
+
+
+def _sample_step(n_rows: int) -> int:
+    return -(-n_rows // _SAMPLED_ROWS)
 
 
 def _count(

@@ -58,7 +58,7 @@ from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
-from dask_nrbfn.stages.weights import read_intercept, warn_of_condition
+from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -106,30 +106,30 @@ class Judge:
     Parameters
     ----------
     dataset : Dataset
-        With labels.
+        With labels, or numbers as targets.
     max_error_rate : float
-        Above it the model is not taken.
+        Above it the model is not taken. Of numbers it is the relative error, 1 - R^2.
     """
 
     dataset: Dataset
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model.
+        """Return the error rate of a model, or its relative error.
 
         Raises
         ------
         WorseModelError
             If it is above what is allowed.
         """
-        error_rate = evaluate_dataset(model, self.dataset, engine).error_rate
-        if error_rate > self.max_error_rate:
+        evaluation = evaluate_dataset(model, self.dataset, engine)
+        if evaluation.error_rate > self.max_error_rate:
+            beyond = evaluation.beyond(self.max_error_rate, on=self.dataset.location)
             raise WorseModelError(
-                f"the new model makes {100 * error_rate:.2f} % errors on {self.dataset.location}, "
-                f"allowed are {100 * self.max_error_rate:.2f} %; the old one stays.",
+                f"the new model {beyond}; the old one stays.",
                 "Look at the new rows, or allow more errors.",
             )
-        return error_rate
+        return evaluation.error_rate
 
 
 def update_run(
@@ -148,7 +148,8 @@ def update_run(
     location : Location
         Of a run with a model, or of a branch.
     dataset : Dataset
-        With labels, all of them among the run's classes. Weights of classes are those of the fit.
+        With labels, all of them among the run's classes, or the run's targets. Weights of classes
+        are those of the fit.
     engine : Engine
     forget : bool
         Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
@@ -566,6 +567,7 @@ def _solve_version(
         spectral_risk=risk.spectral_risk,
     )
     solved.write(run.group(model_name(place)))
+    r2 = training_r2(run, system, weights)
     return {
         **figures,
         "place": place,
@@ -573,6 +575,7 @@ def _solve_version(
         "alpha": alpha,
         **asdict(risk),
         "reciprocal_condition": solution.reciprocal_condition,
+        **({} if r2 is None else {"training_r2": r2}),
     }
 
 

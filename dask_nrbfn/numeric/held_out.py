@@ -194,12 +194,31 @@ class ResidualSums(JudgedSums):
         if not np.isfinite(squared).all():
             return dict.fromkeys(names)
         spread = np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
-        varies = spread > 0
-        unexplained = np.where(squared > 0, 1.0, 0.0)
-        np.divide(squared, spread, out=unexplained, where=varies)
+        unexplained = unexplained_share(squared, spread)
         rmse, mae = np.sqrt(squared / self.weight), self.absolute[model] / self.weight
         lists = (values.tolist() for values in (1.0 - unexplained, rmse, mae))
         return dict(zip(names, (float(unexplained.mean()), *lists), strict=True))
+
+
+def unexplained_share(squared: Floats, spread: Floats) -> Floats:
+    """Return ``1 - R^2`` of every target, float64 (q,).
+
+    Parameters
+    ----------
+    squared : float64 (q,)
+        Sums of the squared residuals.
+    spread : float64 (q,)
+        Sums of the squared differences from the mean. Where it is 0 the share is 1, or 0 if the
+        target is met.
+
+    Examples
+    --------
+    >>> unexplained_share(np.array([1.0, 3.0, 0.0]), np.array([4.0, 0.0, 0.0]))
+    array([0.25, 1.  , 0.  ])
+    """
+    unexplained = np.where(squared > 0, 1.0, 0.0)
+    np.divide(squared, spread, out=unexplained, where=spread > 0)
+    return unexplained
 
 
 def sums_of(targets: Targets) -> type[JudgedSums]:

@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from dask_nrbfn.report.confidences import Confidences
+from dask_nrbfn.report.results import Criterion, DrawnTarget
 
 # Colours that stand for variables of the page, which knows whether it is dark.
 _INK, _MUTED = "#010101", "#020202"
@@ -23,6 +24,7 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
     colour: f"series-{place}" for place, colour in enumerate(_SERIES, start=1)
 }
 _DASHES = ("-", "--", ":", "-.")
+_LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
 # Points; at 343 of a phone's 375 pixels the text is 11 pixels high.
 _INCHES = (4.4, 2.7)
@@ -50,7 +52,7 @@ _LINEAR_RATIO = 30.0
 # Below this ratio powers of ten alone are too few ticks.
 _FEW_DECADES = 200.0
 
-# Bars of the histogram, and values that are few enough to be ticks themselves.
+# Bars of a histogram, and values that are few enough to be ticks themselves.
 _BARS = 50
 _MOST_TICKS = 8
 
@@ -90,18 +92,51 @@ def threshold_chart(confidences: Confidences, threshold: float, n_below: int) ->
     return _svg("threshold", title, f"{n_below} rows are below {threshold:g}.", draw)
 
 
-def penalty_chart(path: Sequence[dict[str, Any]], alpha: float) -> str | None:
+def prediction_chart(target: DrawnTarget, place: int) -> str:
+    """Return the predicted against the true numbers of a target, with the line of equal ones."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="true", ylabel="predicted")
+        points = axes.plot(target.true, target.predicted, "o", color=_SERIES[0], markersize=3)
+        points[0].set(alpha=0.5, markeredgewidth=0)
+        axes.axline((target.true[0], target.true[0]), slope=1, **_LINE)
+
+    title = f"Predicted against true numbers of {target.name}"
+    return _svg(f"prediction-{place}", title, f"R2 of all rows is {target.r2:.4f}.", draw)
+
+
+def residual_chart(target: DrawnTarget, place: int) -> str:
+    """Return the histogram of what the predictions of a target miss."""
+    residuals = target.true - target.predicted
+    # Bars of residuals that are all but equal would have no width.
+    margin = 1e-6 * np.abs(residuals).max()
+    span = (residuals.min() - margin, residuals.max() + margin)
+    counts, edges = np.histogram(residuals, bins=_BARS, range=span)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="true less predicted", ylabel="rows")
+        widths = 0.85 * np.diff(edges)
+        axes.bar(edges[:-1], counts, width=widths, align="edge", color=_SERIES[0])
+        _fitting_scale(axes, "y", counts)
+        _mark(axes, 0.0)
+
+    title = f"Histogram of the residuals of {target.name}"
+    description = f"The root mean square of those of all rows is {target.rmse:.4g}."
+    return _svg(f"residual-{place}", title, description, draw)
+
+
+def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Criterion) -> str | None:
     """Return held-out error, fitting error and risk of all penalties; None if there are too few.
 
     A penalty of 0 has no place on the logarithmic axis, one that is singular has no figures.
     """
-    drawn = [entry for entry in path if entry["alpha"] > 0 and entry["error_rate"] is not None]
+    drawn = [entry for entry in path if entry["alpha"] > 0 and entry[criterion.name] is not None]
     drawn = sorted(drawn, key=lambda entry: entry["alpha"])
     if len(drawn) < 2:
         return None
     alphas = np.array([entry["alpha"] for entry in drawn])
     panels = {
-        "held-out error, %": [100 * entry["error_rate"] for entry in drawn],
+        criterion.label: [criterion.factor * entry[criterion.name] for entry in drawn],
         "eps - 1": [_beyond_one(entry["fitting_error"]) for entry in drawn],
         "gamma": [_or_nan(entry["spectral_risk"]) for entry in drawn],
     }
@@ -122,17 +157,19 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float) -> str | None:
     return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
 
 
-def width_chart(tried: Sequence[dict[str, Any]], chosen: dict[str, Any]) -> str | None:
+def width_chart(
+    tried: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
+) -> str | None:
     """Return the held-out error of each combination by width; None if all had the same width."""
     factors = sorted({record["width_factor"] for record in tried})
     if len(factors) < 2:
         return None
-    lines = _lines_by_width(tried)
+    lines = _lines_by_width(tried, criterion)
 
     def draw(figure: Figure) -> None:
         # The legend is under the axes, a line of it for every two.
         figure.set_size_inches(_INCHES[0], _INCHES[1] + 0.22 * len(lines))
-        axes = figure.add_subplot(xlabel="width factor", ylabel="held-out error, %")
+        axes = figure.add_subplot(xlabel="width factor", ylabel=criterion.label)
         shapes = ((colour, dash) for dash in _DASHES for colour in _SERIES)
         for (name, points), (colour, dash) in zip(lines.items(), cycle(shapes), strict=False):
             x, y = zip(*sorted(points.items()), strict=True)
@@ -147,8 +184,10 @@ def width_chart(tried: Sequence[dict[str, Any]], chosen: dict[str, Any]) -> str 
     return _svg("width", title, f"The chosen factor is {chosen['width_factor']:g}.", draw)
 
 
-def _lines_by_width(tried: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
-    """Return the error, in percent, by width for each combination of what else differs."""
+def _lines_by_width(
+    tried: Sequence[dict[str, Any]], criterion: Criterion
+) -> dict[str, dict[float, float]]:
+    """Return the error, as drawn, by width for each combination of what else differs."""
     names = [
         name
         for name in ("features", "kernel", "basis_rule")
@@ -156,9 +195,9 @@ def _lines_by_width(tried: Sequence[dict[str, Any]]) -> dict[str, dict[float, fl
     ]
     lines: dict[str, dict[float, float]] = {}
     for record in tried:
-        if record["error_rate"] is not None:
+        if (error := record[criterion.name]) is not None:
             label = ", ".join(record[name] for name in names)
-            lines.setdefault(label, {})[record["width_factor"]] = 100 * record["error_rate"]
+            lines.setdefault(label, {})[record["width_factor"]] = criterion.factor * error
     return lines
 
 
@@ -172,7 +211,7 @@ def _beyond_one(value: float | None) -> float:
 
 def _mark(axes: Axes, x: float, text: str = "") -> None:
     """Draw a dashed line at x, with a text at its top on the side that has more room."""
-    axes.axvline(x, color=_INK, linestyle="--", linewidth=1)
+    axes.axvline(x, **_LINE)
     if text:
         side = "right" if x > 0.5 else "left"
         axes.text(x, 0.97, text, transform=axes.get_xaxis_transform(), ha=side, va="top")

@@ -1,55 +1,37 @@
 """What of a finished run its user should look at."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from dask.utils import format_bytes
 
-from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import count, decimals, listed, number, percent, plural
-
-# From here on the squared residuals weigh more than the fit.
-_LARGE_FITTING_ERROR = 2.0
+from dask_nrbfn.report.formats import decimals, listed, plural
+from dask_nrbfn.report.results import Concern, Results
 
 # One error more or less then moves the error rate of a class by 5 points.
 _FEW_ROWS = 20
 
 
-@dataclass(frozen=True)
-class Concern:
-    """What is worth a look, and what to do about it.
-
-    Attributes
-    ----------
-    problem, remedy : str
-    """
-
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.problem} {self.remedy}"
-
-
-def find_concerns(finished: FinishedRun, evaluation: Evaluation | None = None) -> list[Concern]:
+def find_concerns(results: Results) -> list[Concern]:
     """Return what is worth a look, the gravest first."""
-    checks: tuple[Callable[[FinishedRun], Iterator[Concern]], ...] = (
-        _versions,
-        _guessing,
-        _recall,
-        _fitting_error,
-        _condition,
-        _capped_basis,
-        _grid_borders,
-        _singular_penalties,
-        _small_classes,
-        _memory,
+    finished = results.finished
+    found = (
+        _versions(finished),
+        results.guessing(),
+        _recall(finished),
+        results.poor_fit(),
+        _condition(finished),
+        _capped_basis(finished),
+        _grid_borders(finished),
+        _singular_penalties(finished, results.criterion.name),
+        _small_classes(finished),
+        _memory(finished),
+        results.unknown_labels(),
     )
-    found = [concern for check in checks for concern in check(finished)]
-    return found + ([] if evaluation is None else list(_unknown_labels(evaluation)))
+    return list(chain.from_iterable(found))
 
 
 def _versions(finished: FinishedRun) -> Iterator[Concern]:
@@ -62,20 +44,6 @@ def _versions(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(f"A refresh is due: {'; '.join(reasons)}.", "Run dask-nrbfn refresh.")
 
 
-def _guessing(finished: FinishedRun) -> Iterator[Concern]:
-    confusion = finished.held_out_confusion()
-    if confusion is None:
-        return
-    guessing = 1.0 - confusion.sum(axis=1).max() / confusion.sum()
-    error_rate = finished.stages["validation"]["error_rate"]
-    if error_rate >= guessing:
-        yield Concern(
-            f"The held-out error is {percent(error_rate)}; to answer the largest class always "
-            f"errs in {percent(guessing)}.",
-            'Look at scale first: columns in different units want "standard".',
-        )
-
-
 def _recall(finished: FinishedRun) -> Iterator[Concern]:
     audit = finished.stages.get("recall")
     if audit is None:
@@ -85,15 +53,6 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(
             f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
             "Raise overlap, lower n_partitions, or search exactly.",
-        )
-
-
-def _fitting_error(finished: FinishedRun) -> Iterator[Concern]:
-    error = finished.stages["weights"]["fitting_error"]
-    if error > _LARGE_FITTING_ERROR:
-        yield Concern(
-            f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
-            "Try a smaller alpha, a larger basis, or another width_factor.",
         )
 
 
@@ -147,13 +106,13 @@ def _border(
     return "largest" if chosen == max(grid) else None
 
 
-def _singular_penalties(finished: FinishedRun) -> Iterator[Concern]:
+def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Concern]:
     if finished.tuning is None:
         return
     singular = [
         f"{entry['alpha']:g}"
         for entry in finished.tuned()["path"]
-        if entry["error_rate"] is None or entry["fitting_error"] is None
+        if entry[criterion] is None or entry["fitting_error"] is None
     ]
     if singular:
         yield Concern(
@@ -185,13 +144,4 @@ def _memory(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(
             f"Stages held more memory than predicted: {listed(over)}.",
             "Leave the workers room. What the process held before the fit is counted too.",
-        )
-
-
-def _unknown_labels(evaluation: Evaluation) -> Iterator[Concern]:
-    if unknown := evaluation.n_unknown_labels:
-        yield Concern(
-            f"{count(unknown)} of {plural(evaluation.n_rows, 'evaluated row')} have labels that "
-            "the model does not know.",
-            "They count as errors; train on rows of their classes too.",
         )

@@ -3,9 +3,10 @@
 import textwrap
 
 from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.facts import Fact, run_facts
+from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import columns
+from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.storage.run import Run
 
@@ -21,9 +22,9 @@ def run_table(run: Run) -> str:
     MissingDataError
         If the run is not finished.
     """
-    finished = FinishedRun.of(run)
-    facts = run_facts(finished)
-    facts += [Fact("warning", str(concern)) for concern in find_concerns(finished)]
+    results = results_of(FinishedRun.of(run))
+    facts = run_facts(results)
+    facts += [Fact("warning", str(concern)) for concern in find_concerns(results)]
     return "\n".join(map(_line, facts))
 
 
@@ -35,7 +36,7 @@ def tuning_table(run: Run) -> str:
     MissingDataError
         If the run is not finished, or was fitted without tuning.
     """
-    tables = tuning_tables(FinishedRun.of(run))
+    tables = tuning_tables(results_of(FinishedRun.of(run)))
     return "\n\n".join(
         f"{table.title}\n{columns(table.header, table.rows, table.marked)}" for table in tables
     )

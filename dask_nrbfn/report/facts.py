@@ -1,47 +1,40 @@
 """The figures of a finished run, a line for each."""
 
 import math
-from typing import NamedTuple
 
 from dask.utils import format_bytes
 
-from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
+from dask_nrbfn.report.results import Fact, Results
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
 
 
-class Fact(NamedTuple):
-    """A figure and what it is of."""
-
-    name: str
-    value: str
-
-
-def run_facts(finished: FinishedRun, evaluation: Evaluation | None = None) -> list[Fact]:
+def run_facts(results: Results) -> list[Fact]:
     """Return what was fitted on what, how well, and what it took."""
+    finished = results.finished
     return [
-        *_data_facts(finished),
+        *_data_facts(results),
         *_neighbor_facts(finished),
-        *_network_facts(finished),
-        *_version_facts(finished),
-        *_accuracy_facts(finished),
-        *([] if evaluation is None else _evaluation_facts(evaluation)),
+        *_network_facts(results),
+        *_version_facts(results),
+        *_accuracy_facts(results),
+        *results.evaluation_facts(),
         *_cost_facts(finished),
     ]
 
 
-def _data_facts(finished: FinishedRun) -> list[Fact]:
-    attributes = finished.attributes
+def _data_facts(results: Results) -> list[Fact]:
+    finished, attributes = results.finished, results.finished.attributes
     return [
         Fact("run", str(finished.run.location)),
         Fact("dataset", ", ".join(member["dataset"] for member in attributes["members"])),
         Fact(
             "rows",
             f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
-            f"{attributes['n_classes']:,} classes",
+            + results.targets(),
         ),
         Fact("row weights", _weights(finished)),
         Fact("scale", finished.params.scale),
@@ -89,7 +82,8 @@ def recall_text(finished: FinishedRun) -> str:
     )
 
 
-def _network_facts(finished: FinishedRun) -> list[Fact]:
+def _network_facts(results: Results) -> list[Fact]:
+    finished = results.finished
     params, width = finished.params, finished.stages["width"]
     weights = finished.stages["weights"]
     tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
@@ -103,21 +97,25 @@ def _network_facts(finished: FinishedRun) -> list[Fact]:
         ),
         Fact("alpha", f"{params.alpha:g}{tried}"),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
+        *results.training_facts(weights),
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
         *_spectrum_facts(finished),
     ]
 
 
-def _version_facts(finished: FinishedRun) -> list[Fact]:
+def _version_facts(results: Results) -> list[Fact]:
     """Return what became of the fit, which all other figures are of."""
+    finished = results.finished
     if not finished.versions:
         return []
     latest = finished.versions[-1]
+    further = "".join(f", {name} {value}" for name, value in results.training_facts(latest))
     return [
         Fact(
             "latest version",
             f"{latest['version']}, {plural(n_rows_held(finished.attributes), 'row')}: "
-            f"eps {number(latest['fitting_error'])}, gamma {number(latest['spectral_risk'])}",
+            f"eps {number(latest['fitting_error'])}, gamma {number(latest['spectral_risk'])}"
+            f"{further}",
         )
     ]
 
@@ -153,34 +151,12 @@ def basis_text(finished: FinishedRun) -> str:
     return f"{rows}, the least confident"
 
 
-def _accuracy_facts(finished: FinishedRun) -> list[Fact]:
-    tuning, record = finished.tuning, finished.stages.get("validation")
+def _accuracy_facts(results: Results) -> list[Fact]:
+    tuning, record = results.finished.tuning, results.finished.stages.get("validation")
     if tuning is None or record is None:
         return []
-    judged = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
-    return [
-        Fact(
-            "held-out error",
-            f"{percent(record['error_rate'])} of {plural(record['n_rows'], 'row')}, {judged}",
-        ),
-        Fact(
-            "log loss",
-            f"{decimals(record['log_loss'])} at temperature {number(record['temperature'])}",
-        ),
-    ]
-
-
-def _evaluation_facts(evaluation: Evaluation) -> list[Fact]:
-    unknown = f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model"
-    return [
-        Fact(
-            "evaluation",
-            f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
-            f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
-            f"{'of the others ' if evaluation.n_unknown_labels else ''}"
-            f"{decimals(evaluation.log_loss)}",
-        )
-    ]
+    how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    return results.held_out_facts(record, f"{plural(record['n_rows'], 'row')}, {how}")
 
 
 def _cost_facts(finished: FinishedRun) -> list[Fact]:

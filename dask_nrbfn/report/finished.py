@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
@@ -29,7 +26,7 @@ class FinishedRun:
     params : FitParams
         With what tuning has chosen.
     labels : list of str
-        Of the classes, in the order of the scores.
+        Of the classes, in the order of the scores; none where the targets are numbers.
     """
 
     run: Run
@@ -97,14 +94,6 @@ class FinishedRun:
                 "Give a run of tune.",
             )
         return describe_tuning(self.run)
-
-    def held_out_confusion(self) -> NDArray[np.float64] | None:
-        """Return the weight of each class's held-out rows by label, (K, K); None if not tuned."""
-        if self.tuning is None:
-            return None
-        place = list(self.tuning.alphas).index(self.params.alpha)
-        confusion: NDArray[np.float64] = self.run.read("validation/confusion", place, place + 1)[0]
-        return confusion
 
     def dataset(self) -> Dataset | None:
         """Open the dataset that was fitted; None unless it is still on a disk of this machine.

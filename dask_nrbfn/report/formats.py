@@ -2,9 +2,29 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 # What stands where there is no number: a penalty at which the system is singular.
 MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under a header.
+
+    Attributes
+    ----------
+    title : str
+    header : list of str
+    rows : list of list of str
+    marked : list of bool
+        Rows that stand out.
+    """
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    marked: list[bool]
 
 
 def percent(share: float | None, digits: int = 2) -> str:

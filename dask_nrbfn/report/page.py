@@ -7,30 +7,32 @@ from typing import Any
 import jinja2
 from dask.utils import format_bytes
 
-from dask_nrbfn.commands.predict import Evaluation
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confidences import Confidences, NamedRows
-from dask_nrbfn.report.confusion import ConfusionTable
-from dask_nrbfn.report.facts import Fact, recall_text, run_facts
+from dask_nrbfn.report.facts import recall_text, run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, plural, seconds
+from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
 
 # What stands alone under the title.
-_HEADLINES = ("rows", "basis", "held-out error", "evaluation", "fitting error", "time")
+_HEADLINES = (
+    *("rows", "basis", "held-out error", "held-out R2", "evaluation", "fitting error"),
+    *("training R2", "time"),
+)
 
 
 def write_report(
     run: Run,
     path: str | os.PathLike[str],
     *,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation | NumberEvaluation | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a page that shows what a run was fitted on, what it learnt and what that took.
@@ -43,7 +45,7 @@ def write_report(
     run : Run
         With its model.
     path : path
-    evaluation : Evaluation, optional
+    evaluation : Evaluation or NumberEvaluation, optional
         How the model does on other rows, as `evaluate_dataset` returns it.
     overwrite : bool
         Replace the file at `path`, once the page is complete.
@@ -53,39 +55,35 @@ def write_report(
     MissingDataError
         If the run is not finished; before anything is written.
     ParameterError
-        If the evaluation is of a model with another number of classes, or `path` is inside a Zarr
-        group.
+        If the evaluation is of a model with another number of classes, or other targets, or `path`
+        is inside a Zarr group.
     ExistsError
         If a file is at `path` and `overwrite` is false, or something that is no file.
     StorageError
         If nothing can be written there.
     """
-    finished = FinishedRun.of(run)
-    if evaluation is not None and len(evaluation.confusion[0]) != len(finished.labels):
-        raise ParameterError(
-            f"the evaluation has {len(evaluation.confusion[0])} classes, the run "
-            f"{len(finished.labels)}.",
-            "Give the evaluation of this run's model.",
-        )
+    results = results_of(FinishedRun.of(run), evaluation)
     with new_file(path, overwrite=overwrite) as unfinished:
-        unfinished.write_text(_page(finished, evaluation), encoding="utf-8")
+        unfinished.write_text(_page(results), encoding="utf-8")
 
 
-def _page(finished: FinishedRun, evaluation: Evaluation | None) -> str:
+def _page(results: Results) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
-    facts = run_facts(finished, evaluation)
+    finished, facts = results.finished, run_facts(results)
     return template.render(
         name=str(finished.run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
         headlines=_headlines(facts),
         facts=facts,
-        concerns=find_concerns(finished, evaluation),
+        concerns=find_concerns(results),
         confidence=_confidence(finished),
-        tuning=_tuning(finished),
-        confusions=_confusions(finished, evaluation),
+        tuning=_tuning(results),
+        confusions=results.confusions(),
+        targets=results.target_table(),
+        drawn=_drawn(results),
         recall=_recall(finished),
         stages=_stages(finished),
         params=finished.params.to_dict(),
@@ -121,25 +119,30 @@ def _named(named: NamedRows) -> list[tuple[str, str]]:
     return [(str(row), decimals(value)) for row, value in rows]
 
 
-def _tuning(finished: FinishedRun) -> dict[str, Any] | None:
+def _tuning(results: Results) -> dict[str, Any] | None:
+    finished, criterion = results.finished, results.criterion
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
     return {
-        "tables": tuning_tables(finished),
-        "penalties": charts.penalty_chart(finished.tuned()["path"], finished.params.alpha),
-        "widths": search and charts.width_chart(search["tried"], search["chosen"]),
+        "tables": tuning_tables(results),
+        "penalties": charts.penalty_chart(
+            finished.tuned()["path"], finished.params.alpha, criterion
+        ),
+        "widths": search and charts.width_chart(search["tried"], search["chosen"], criterion),
     }
 
 
-def _confusions(finished: FinishedRun, evaluation: Evaluation | None) -> list[ConfusionTable]:
-    tables = []
-    held_out = finished.held_out_confusion()
-    if held_out is not None:
-        tables.append(ConfusionTable.of("Held-out rows", finished.labels, held_out))
-    if evaluation is not None:
-        tables.append(ConfusionTable.of("Evaluated rows", finished.labels, evaluation.confusion))
-    return tables
+def _drawn(results: Results) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": target.name,
+            "rows": plural(len(target.true), "evaluated row"),
+            "predictions": charts.prediction_chart(target, place),
+            "residuals": charts.residual_chart(target, place),
+        }
+        for place, target in enumerate(results.drawn_targets(), start=1)
+    ]
 
 
 def _recall(finished: FinishedRun) -> str | None:

@@ -162,11 +162,13 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
     """Raise DataError unless a dataset has labels, or numbers as targets of these names."""
     if target_names is None:
         if dataset.y is None or dataset.target_names is not None:
+            has = "no labels" if dataset.y is None else "numbers as targets, not labels"
             raise DataError(
-                f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
+                f"{dataset.location} has {has}.", "Write it with labels: `label` or `y`."
             )
     elif dataset.target_names != target_names:
-        found = "none" if dataset.target_names is None else ", ".join(dataset.target_names)
+        labels = "none" if dataset.y is None else "labels"
+        found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
         raise DataError(
             f"the targets of {dataset.location} are {found}, the network's "
             f"{', '.join(target_names)}.",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedWarning
+from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
@@ -25,13 +26,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WeightsRecord:
-    """Penalty, error and risk of the network, see `ErrorAndRisk` and `RidgeSolution`."""
+    """Penalty, error and risk of the network, see `ErrorAndRisk` and `RidgeSolution`.
+
+    Attributes
+    ----------
+    training_r2 : list of float or None
+        R^2 of the training rows for every target; None for classes.
+    """
 
     alpha: float
     fitting_error: float
     spectral_risk: float
     objective: float
     reciprocal_condition: float | None = None
+    training_r2: list[float] | None = None
 
 
 def _compute(job: StageJob) -> WeightsRecord:
@@ -78,7 +86,23 @@ def _solve(run_location: Location) -> WeightsRecord:
     intercept = read_intercept(run, system, weights)
     if intercept is not None:
         write_array(run.group("weights"), "intercept", intercept, "target")
-    return WeightsRecord(alpha, risk.fitting_error, risk.spectral_risk, risk.objective, condition)
+    return WeightsRecord(
+        alpha=alpha,
+        fitting_error=risk.fitting_error,
+        spectral_risk=risk.spectral_risk,
+        objective=risk.objective,
+        reciprocal_condition=condition,
+        training_r2=training_r2(run, system, weights),
+    )
+
+
+def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> list[float] | None:
+    """Return R^2 of the rows behind a system for weights (q, r); None for classes."""
+    if not read_targets(run, len(weights)).centred:
+        return None
+    unexplained = unexplained_share(system.squared_residuals(weights), system.target_squares)
+    r2: list[float] = (1.0 - unexplained).tolist()
+    return r2
 
 
 def read_intercept(

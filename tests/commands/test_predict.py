@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import predict as predict_module
@@ -29,7 +30,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from tests.storage.written import file_size_limit
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 NAMES = np.array(["a", "b", "ç"])
 
@@ -379,3 +380,47 @@ def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):
     assert 10 <= evaluation.n_errors <= known.n_errors + 10
     with pytest.raises(DataError, match="has no labels"):
         evaluate_dataset(place / "run", write_table(MemoryStore(), X), InlineEngine())
+
+
+@pytest.fixture(scope="module")
+def of_numbers(place):
+    X, Y = surfaces(300)
+    dataset = write_table(place / "numbers", X, target=Y)
+    params = FitParams(basis="kmeans", basis_size=30, features="plain")
+    fit_dataset(dataset, place / "regression", params, InlineEngine())
+    return place / "regression"
+
+
+@pytest.mark.parametrize(("n_rows", "step"), [(1, 1), (2000, 1), (2001, 2), (4001, 3)])
+def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows, step):
+    for name, value in {"_TASK_ROWS": 90, "_MAX_BLOCK_ROWS": 64}.items():
+        monkeypatch.setattr(predict_module, name, value)
+    X, Y = surfaces(n_rows, seed=1)
+    predicted = Model.load(of_numbers).scores(X)
+    dataset = write_table(MemoryStore(), X, target=Y, chunk_rows=370)
+    for n_workers in (1, 7):
+        evaluation = evaluate_dataset(of_numbers, dataset, InlineEngine(n_workers=n_workers))
+        sample = evaluation.sample
+        np.testing.assert_array_equal(sample.rows, np.arange(0, n_rows, step))
+        np.testing.assert_array_equal(sample.true, Y[::step])
+        np.testing.assert_allclose(sample.predicted, predicted[::step], rtol=1e-9)
+        figures = evaluation.figures()
+        assert "sample" not in figures
+        for name, metric in {
+            "rmse": root_mean_squared_error,
+            "mae": mean_absolute_error,
+        }.items():
+            expected = metric(Y, predicted, multioutput="raw_values")
+            np.testing.assert_allclose(figures[name], expected, rtol=1e-9)
+        if n_rows > 1:
+            r2 = r2_score(Y, predicted, multioutput="raw_values")
+            np.testing.assert_allclose(figures["r2"], r2, rtol=1e-9)
+
+
+def test_evaluate__labels_and_numbers_are_not_mixed_up(place, of_numbers, new_rows):
+    X, y = new_rows
+    with pytest.raises(DataError, match="are labels, the network's target_0, target_1"):
+        evaluate_dataset(of_numbers, write_table(MemoryStore(), X[:, :3], y), InlineEngine())
+    numbers = write_table(MemoryStore(), X, target=y.astype(float))
+    with pytest.raises(DataError, match="has numbers as targets, not labels"):
+        evaluate_dataset(place / "run", numbers, InlineEngine())

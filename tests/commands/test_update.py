@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 from sklearn.datasets import load_digits
+from sklearn.metrics import r2_score
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import update as update_module
@@ -42,7 +43,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 DIGITS = load_digits(return_X_y=True)
 N_SLICES = 10
@@ -717,3 +718,21 @@ def test_update_run__in_memory(rows):
 def test_dataset__content_is_kept(rows):
     assert Dataset.open(rows[0].location).content == rows[0].content
     assert len({dataset.content for dataset in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+def test_update_run__training_r2_is_that_of_all_rows(features):
+    X, Y = surfaces(300)
+    params = FitParams(basis="kmeans", basis_size=25, features=features, alpha=1e-6)
+    one, two = (
+        write_table(MemoryStore(), X[rows], target=Y[rows])
+        for rows in (slice(200), slice(200, None))
+    )
+    run = fit_dataset(one, MemoryStore(), params, InlineEngine())
+    fitted = r2_score(Y[:200], Model.load(run.location).scores(X[:200]), multioutput="raw_values")
+    close(run.stages["weights"]["training_r2"], fitted)
+    record = update_run(run.location, two, InlineEngine())
+    updated = r2_score(Y, Model.load(run.location).scores(X), multioutput="raw_values")
+    close(record["training_r2"], updated)
+    forgotten = update_run(run.location, two, InlineEngine(), forget=True)
+    close(forgotten["training_r2"], fitted, rtol=1e-6)

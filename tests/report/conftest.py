@@ -1,16 +1,20 @@
 import shutil
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.run import Run
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 # Each has a meaning in HTML or in its attributes, and the last is none that can be seen.
 LABELS = np.array(["</td><script>x", "\"a\" & 'b'", ""])
+TARGETS = ["<b>$x$</b> & 'y'", "size"]
 FITTED = FitParams(n_neighbors=8, alpha=1e-6, confidence_threshold=0.95, n_parts=3)
 TUNED = TuneParams(
     folds=3,
@@ -37,6 +41,32 @@ def fitted(dataset, tmp_path_factory):
 def tuned(dataset, tmp_path_factory):
     place = tmp_path_factory.mktemp("tuned") / "run.zarr"
     return tune_dataset(dataset, place, FITTED, TUNED, InlineEngine())
+
+
+@pytest.fixture(scope="session")
+def judged(tmp_path_factory):
+    """Give rows with numbers that no run is fitted to."""
+    X, Y = surfaces(250, seed=1)
+    place = tmp_path_factory.mktemp("judged") / "surfaces.zarr"
+    return write_table(place, X, target=pd.DataFrame(Y, columns=TARGETS))
+
+
+@pytest.fixture(scope="session")
+def regression(judged, tmp_path_factory):
+    """Give a run of numbers, tuned on the rows of `judged`."""
+    place = tmp_path_factory.mktemp("regression")
+    X, Y = surfaces(300)
+    dataset = write_table(place / "data.zarr", X, target=pd.DataFrame(Y, columns=TARGETS))
+    params = FitParams(basis="kmeans", basis_size=30, features="plain")
+    tuning = replace(TUNED, features=("plain",))
+    return tune_dataset(
+        dataset, place / "run.zarr", params, tuning, InlineEngine(), validation=judged
+    )
+
+
+@pytest.fixture(scope="session")
+def evaluation(regression, judged):
+    return evaluate_dataset(regression.location, judged, InlineEngine())
 
 
 @pytest.fixture

@@ -54,10 +54,11 @@ def width(request, browser):
     return request.param
 
 
-@pytest.fixture(params=["fitted", "tuned"])
+@pytest.fixture(params=[("fitted", None), ("tuned", None), ("regression", "evaluation")])
 def address(request, tmp_path):
     path = tmp_path / "page.html"
-    write_report(request.getfixturevalue(request.param), path)
+    run, evaluation = (name and request.getfixturevalue(name) for name in request.param)
+    write_report(run, path, evaluation=evaluation)
     return path.as_uri()
 
 

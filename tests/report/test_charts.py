@@ -8,6 +8,7 @@ import pytest
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.confidences import Confidences
 from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.results import ClassResults, DrawnTarget
 
 
 def entry(alpha, error_rate=0.1, fitting_error=1.5, spectral_risk=20.0):
@@ -21,6 +22,8 @@ def entry(alpha, error_rate=0.1, fitting_error=1.5, spectral_risk=20.0):
 
 PATH = [entry(10.0**-power, 0.5 / power, 1 + 1 / power, 10.0**power) for power in range(1, 10)]
 SINGULAR = entry(1e-12, None, None, None)
+ERRORS = ClassResults.criterion
+MET = DrawnTarget("<size> & $1$", np.arange(30.0), np.arange(30.0) ** 1.1, 0.9, 2.5)
 
 
 def tried(*factors, kernels=("gaussian",), error_rate=0.1):
@@ -48,8 +51,12 @@ def drawn(confidences):
     return [
         charts.confidence_chart(confidences, 0.95),
         charts.threshold_chart(confidences, 0.95, 40),
-        charts.penalty_chart([*PATH, SINGULAR], 1e-3),
-        charts.width_chart(combinations, {"width_factor": 0.5}),
+        charts.penalty_chart([*PATH, SINGULAR], 1e-3, ERRORS),
+        charts.width_chart(combinations, {"width_factor": 0.5}, ERRORS),
+        charts.prediction_chart(MET, 1),
+        charts.prediction_chart(MET, 2),
+        charts.residual_chart(MET, 1),
+        charts.residual_chart(MET, 2),
     ]
 
 
@@ -107,6 +114,23 @@ def test_charts__all_rows_alike():
         ElementTree.fromstring(svg)
 
 
+def test_prediction_chart__has_a_point_for_each_row():
+    def marks(target):
+        return charts.prediction_chart(target, 1).count("<use ")
+
+    half = MET._replace(true=MET.true[:15], predicted=MET.predicted[:15])
+    # Those of the ticks may differ.
+    assert 10 <= marks(MET) - marks(half) <= 20
+
+
+@pytest.mark.parametrize("missed", [0.0, 1e-300, 0.1, 1e300])
+@pytest.mark.parametrize("true", [[7.0], [3.0, 3.0, 3.0], [0.0, 1e-17, 2e-17]])
+def test_number_charts__all_rows_alike(true, missed):
+    alike = DrawnTarget("same", np.array(true), np.array(true) + missed, 0.0, missed)
+    for chart in (charts.prediction_chart, charts.residual_chart):
+        ElementTree.fromstring(chart(alike, 1))
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -116,27 +140,27 @@ def test_charts__all_rows_alike():
     ],
 )
 def test_penalty_chart__too_few(path):
-    assert charts.penalty_chart(path, 1e-3) is None
+    assert charts.penalty_chart(path, 1e-3, ERRORS) is None
 
 
 def test_penalty_chart__what_a_logarithm_cannot_show():
     path = [entry(1e-3, 0.0, 1.0, 1.0), entry(1e-5, 0.0, 1.0, 1e9), entry(0.0), SINGULAR]
-    ElementTree.fromstring(charts.penalty_chart(path, 0.0))
+    ElementTree.fromstring(charts.penalty_chart(path, 0.0, ERRORS))
 
 
 def test_width_chart__one_width_is_none():
-    assert charts.width_chart(tried(0.5), {"width_factor": 0.5}) is None
+    assert charts.width_chart(tried(0.5), {"width_factor": 0.5}, ERRORS) is None
 
 
 def test_width_chart__names_only_what_differs():
     svg = charts.width_chart(
-        tried(0.1, 0.5, kernels=("gaussian", "laplacian")), {"width_factor": 0.5}
+        tried(0.1, 0.5, kernels=("gaussian", "laplacian")), {"width_factor": 0.5}, ERRORS
     )
     assert ">gaussian<" in svg
     assert "uniform" not in svg
-    assert "gaussian" not in charts.width_chart(tried(0.1, 0.5), {"width_factor": 0.5})
+    assert "gaussian" not in charts.width_chart(tried(0.1, 0.5), {"width_factor": 0.5}, ERRORS)
 
 
 def test_width_chart__combinations_without_figures():
     none = tried(0.1, 0.5, error_rate=None)
-    ElementTree.fromstring(charts.width_chart(none, {"width_factor": 0.5}))
+    ElementTree.fromstring(charts.width_chart(none, {"width_factor": 0.5}, ERRORS))

@@ -8,6 +8,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.results import results_of
 from tests.tables import spirals, write_table
 
 # So much memory is never measured in a test: what the process holds depends on the other tests.
@@ -15,7 +16,9 @@ ROOM = {"predicted_bytes": 2**50}
 
 
 def problems(run, evaluation=None):
-    return [concern.problem for concern in find_concerns(FinishedRun.of(run), evaluation)]
+    return [
+        concern.problem for concern in find_concerns(results_of(FinishedRun.of(run), evaluation))
+    ]
 
 
 @pytest.fixture

@@ -1,0 +1,399 @@
+"""What a run learnt, as it is shown: how well it tells classes apart, or how near it comes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.report.confusion import ConfusionTable
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.formats import Table, count, decimals, listed, number, percent, plural
+
+# From here on the squared residuals weigh more than the fit.
+_LARGE_FITTING_ERROR = 2.0
+
+# Below it more of a target's variance is left than was fitted.
+_SMALL_R2 = 0.5
+
+# More targets are no charts that are looked at; those that are met worst are drawn.
+_MOST_DRAWN = 4
+
+
+class Fact(NamedTuple):
+    """A figure and what it is of."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Concern:
+    """What is worth a look, and what to do about it.
+
+    Attributes
+    ----------
+    problem, remedy : str
+    """
+
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+class Criterion(NamedTuple):
+    """The figure by which models are compared.
+
+    ``name`` is that of the records; on an axis, with ``label``, it is drawn times ``factor``.
+    """
+
+    name: str
+    label: str
+    factor: float
+
+
+class DrawnTarget(NamedTuple):
+    """Numbers of some rows, ``true`` and ``predicted`` float64 (m,), and figures of all rows."""
+
+    name: str
+    true: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+    r2: float
+    rmse: float
+
+
+@dataclass(frozen=True, eq=False)
+class Results(ABC):
+    """What a run learnt, and perhaps how it does on other rows.
+
+    Attributes
+    ----------
+    finished : FinishedRun
+    criterion : Criterion
+    """
+
+    finished: FinishedRun
+
+    criterion: ClassVar[Criterion]
+
+    @abstractmethod
+    def targets(self) -> str:
+        """Return how many classes were learnt, or which numbers."""
+
+    @abstractmethod
+    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
+        """Return what weights say of the training rows beside the fitting error."""
+
+    @abstractmethod
+    def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
+        """Return how the rows were met that validation held out; `judged` says which."""
+
+    @abstractmethod
+    def evaluation_facts(self) -> list[Fact]:
+        """Return how the evaluated rows were met, if there are any."""
+
+    @abstractmethod
+    def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """Return what tuning recorded of a combination, or a penalty, by the name of a column."""
+
+    @abstractmethod
+    def guessing(self) -> Iterator[Concern]:
+        """Yield that answers that look at no feature do as well."""
+
+    @abstractmethod
+    def poor_fit(self) -> Iterator[Concern]:
+        """Yield that the training rows are missed."""
+
+    def unknown_labels(self) -> Iterator[Concern]:
+        """Yield that evaluated rows have labels that the model does not know."""
+        return iter(())
+
+    def confusions(self) -> list[ConfusionTable]:
+        """Return which classes were taken for which."""
+        return []
+
+    def target_table(self) -> Table | None:
+        """Return the figures of several targets, a line for each."""
+        return None
+
+    def drawn_targets(self) -> list[DrawnTarget]:
+        """Return evaluated rows of the targets that are to be drawn."""
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class ClassResults(Results):
+    """How classes are told apart.
+
+    Attributes
+    ----------
+    evaluation : Evaluation or None
+    """
+
+    evaluation: Evaluation | None
+
+    criterion = Criterion("error_rate", "held-out error, %", 100.0)
+
+    def targets(self) -> str:
+        """Return the number of classes."""
+        return f"{len(self.finished.labels):,} classes"
+
+    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
+        """Return nothing: the fitting error is all."""
+        return []
+
+    def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
+        """Return the error and the log loss."""
+        loss, temperature = decimals(record["log_loss"]), number(record["temperature"])
+        return [
+            Fact("held-out error", f"{percent(record['error_rate'])} of {judged}"),
+            Fact("log loss", f"{loss} at temperature {temperature}"),
+        ]
+
+    def evaluation_facts(self) -> list[Fact]:
+        """Return the error and the log loss in one line."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return []
+        unknown = f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model"
+        return [
+            Fact(
+                "evaluation",
+                f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
+                f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
+                f"{'of the others ' if evaluation.n_unknown_labels else ''}"
+                f"{decimals(evaluation.log_loss)}",
+            )
+        ]
+
+    def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """Return the error and the log loss, of penalties the temperature too."""
+        cells = {"error": percent(record["error_rate"]), "log loss": decimals(record["log_loss"])}
+        if "temperature" in record:
+            cells["temperature"] = number(record["temperature"])
+        return cells
+
+    def guessing(self) -> Iterator[Concern]:
+        """Yield that the largest class is as good an answer."""
+        confusion = self._held_out_confusion()
+        if confusion is None:
+            return
+        guessing = 1.0 - confusion.sum(axis=1).max() / confusion.sum()
+        error_rate = self.finished.stages["validation"]["error_rate"]
+        if error_rate >= guessing:
+            yield Concern(
+                f"The held-out error is {percent(error_rate)}; to answer the largest class always "
+                f"errs in {percent(guessing)}.",
+                'Look at scale first: columns in different units want "standard".',
+            )
+
+    def poor_fit(self) -> Iterator[Concern]:
+        """Yield that the fitting error is large."""
+        error = self.finished.stages["weights"]["fitting_error"]
+        if error > _LARGE_FITTING_ERROR:
+            yield Concern(
+                f"The fitting error eps is {number(error)}: the residuals weigh more than the fit.",
+                "Try a smaller alpha, a larger basis, or another width_factor.",
+            )
+
+    def unknown_labels(self) -> Iterator[Concern]:
+        """Yield how many rows count as errors whatever they get."""
+        evaluation = self.evaluation
+        if evaluation is not None and (unknown := evaluation.n_unknown_labels):
+            yield Concern(
+                f"{count(unknown)} of {plural(evaluation.n_rows, 'evaluated row')} have labels "
+                "that the model does not know.",
+                "They count as errors; train on rows of their classes too.",
+            )
+
+    def confusions(self) -> list[ConfusionTable]:
+        """Return the tables of held-out and of evaluated rows."""
+        tables, labels = [], self.finished.labels
+        held_out = self._held_out_confusion()
+        if held_out is not None:
+            tables.append(ConfusionTable.of("Held-out rows", labels, held_out))
+        if self.evaluation is not None:
+            tables.append(ConfusionTable.of("Evaluated rows", labels, self.evaluation.confusion))
+        return tables
+
+    def _held_out_confusion(self) -> NDArray[np.float64] | None:
+        """Return the weight of each class's held-out rows by label, (K, K); None if not tuned."""
+        run, tuning = self.finished.run, self.finished.tuning
+        if tuning is None:
+            return None
+        place = list(tuning.alphas).index(self.finished.params.alpha)
+        confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
+        return confusion
+
+
+@dataclass(frozen=True, eq=False)
+class NumberResults(Results):
+    """How near predicted numbers come.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the targets.
+    evaluation : NumberEvaluation or None
+    """
+
+    names: list[str]
+    evaluation: NumberEvaluation | None
+
+    criterion = Criterion("relative_error", "held-out 1 - R2", 1.0)
+
+    def targets(self) -> str:
+        """Return the names."""
+        return f"target{'' if len(self.names) == 1 else 's'} {listed(self.names)}"
+
+    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
+        """Return R2 of the training rows."""
+        return [Fact("training R2", self._r2(record["training_r2"]))]
+
+    def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
+        """Return R2 and the mean errors."""
+        return [
+            Fact("held-out R2", self._r2(record["r2"], f" of {judged}")),
+            Fact("held-out RMSE", self._each(record["rmse"], number)),
+            Fact("held-out MAE", self._each(record["mae"], number)),
+        ]
+
+    def evaluation_facts(self) -> list[Fact]:
+        """Return R2 and the mean errors."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return []
+        rows = plural(evaluation.n_rows, "row")
+        return [
+            Fact("evaluation", f"R2 {self._r2(evaluation.r2, f' of {rows}')}"),
+            Fact("evaluation RMSE", self._each(evaluation.rmse, number)),
+            Fact("evaluation MAE", self._each(evaluation.mae, number)),
+        ]
+
+    def _r2(self, r2: list[float], of: str = "") -> str:
+        """Say R2: units do not matter to it, so those of several targets have a mean."""
+        if len(r2) == 1:
+            return f"{decimals(r2[0])}{of}"
+        return f"{decimals(_average(r2))} on average{of}, {self._each(r2, decimals)}"
+
+    def _each(self, values: list[float], show: Callable[[float], str]) -> str:
+        if len(values) == 1:
+            return show(values[0])
+        pairs = zip(self.names, values, strict=True)
+        return listed([f"{name} {show(value)}" for name, value in pairs])
+
+    def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """Return the relative error and R2."""
+        r2 = record["r2"]
+        return {
+            "relative error": number(record["relative_error"]),
+            "R2" if len(self.names) == 1 else "mean R2": decimals(
+                r2 if r2 is None else _average(r2)
+            ),
+        }
+
+    def guessing(self) -> Iterator[Concern]:
+        """Yield that the mean of a target is as good an answer."""
+        judged = self.finished.stages.get("validation")
+        missed = [] if judged is None else self._below(judged["r2"], 0.0)
+        if missed:
+            yield Concern(
+                f"To answer its mean always is as good on held-out rows: {listed(missed)}.",
+                'Look at scale first: columns in different units want "standard".',
+            )
+
+    def poor_fit(self) -> Iterator[Concern]:
+        """Yield which targets are fitted by less than half."""
+        missed = self._below(self.finished.stages["weights"]["training_r2"], _SMALL_R2)
+        if missed:
+            yield Concern(
+                f"Of the training rows less than half of the variance is fitted: {listed(missed)}.",
+                "Unless it is noise, try a smaller alpha, a larger basis, or another width_factor.",
+            )
+
+    def _below(self, r2: list[float], limit: float) -> list[str]:
+        pairs = zip(self.names, r2, strict=True)
+        return [f"{name} (R2 {decimals(value)})" for name, value in pairs if value <= limit]
+
+    def target_table(self) -> Table | None:
+        """Return R2 of training, held-out and evaluated rows, and the mean errors."""
+        if len(self.names) == 1:
+            return None
+        stages = self.finished.stages
+        columns: dict[str, Iterable[str]] = {
+            "training R2": map(decimals, stages["weights"]["training_r2"])
+        }
+        if "validation" in stages:
+            columns |= _judged_columns("held-out", stages["validation"])
+        if self.evaluation is not None:
+            columns |= _judged_columns("evaluated", self.evaluation.figures())
+        rows = [list(cells) for cells in zip(self.names, *columns.values(), strict=True)]
+        return Table("Each target", ["target", *columns], rows, [False] * len(rows))
+
+    def drawn_targets(self) -> list[DrawnTarget]:
+        """Return sampled rows of the targets with the least R2, in the order of the targets."""
+        evaluation = self.evaluation
+        if evaluation is None:
+            return []
+        sample, worst = evaluation.sample, np.argsort(evaluation.r2, kind="stable")[:_MOST_DRAWN]
+        return [
+            DrawnTarget(
+                self.names[place],
+                sample.true[:, place],
+                sample.predicted[:, place],
+                evaluation.r2[place],
+                evaluation.rmse[place],
+            )
+            for place in sorted(worst.tolist())
+        ]
+
+
+def _average(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _judged_columns(rows: str, record: Mapping[str, Any]) -> dict[str, Iterable[str]]:
+    return {
+        f"{rows} R2": map(decimals, record["r2"]),
+        f"{rows} RMSE": map(number, record["rmse"]),
+        f"{rows} MAE": map(number, record["mae"]),
+    }
+
+
+def results_of(
+    finished: FinishedRun, evaluation: Evaluation | NumberEvaluation | None = None
+) -> Results:
+    """Return what a run learnt, as results with its targets are shown.
+
+    Raises
+    ------
+    ParameterError
+        If the evaluation is of a model with other targets.
+    """
+    names = finished.attributes.get("target_names")
+    if names is None:
+        n_classes = len(finished.labels)
+        if isinstance(evaluation, NumberEvaluation):
+            raise _of_another_model("numbers", f"{n_classes} classes")
+        if evaluation is not None and len(evaluation.confusion[0]) != n_classes:
+            raise _of_another_model(f"{len(evaluation.confusion[0])} classes", f"{n_classes}")
+        return ClassResults(finished, evaluation)
+    learnt = f"the targets {', '.join(names)}"
+    if isinstance(evaluation, Evaluation):
+        raise _of_another_model(f"{len(evaluation.confusion[0])} classes", learnt)
+    if evaluation is not None and list(evaluation.target_names) != names:
+        raise _of_another_model(f"the targets {', '.join(evaluation.target_names)}", learnt)
+    return NumberResults(finished, names, evaluation)
+
+
+def _of_another_model(evaluated: str, learnt: str) -> ParameterError:
+    return ParameterError(
+        f"the evaluation has {evaluated}, the run {learnt}.",
+        "Give the evaluation of this run's model.",
+    )

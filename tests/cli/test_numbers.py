@@ -1,0 +1,122 @@
+"""The program with numbers as targets, from a fit to a refresh."""
+
+import json
+import shutil
+
+import pandas as pd
+import pytest
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+from dask_nrbfn.storage.model import Model
+from tests.cli.program import refuse, succeed
+from tests.tables import spirals, surfaces, write_table
+
+HERE = ("--workers", 0)
+FIT = ("--basis", "kmeans", "--basis-size", 40, "--features", "plain", "--alpha", 1e-6, *HERE)
+NAMES = ["height", "size"]
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """Give a directory with three datasets of numbers, one with labels, and a run of either."""
+    place = tmp_path_factory.mktemp("numbers")
+    for seed, name in enumerate("abc"):
+        X, Y = surfaces(200, seed=seed)
+        write_table(place / name, X, target=pd.DataFrame(Y, columns=NAMES))
+    X, y = spirals(200, n_features=3)
+    write_table(place / "labels", X, y)
+    succeed("fit", place / "a", place / "run", *FIT)
+    succeed("fit", place / "labels", place / "classes", *FIT)
+    return place
+
+
+@pytest.fixture
+def place(fitted, tmp_path, monkeypatch):
+    """Work in a copy of that directory."""
+    shutil.copytree(fitted, tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+
+
+def figures(*arguments, here=HERE):
+    return json.loads(succeed(*arguments, *here, "--json"))
+
+
+def listed(values):
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+@pytest.mark.usefixtures("place")
+def test_evaluate__numbers():
+    X, Y = surfaces(200, seed=2)
+    predicted = Model.load("run").scores(X)
+    found = figures("evaluate", "run", "c")
+    shown = succeed("evaluate", "run", "c", *HERE)
+    assert found["target_names"] == NAMES
+    assert "target_names       height, size\n" in shown
+    for name, metric in {
+        "r2": r2_score,
+        "rmse": root_mean_squared_error,
+        "mae": mean_absolute_error,
+    }.items():
+        expected = metric(Y, predicted, multioutput="raw_values")
+        assert found[name] == pytest.approx(expected.tolist(), rel=1e-9)
+        assert f"{name:<18} {listed(expected)}\n" in shown
+    assert found["relative_error"] == pytest.approx(1 - r2_score(Y, predicted), rel=1e-9)
+    assert not {"sample", "error_rate", "confusion"} & found.keys()
+
+
+@pytest.mark.usefixtures("place")
+def test_inspect__r2_of_the_training_rows():
+    X, Y = surfaces(200)
+    expected = r2_score(Y, Model.load("run").scores(X), multioutput="raw_values")
+    found = figures("inspect", "run", here=())
+    assert found["training_r2"] == pytest.approx(expected.tolist(), rel=1e-9)
+    assert f"training_r2        {listed(expected)}\n" in succeed("inspect", "run")
+    assert "training_r2" not in figures("inspect", "classes", here=())
+
+
+@pytest.mark.usefixtures("place")
+def test_update__numbers():
+    (_, Y), (X, new) = surfaces(200), surfaces(200, seed=1)
+    squared = ((new - Model.load("run").scores(X)) ** 2).mean(axis=0)
+    shown = succeed("update", "run", "b", *HERE)
+    assert f"drift relative_error {(squared / Y.var(axis=0)).mean():.6g}\n" in shown
+    assert "drift relative_error_before 0." in shown
+    record = figures("inspect", "run", here=())["versions"][0]
+    assert f"training_r2        {listed(record['training_r2'])}\n" in shown
+    line = f"fitting error {record['fitting_error']:.4f}, R2 {listed(record['training_r2'])}\n"
+    assert line in succeed("inspect", "run")
+    refreshed = figures("refresh", "run")
+    assert (refreshed["n_rows"], refreshed["version"]) == (400, 0)
+    assert len(refreshed["training_r2"]) == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_merge__numbers():
+    figures("branch", "run", "site", here=())
+    figures("update", "site", "b")
+    merged = figures("merge", "run", "site")
+    assert (merged["action"], merged["drift"]) == ("merge", None)
+    assert len(merged["training_r2"]) == 2
+
+
+@pytest.mark.usefixtures("place")
+def test_update__judged_by_numbers():
+    before = figures("evaluate", "run", "c")
+    problem, _ = refuse("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.001, *HERE)
+    assert "the new model has a relative error, 1 - R2, of 0." in problem
+    assert "allowed is 0.001; the old one stays" in problem
+    assert figures("evaluate", "run", "c") == before
+    record = figures("update", "run", "b", "--evaluate", "c", "--max-error-rate", 0.9)
+    assert record["error_rate"] == figures("evaluate", "run", "c")["relative_error"]
+
+
+@pytest.mark.usefixtures("place")
+def test_report__numbers():
+    succeed("report", "run", "--evaluate", "c", "--out", "page.html", *HERE)
+    problem, _ = refuse("report", "run", "--evaluate", "labels", *HERE)
+    assert "the targets of" in problem
+    assert "are labels, the network's height, size" in problem
+    problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
+    assert problem.endswith("has numbers as targets, not labels.")
+    assert fix.startswith("Write it with labels")
