@@ -8,6 +8,7 @@ from dask.utils import format_bytes
 from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
@@ -101,6 +102,7 @@ def _network_facts(finished: FinishedRun) -> list[Fact]:
             f"{number(width['width'])}, {params.width_factor:g} x mean distance "
             f"{number(width['mean_distance'])}",
         ),
+        Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
@@ -125,7 +127,7 @@ def _version_facts(finished: FinishedRun) -> list[Fact]:
 def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
     """Return what the eigenvalues of the gram matrix say, where they were computed."""
     path = finished.stages.get("path", {"path": []})["path"]
-    chosen = [entry for entry in path if entry["alpha"] == finished.params.alpha]
+    chosen = [entry for entry in path if Ridge.of(entry) == finished.ridge]
     if not chosen or chosen[0].get("rank") is None:
         return []
     rank, attainable = chosen[0]["rank"], chosen[0]["attainable"]

@@ -10,6 +10,7 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
@@ -79,6 +80,11 @@ class FinishedRun:
         return self.run.tuning
 
     @property
+    def ridge(self) -> Ridge:
+        """The penalty and the alpha of the model."""
+        return Ridge(self.params.penalty, self.params.alpha)
+
+    @property
     def n_rows(self) -> int:
         """Rows that were fitted."""
         return self.run.n_rows
@@ -102,7 +108,7 @@ class FinishedRun:
         """Return the weight of each class's held-out rows by label, (K, K); None if not tuned."""
         if self.tuning is None:
             return None
-        place = list(self.tuning.alphas).index(self.params.alpha)
+        place = ridges(self.params, self.tuning).index(self.ridge)
         confusion: NDArray[np.float64] = self.run.read("validation/confusion", place, place + 1)[0]
         return confusion
 

@@ -125,9 +125,10 @@ def _tuning(finished: FinishedRun) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
+    own = [each for each in finished.tuned()["path"] if each["penalty"] == finished.params.penalty]
     return {
         "tables": tuning_tables(finished),
-        "penalties": charts.penalty_chart(finished.tuned()["path"], finished.params.alpha),
+        "penalties": charts.penalty_chart(own, finished.params.alpha),
         "widths": search and charts.width_chart(search["tried"], search["chosen"]),
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import decimals, number, percent, plural
-from dask_nrbfn.stages.trials import Candidate
+from dask_nrbfn.stages.trials import Candidate, Ridge
 
 # Combinations that are shown, the best first.
 _MOST_TRIED = 10
@@ -80,12 +80,15 @@ def _penalties(finished: FinishedRun, path: list[dict[str, Any]]) -> Table:
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    compared = {Ridge.of(entry).penalty for entry in path}
+    named = len(compared) > 1
     return Table(
-        f"{plural(len(path), 'alpha')} compared on {plural(record['n_rows'], 'held-out row')}, "
-        f"{how}",
-        ["alpha", "error", "log loss", "temperature", "eps", "gamma"],
+        f"{plural(len(path) // len(compared), 'alpha')} compared on "
+        f"{plural(record['n_rows'], 'held-out row')}, {how}",
+        [*["penalty"] * named, "alpha", "error", "log loss", "temperature", "eps", "gamma"],
         [
             [
+                *[entry["penalty"]] * named,
                 f"{entry['alpha']:g}",
                 percent(entry["error_rate"]),
                 decimals(entry["log_loss"]),
@@ -95,5 +98,5 @@ def _penalties(finished: FinishedRun, path: list[dict[str, Any]]) -> Table:
             ]
             for entry in path
         ],
-        [entry["alpha"] == finished.params.alpha for entry in path],
+        [Ridge.of(entry) == finished.ridge for entry in path],
     )
