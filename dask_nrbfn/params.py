@@ -161,6 +161,7 @@ def _modules_of(room: str) -> tuple[str, ...]:
 
 
 KERNELS = _modules_of("numeric/kernels")
+PENALTIES = _modules_of("numeric/penalties")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +195,11 @@ class FitParams(Params):
         "balanced": the rows of every class together weigh the same.
     alpha : float
         Ridge penalty, relative to the trace of the gram matrix (the paper's lambda).
+    penalty : {"weights", "kernel", "clusters"}
+        What the ridge keeps small: the squared norm of the weights (the paper's); the norm in the
+        kernel's own space, as Nystroem kernel ridge regression does, with plain features; or the
+        squares of the weights over the shares of the rows in each cluster, with plain features of
+        a "kmeans" basis.
     n_neighbors : int
         k of the soft-kNN confidence; the row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
@@ -262,6 +268,12 @@ class FitParams(Params):
     )
     alpha: float = option(
         1e-13, float, "Ridge penalty, relative to the trace of the gram matrix.", least=0, most=1
+    )
+    penalty: str = option(
+        "weights",
+        str,
+        "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
+        choices=PENALTIES,
     )
     n_neighbors: int = option(
         20, int, "Neighbours that the confidence of a row is computed from.", least=1
@@ -357,7 +369,11 @@ class TuneParams(Params):
         Number of folds of the rows, of which each is held out once. Not used with a validation
         dataset.
     alphas : sequence of float
-        Penalties to try; each costs a factorization per fold, no pass over the rows.
+        Values of alpha to try; each costs a factorization per fold and penalty, no pass over the
+        rows.
+    penalties : sequence of str or None
+        Penalties to try, with every alpha and all features that they are for. None: that of the
+        fit.
     width_factors, features, kernels, basis_rules : sequences
         Values of these parameters to try, in all combinations, on a small basis and a sample of
         the rows. None: the kernel, or the basis rule, of the fit.
@@ -381,8 +397,9 @@ class TuneParams(Params):
     )
     folds: int = option(5, int, "Folds of the rows, each held out once.", least=2)
     alphas: Sequence[float] = _tried(
-        "alpha", tuple(10.0**-power for power in range(1, 14)), "Penalties to try."
+        "alpha", tuple(10.0**-power for power in range(1, 14)), "Values of alpha to try."
     )
+    penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.")
     width_factors: Sequence[float] = _tried(
         "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."
     )

@@ -92,6 +92,14 @@ def reference_activations(X, basis, width):
     return Phi / Phi.sum(axis=1, keepdims=True)
 
 
+def reference_penalized(Phi, T, alpha, P):
+    """Return ridge weights (q, r) with the penalty P, from rows with roots of it below them."""
+    mu = alpha * np.sum(Phi**2) * len(P) / np.trace(P)
+    root = np.sqrt(mu) * np.linalg.cholesky(P).T
+    below = np.zeros((len(P), T.shape[1]))
+    return np.linalg.lstsq(np.vstack([Phi, root]), np.vstack([T, below]), rcond=None)[0].T
+
+
 def first_half(X, y):
     """Return train and test row numbers: in each class the first ceil(n_c / 2) rows train."""
     trains = np.zeros(len(X), dtype=bool)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -18,7 +19,7 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = ("features", "kernel", "width_factor", "basis_rule", "alpha")
+TUNED = ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha")
 
 
 def describe(location: Location) -> dict[str, Any]:
@@ -97,6 +98,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "width": stages.get("width", {}).get("width"),
+        "penalty": run.params.penalty,
         "alpha": run.params.alpha,
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
@@ -120,13 +122,14 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties."""
     stages = run.stages
     validation, search = stages["validation"], stages.get("search", {})
-    risks = {entry["alpha"]: entry for entry in stages["path"]["path"]}
+    risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
+    judged = [(Ridge.of(entry), entry) for entry in validation["path"]]
     chosen = {name: getattr(run.params, name) for name in TUNED}
     figures = _JUDGED[run.attributes.get("target_names") is None]
     return {
         "chosen": chosen | {name: validation[name] for name in figures},
         "tried": search.get("tried", []),
-        "path": [entry | risks[entry["alpha"]] for entry in validation["path"]],
+        "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
     }
 
 
@@ -137,6 +140,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **describe_targets(len(model.classes), model.target_names),
         "n_basis": len(model.basis),
         "width": model.width,
+        "penalty": model.params.penalty,
         "alpha": model.params.alpha,
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,

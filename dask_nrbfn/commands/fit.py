@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.recall import RECALL, check_recall
@@ -98,22 +99,24 @@ def tune_dataset(
     ------
     IllConditionedError
         If every penalty leaves the ridge system singular.
+    ParameterError
+        Also if a penalty to try is for none of the features to try, or not for the basis.
     DataError
         Also if the validation dataset has other columns or unknown labels.
 
     Notes
     -----
-    Width, features, kernel and basis rule are tried on a small basis and a sample of the rows. The
-    penalty is chosen with the whole basis: the moments of every fold are summed apart in one pass,
-    those of the training rows of a fold follow by subtraction, and a second pass scores each row
-    with the weights that have not seen it.
+    Width, features, kernel and basis rule are tried on a small basis and a sample of the rows.
+    Penalty and alpha are chosen with the whole basis: the moments of every fold are summed apart in
+    one pass, those of the training rows of a fold follow by subtraction, and a second pass scores
+    each row with the weights that have not seen it.
 
     What holds a row out holds its basis function out too, by leaving its row and column of the gram
     matrix out: no other row would determine its weight, and small penalties would seem worse than
     they are. So each fold is judged with about ``(1 - 1 / folds) r`` basis rows, and its errors are
-    a little higher than with all of them. Width and column statistics are shared, and so is the
-    choice of the basis, which knows all labels where it is of low confidence. A validation dataset
-    shares nothing.
+    a little higher than with all of them. Width, column statistics and shares of clusters are
+    those of all rows, and so is the choice of the basis, which knows all labels where it is of low
+    confidence. A validation dataset shares nothing.
     """
     shown = validation.fingerprint if validation is not None else None
     if tuning.validation not in (None, shown):
@@ -168,7 +171,7 @@ class _Job:
     def check(self) -> None:
         """Raise what is known to be wrong before any row is read."""
         FitLimits(min_recall=self.min_recall)
-        check_fit(self.dataset, self.params)
+        check_fit(self.dataset, self.params, self.tuning)
         self.dataset.check_stored()
         most_folds = max(2, self.dataset.n_rows // 2)
         if self.tuning is not None and self.tuning.n_folds > most_folds:
@@ -225,8 +228,10 @@ def _before_stage(job: _Job, run: Run) -> None:
         write_array(run.group("given"), "values", np.asarray(job.basis), "basis", "feature")
 
 
-def check_fit(dataset: Dataset, params: FitParams) -> None:
-    """Raise what is known to be wrong with a fit before any row is read."""
+def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = None) -> None:
+    """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
+    if tuning is None:
+        check_penalty(params)
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
     if dataset.target_names is not None:
         _check_for_numbers(params)

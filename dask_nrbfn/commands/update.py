@@ -1,7 +1,8 @@
 """Update: rows join a finished run, or leave it, at its basis and width.
 
 The moments of the rows are added to the latest version's, or taken away, and the weights are solved
-anew. No row that the run holds is read again.
+anew. No row that the run holds is read again. Shares of clusters that a penalty asks for are those
+of the fit, as basis and width are.
 """
 
 import logging
@@ -42,6 +43,7 @@ from dask_nrbfn.numeric.drift import (
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
+from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
@@ -59,7 +61,7 @@ from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
-from dask_nrbfn.stages.width import WIDTH, read_targets
+from dask_nrbfn.stages.width import WIDTH, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -182,7 +184,8 @@ def update_run(
 
     Notes
     -----
-    Interrupted and started again on the same rows it finds its finished parts.
+    Interrupted and started again on the same rows it finds its finished parts. Basis, width, and
+    shares of clusters that the penalty asks for stay those of the fit.
     """
     action = FORGET if forget else ADD
     with _locked_version(location, action, judge) as draft:
@@ -289,6 +292,8 @@ def branch_run(location: Location, target: Location) -> Run:
         model.write(group.require_group("model"))
         basis = run.read("basis/values")
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
+        if (shares := read_shares(run)) is not None:
+            write_array(group.require_group("width"), "shares", shares, "basis")
         mark_complete(group, kind="run", attributes=run.branch_attributes((BASIS.name, WIDTH.name)))
     return Run.open(target)
 
@@ -350,7 +355,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=[BASIS.name])
+        self.run.finish_version(record, needs=[BASIS.name, WIDTH.name])
         # Who opened the version before may still read it. One more may be left of a killed job.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
@@ -436,7 +441,8 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
     """Return what a task will hold, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
-    held = solve_bytes(r, q) + 8 * 4 * r * (p + q)
+    penalty_axes = penalty_named(model.params.penalty).n_axes
+    held = solve_bytes(r, q, penalty_axes=penalty_axes) + 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
         passing = moments_bytes(
@@ -554,10 +560,16 @@ def _solve_version(
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
     alpha, system = model.params.alpha, read_system(run, moments)
-    solution = solve_weights(system.gram, system.cross, alpha=alpha)
+    penalty = penalty_named(model.params.penalty).of(lambda: model.features, read_shares(run))
+    solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=penalty)
     weights = solution.weights
     risk = error_and_risk(
-        weights, system.gram, system.cross, target_norm=system.target_norm, alpha=alpha
+        weights,
+        system.gram,
+        system.cross,
+        target_norm=system.target_norm,
+        alpha=alpha,
+        penalty=penalty,
     )
     solved = replace(
         model,

@@ -167,6 +167,10 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Rows with a confidence below it form the basis.
     alpha : float, default=1e-13
         Ridge penalty, relative to the trace of the gram matrix.
+    penalty : {"weights", "kernel", "clusters"}, default="weights"
+        What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
+        space, with plain features; or the squares of the weights over the shares of the rows in
+        each cluster, with plain features of a "kmeans" basis.
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
@@ -247,6 +251,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
         *,
+        penalty: str = "weights",
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
@@ -266,6 +271,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
+        self.penalty = penalty
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule

@@ -103,6 +103,10 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     ----------
     alpha : float, default=1e-13
         Ridge penalty, relative to the trace of the gram matrix.
+    penalty : {"weights", "kernel", "clusters"}, default="weights"
+        What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
+        space, with plain features; or the squares of the weights over the shares of the rows in
+        each cluster, with plain features of a "kmeans" basis.
     basis : {"kmeans", "random"} or array-like (r, p), default="kmeans"
         Cluster centres, drawn rows, or these rows.
     basis_size : int, default=None
@@ -160,6 +164,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self,
         alpha: float = 1e-13,
         *,
+        penalty: str = "weights",
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         features: str = "plain",
@@ -171,6 +176,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.alpha = alpha
+        self.penalty = penalty
         self.basis = basis
         self.basis_size = basis_size
         self.features = features

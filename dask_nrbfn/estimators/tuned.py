@@ -45,7 +45,10 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     folds : int, default=5
         Folds of the rows; the fold of a row is a hash of its number.
     alphas : sequence of float
-        Penalties to try.
+        Values of alpha to try.
+    penalties : sequence of {"weights", "kernel", "clusters"}, default=None
+        Penalties to try, with every alpha and all features that they are for. None: that of the
+        weights.
     width_factors : sequence of float
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
@@ -66,14 +69,14 @@ overlap, min_recall, scale, n_parts, random_state, store
     ----------
     alpha_, width_factor_ : float
         The chosen ones.
-    features_, kernel_, basis_rule_ : str
+    features_, kernel_, basis_rule_, penalty_ : str
         The chosen ones.
     error_rate_, log_loss_ : float
         Of rows that were held out, with the chosen parameters; shares of their weight.
     temperature_ : float
         At which `predict_proba` is calibrated on the held-out scores.
     path_ : list of dict
-        For every penalty alpha the held-out error_rate, log_loss and temperature, the
+        For every penalty and alpha the held-out error_rate, log_loss and temperature, the
         fitting_error, spectral_risk and reciprocal_condition of all rows, absolute_error,
         absolute_risk and absolute_objective, and up to 4,096 basis rows rank, attainable, ideal
         and perturbed: see `dask_nrbfn.numeric.risk.SpectralBounds`. None where the system is
@@ -83,9 +86,9 @@ overlap, min_recall, scale, n_parts, random_state, store
 
     Notes
     -----
-    Each fold is held out with its basis rows; width and scaling are shared, and so is the choice
-    of the basis: the error rate serves to compare. See `NRBFNClassifier` for the other
-    attributes.
+    Each fold is held out with its basis rows; width, scaling and shares of clusters are those of
+    all rows, and so is the choice of the basis: the error rate serves to compare. See
+    `NRBFNClassifier` for the other attributes.
 
     Examples
     --------
@@ -103,6 +106,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         *,
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
+        penalties: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -125,6 +129,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.confidence_threshold = confidence_threshold
         self.folds = folds
         self.alphas = alphas
+        self.penalties = penalties
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
@@ -149,7 +154,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, width_factors, features, kernels, search_basis, search_rows
+    folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
         As for `NRBFNClassifierCV`.
     basis, basis_size, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
@@ -158,14 +163,15 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ----------
     alpha_, width_factor_ : float
         The chosen ones.
-    features_, kernel_ : str
+    features_, kernel_, penalty_ : str
         The chosen ones.
     relative_error_ : float
         ``1 - R^2`` of rows that were held out, on average over the targets.
     r2_, rmse_, mae_ : list of float
         R^2, root mean squared and mean absolute error of every target, likewise.
     path_ : list of dict
-        For every penalty alpha these figures, and those that `NRBFNClassifierCV` has of all rows.
+        For every penalty and alpha these figures, and those that `NRBFNClassifierCV` has of all
+        rows.
     tried_ : list of dict
         The combinations that were tried, and their figures on a small basis.
 
@@ -187,6 +193,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         *,
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
+        penalties: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -201,6 +208,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ) -> None:
         self.folds = folds
         self.alphas = alphas
+        self.penalties = penalties
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels

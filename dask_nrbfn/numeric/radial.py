@@ -260,6 +260,7 @@ class BasisDistances:
         X: NDArray[Any],
         *,
         weights: Floats | None = None,
+        nearest: NDArray[np.intp] | None = None,
         buffer: Floats | None = None,
         threads: int = 1,
     ) -> float:
@@ -270,6 +271,9 @@ class BasisDistances:
         X : array (b, p)
         weights : float64 (b,), optional
             What the distances of each row are multiplied by.
+        nearest : intp (b,), optional
+            Where to put the number of the basis row that is nearest to each row, of several the
+            first.
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
         threads : int
@@ -283,6 +287,8 @@ class BasisDistances:
         def total_of(strip: slice) -> float:
             part = products[strip]
             np.maximum(part, 0.0, out=part)
+            if nearest is not None:
+                part.argmin(axis=1, out=nearest[strip])
             np.sqrt(part, out=part)
             return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 

@@ -27,6 +27,11 @@ Floats = NDArray[np.float64]
 SINGULAR = 3 * float(np.finfo(np.float64).eps)
 ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 
+# Of the trace of gram, a ridge beside a penalty that is a matrix: that between the rows of a basis
+# is singular in float64 where the kernel is wide. With the trace of the matrix itself in its place
+# narrow kernels would be moved.
+JITTER = 1e-13
+
 # Random vectors and steps of inverse iteration. One vector may miss the least eigenvalue's by a
 # factor of ten, four hardly ever do; the second step finds what the first saw too little of.
 _PROBES = 4
@@ -48,6 +53,8 @@ class RidgeSystem:
     target_means : float64 (q,)
     activation_means : float64 (r,)
         The means that were subtracted.
+    penalty : float64 (r, r) or (r,), optional
+        P or its diagonal, see `Penalty`; None: I.
     """
 
     gram: Floats
@@ -55,6 +62,7 @@ class RidgeSystem:
     target_squares: Floats
     target_means: Floats
     activation_means: Floats
+    penalty: Floats | None = None
 
     @classmethod
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
@@ -96,11 +104,15 @@ class RidgeSystem:
         """Return the system of some of the basis rows."""
         if kept.all():
             return self
+        penalty, block = self.penalty, np.ix_(kept, kept)
+        if penalty is not None:
+            penalty = penalty[kept if penalty.ndim == 1 else block]
         return replace(
             self,
-            gram=self.gram[np.ix_(kept, kept)],
+            gram=self.gram[block],
             cross=self.cross[:, kept],
             activation_means=self.activation_means[kept],
+            penalty=penalty,
         )
 
     def intercept(self, weights: Floats) -> Floats:
@@ -123,8 +135,16 @@ class RidgeSolution:
     weights: Floats
     reciprocal_condition: float
 
+    def spread(self, kept: NDArray[np.bool_]) -> Self:
+        """Return the solution with weights of 0 for the basis rows that are not `kept`, (r,)."""
+        weights = np.zeros((len(self.weights), len(kept)))
+        weights[:, kept] = self.weights
+        return replace(self, weights=weights)
 
-def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> RidgeSolution:
+
+def solve_weights(
+    gram: Floats, cross: Floats, *, alpha: float, penalty: Floats | None = None
+) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
 
     Parameters
@@ -135,6 +155,9 @@ def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> RidgeSolution
         ``F' Phi``.
     alpha : float
         Penalty relative to the trace of gram.
+    penalty : float64 (r, r) or (r,), optional
+        P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is infinite are
+        left out, and have weight 0.
 
     Raises
     ------
@@ -144,7 +167,8 @@ def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> RidgeSolution
     Notes
     -----
     ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
-    Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix.
+    Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix. Another P stands in the
+    place of I with ``r / trace(P)`` times this; to a full one `JITTER` is added.
 
     Examples
     --------
@@ -153,20 +177,20 @@ def solve_weights(gram: Floats, cross: Floats, *, alpha: float) -> RidgeSolution
     array([[1. , 0. ],
            [0. , 0.5]])
     """
-    (solution,) = solve_path(gram, cross, alphas=[alpha])
+    (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty)
     if solution is None:
-        raise singular_system(gram, tried=f"`alpha`={alpha:g}", above=alpha)
+        raise singular_system(gram, tried=f"`alpha`={alpha:g}", above=alpha, penalty=penalty)
     return solution
 
 
 def solve_path(
-    gram: Floats, cross: Floats, *, alphas: Sequence[float]
+    gram: Floats, cross: Floats, *, alphas: Sequence[float], penalty: Floats | None = None
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty; None where the system is singular in float64.
 
     Parameters
     ----------
-    gram, cross, alphas
+    gram, cross, alphas, penalty
         As `solve_weights` takes them.
 
     Notes
@@ -177,10 +201,15 @@ def solve_path(
     Differs from LAPACK's own estimate, whose first vector is constant: that is orthogonal to the
     difference of two equal columns, and was found 500 times too high for them.
     """
+    if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
+        smaller = gram[np.ix_(kept, kept)], cross[:, kept]
+        for solution in solve_path(*smaller, alphas=alphas, penalty=penalty[kept]):
+            yield solution and solution.spread(kept)
+        return
     penalized = np.empty(gram.shape)
     for alpha in alphas:
         np.copyto(penalized, gram)
-        penalized.flat[:: len(gram) + 1] += alpha * np.trace(gram)
+        _add_penalty(penalized, penalty, alpha=alpha)
         norm = frobenius_norm(penalized)
         if not factor_in_place(penalized):
             yield None
@@ -194,7 +223,31 @@ def solve_path(
         yield RidgeSolution(weights, condition)
 
 
-def singular_system(gram: Floats, *, tried: str, above: float) -> IllConditionedError:
+def penalty_unit(penalty: Floats, gram: Floats) -> float:
+    """Return mu at alpha 1: ``trace(gram) r / trace(P)``, of basis rows that are not left out."""
+    diagonal = penalty if penalty.ndim == 1 else penalty.diagonal()
+    kept = np.isfinite(diagonal)
+    return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
+
+
+def _add_penalty(matrix: Floats, penalty: Floats | None, *, alpha: float) -> None:
+    """Add a penalty to a gram matrix, in place."""
+    diagonal, trace = matrix.ravel()[:: len(matrix) + 1], np.trace(matrix)
+    if penalty is None:
+        diagonal += alpha * trace
+        return
+    mu = alpha * penalty_unit(penalty, matrix)
+    if penalty.ndim == 1:
+        diagonal += mu * penalty
+        return
+    diagonal += JITTER * trace
+    for row, own in zip(matrix, penalty, strict=True):
+        row += mu * own
+
+
+def singular_system(
+    gram: Floats, *, tried: str, above: float, penalty: Floats | None = None
+) -> IllConditionedError:
     """Return the error of a system that is singular at what was `tried`, penalties up to `above`.
 
     It names the least power of ten that is enough; each that is looked at costs a factorization.
@@ -203,7 +256,9 @@ def singular_system(gram: Floats, *, tried: str, above: float) -> IllConditioned
     nothing = np.empty((0, len(gram)))
     enough = (
         alpha
-        for alpha, solution in zip(larger, solve_path(gram, nothing, alphas=larger), strict=True)
+        for alpha, solution in zip(
+            larger, solve_path(gram, nothing, alphas=larger, penalty=penalty), strict=True
+        )
         if solution is not None
     )
     least = next(enough, None)
@@ -231,6 +286,7 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
     return condition if np.isfinite(condition) else 0.0
 
 
-def solve_bytes(n_basis: int, n_targets: int) -> int:
-    """Return the bytes that a solve holds: packed and full gram, penalized, factor."""
-    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + 5 * n_basis * (1 + n_targets))
+def solve_bytes(n_basis: int, n_targets: int, *, penalty_axes: int = 0) -> int:
+    """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty."""
+    penalty = n_basis**penalty_axes if penalty_axes else 0
+    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + penalty + 5 * n_basis * (1 + n_targets))

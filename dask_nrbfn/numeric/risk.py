@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.ridge import JITTER, penalty_unit
+
 Floats = NDArray[np.float64]
 
 
@@ -19,7 +21,8 @@ class ErrorAndRisk:
     spectral_risk : float
         gamma >= 1 (hu-nrbfn, Definition 5).
     objective : float
-        ``eps + alpha gamma - 1``, what the ridge minimizes (hu-nrbfn, Theorem 17).
+        ``eps + alpha gamma - 1``, what the ridge minimizes (hu-nrbfn, Theorem 17). With another
+        penalty than the norm of the weights that stands in its place in gamma.
     """
 
     fitting_error: float
@@ -66,11 +69,12 @@ class SpectralBounds:
     absolute_risk : float
         Squared norm of the weights (hu-nrbfn, Definition 4).
     absolute_objective : float
-        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43).
+        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the penalty's own norm
+        of the weights as in `ErrorAndRisk`.
     rank : int or None
         Of the gram matrix in float64, 0 ... r.
     attainable : RiskRange or None
-        Risk of any target with these features (hu-nrbfn, Propositions 8 and 16).
+        Risk of any weights with these features (hu-nrbfn, Propositions 8 and 16).
     ideal : RiskRange or None
         See `ideal_risk`.
     perturbed : PerturbationBounds or None
@@ -88,7 +92,13 @@ class SpectralBounds:
 
 
 def error_and_risk(
-    weights: Floats, gram: Floats, cross: Floats, *, target_norm: float, alpha: float
+    weights: Floats,
+    gram: Floats,
+    cross: Floats,
+    *,
+    target_norm: float,
+    alpha: float,
+    penalty: Floats | None = None,
 ) -> ErrorAndRisk:
     """Return the error and risk of `weights` on the rows behind the moments.
 
@@ -101,6 +111,8 @@ def error_and_risk(
         ``|T|_F^2`` of the rows behind the moments; of classes, the sum of their weights.
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
+    penalty : float64 (r, r) or (r,), optional
+        As `solve_weights` took it.
 
     Notes
     -----
@@ -113,7 +125,7 @@ def error_and_risk(
     >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, target_norm=6, alpha=0.0)
     ErrorAndRisk(fitting_error=1.0, spectral_risk=2.0, objective=0.0)
     """
-    norms = _Norms.of(weights, gram, cross, target_norm=target_norm)
+    norms = _Norms.of(weights, gram, cross, target_norm=target_norm, penalty=penalty)
     return norms.relative(float(np.trace(gram)), alpha)
 
 
@@ -124,6 +136,7 @@ def spectral_bounds(
     *,
     target_norm: float,
     alpha: float,
+    penalty: Floats | None = None,
     class_weights: Floats | None = None,
     eigenvalues: Floats | None = None,
     least_weight: float = 1.0,
@@ -136,10 +149,9 @@ def spectral_bounds(
         Ridge weights of the moments and `alpha`.
     gram : float64 (r, r)
     cross : float64 (q, r)
-    target_norm : float
-        As for `error_and_risk`.
-    alpha : float
-        Penalty of `weights`, relative to the trace of gram.
+    target_norm, alpha, penalty
+        As for `error_and_risk`. What holds for classes that stand apart, or almost, holds for the
+        norm of the weights as penalty alone.
     class_weights : float64 (K,), optional
         Rows of each class, or the sum of their weights. None unless targets are classes, and
         activations at least 0 with a sum of 1 in each row, as Theorems 10 and 12 need.
@@ -160,10 +172,10 @@ def spectral_bounds(
     >>> bounds.ideal
     RiskRange(least=2.0, most=2.0)
     """
-    norms = _Norms.of(weights, gram, cross, target_norm=target_norm)
+    norms = _Norms.of(weights, gram, cross, target_norm=target_norm, penalty=penalty)
     trace = float(np.trace(gram))
     ideal, perturbed = None, None
-    if class_weights is not None and eigenvalues is not None:
+    if penalty is None and class_weights is not None and eigenvalues is not None:
         ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
         perturbed = perturbation_bounds(
             cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
@@ -172,7 +184,7 @@ def spectral_bounds(
         norms.relative(trace, alpha),
         norms.residual,
         norms.weights,
-        norms.residual + alpha * trace * norms.weights,
+        norms.residual + alpha * trace * norms.penalty + norms.jitter * trace,
         None if eigenvalues is None else numerical_rank(eigenvalues),
         None if eigenvalues is None else attainable_risk(eigenvalues),
         ideal,
@@ -307,25 +319,48 @@ def perturbation_bounds(
 
 @dataclass(frozen=True)
 class _Norms:
-    """Squared norms of the residuals, of the fit and of the weights."""
+    """Squared norms of the residuals, of the fit and of the weights.
+
+    And of the weights what alpha multiplies and what `JITTER` adds, both over the trace of gram.
+    """
 
     residual: float
     fit: float
     weights: float
+    penalty: float
+    jitter: float
 
     @classmethod
-    def of(cls, weights: Floats, gram: Floats, cross: Floats, *, target_norm: float) -> "_Norms":
+    def of(
+        cls,
+        weights: Floats,
+        gram: Floats,
+        cross: Floats,
+        *,
+        target_norm: float,
+        penalty: Floats | None,
+    ) -> "_Norms":
         fit = float(np.sum((weights @ gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
         residual = max(target_norm - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
-        return cls(residual, fit, float(np.sum(weights**2)))
+        squares = float(np.sum(weights**2))
+        if penalty is None:
+            return cls(residual, fit, squares, squares, 0.0)
+        if penalty.ndim == 1:
+            kept = np.isfinite(penalty)
+            own, jitter = np.sum(weights[:, kept] ** 2 * penalty[kept]), 0.0
+        else:
+            own, jitter = np.sum((weights @ penalty) * weights), JITTER * squares
+        own *= penalty_unit(penalty, gram) / np.trace(gram)
+        return cls(residual, fit, squares, float(own), jitter)
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
         if self.fit == 0:
             return ErrorAndRisk(1.0, 1.0, alpha)
         error = self.residual / self.fit + 1.0
+        own, jitter = (norm * trace / self.fit for norm in (self.penalty, self.jitter))
         risk = self.weights * trace / self.fit
-        return ErrorAndRisk(error, risk, error + alpha * risk - 1.0)
+        return ErrorAndRisk(error, risk, error + alpha * own - 1.0 + jitter)
 
 
 @dataclass(frozen=True, eq=False)

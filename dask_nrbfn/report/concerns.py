@@ -116,7 +116,7 @@ def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Conce
     ]
     if singular:
         yield Concern(
-            f"The ridge system is singular at alpha={listed(singular)}.",
+            f"The ridge system is singular at alpha={listed(list(dict.fromkeys(singular)))}.",
             "The other alphas were compared; leave these out.",
         )
 

@@ -7,6 +7,7 @@ from dask.utils import format_bytes
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
@@ -95,6 +96,7 @@ def _network_facts(results: Results) -> list[Fact]:
             f"{number(width['width'])}, {params.width_factor:g} x mean distance "
             f"{number(width['mean_distance'])}",
         ),
+        Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
         *results.training_facts(weights),
@@ -123,7 +125,7 @@ def _version_facts(results: Results) -> list[Fact]:
 def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
     """Return what the eigenvalues of the gram matrix say, where they were computed."""
     path = finished.stages.get("path", {"path": []})["path"]
-    chosen = [entry for entry in path if entry["alpha"] == finished.params.alpha]
+    chosen = [entry for entry in path if Ridge.of(entry) == finished.ridge]
     if not chosen or chosen[0].get("rank") is None:
         return []
     rank, attainable = chosen[0]["rank"], chosen[0]["attainable"]

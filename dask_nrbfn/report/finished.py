@@ -7,6 +7,7 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
@@ -74,6 +75,11 @@ class FinishedRun:
     def tuning(self) -> TuneParams | None:
         """What was tried; None for a run without tuning."""
         return self.run.tuning
+
+    @property
+    def ridge(self) -> Ridge:
+        """The penalty and the alpha of the model."""
+        return Ridge(self.params.penalty, self.params.alpha)
 
     @property
     def n_rows(self) -> int:

@@ -124,11 +124,10 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
+    own = [each for each in finished.tuned()["path"] if each["penalty"] == finished.params.penalty]
     return {
         "tables": tuning_tables(results),
-        "penalties": charts.penalty_chart(
-            finished.tuned()["path"], finished.params.alpha, criterion
-        ),
+        "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),
         "widths": search and charts.width_chart(search["tried"], search["chosen"], criterion),
     }
 

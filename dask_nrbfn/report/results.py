@@ -13,6 +13,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Table, count, decimals, listed, number, percent, plural
+from dask_nrbfn.stages.trials import ridges
 
 # From here on the squared residuals weigh more than the fit.
 _LARGE_FITTING_ERROR = 2.0
@@ -227,7 +228,7 @@ class ClassResults(Results):
         run, tuning = self.finished.run, self.finished.tuning
         if tuning is None:
             return None
-        place = list(tuning.alphas).index(self.finished.params.alpha)
+        place = ridges(self.finished.params, tuning).index(self.finished.ridge)
         confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
         return confusion
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from dask_nrbfn.report.formats import Table, number, plural
 from dask_nrbfn.report.results import Results
-from dask_nrbfn.stages.trials import Candidate
+from dask_nrbfn.stages.trials import Candidate, Ridge
 
 # Combinations that are shown, the best first.
 _MOST_TRIED = 10
@@ -59,12 +59,15 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    compared = {Ridge.of(entry).penalty for entry in path}
+    named = len(compared) > 1
     return Table(
-        f"{plural(len(path), 'alpha')} compared on {plural(record['n_rows'], 'held-out row')}, "
-        f"{how}",
-        ["alpha", *results.judged_cells(path[0]), "eps", "gamma"],
+        f"{plural(len(path) // len(compared), 'alpha')} compared on "
+        f"{plural(record['n_rows'], 'held-out row')}, {how}",
+        [*["penalty"] * named, "alpha", *results.judged_cells(path[0]), "eps", "gamma"],
         [
             [
+                *[entry["penalty"]] * named,
                 f"{entry['alpha']:g}",
                 *results.judged_cells(entry).values(),
                 number(entry["fitting_error"]),
@@ -72,5 +75,5 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
             ]
             for entry in path
         ],
-        [entry["alpha"] == finished.params.alpha for entry in path],
+        [Ridge.of(entry) == finished.ridge for entry in path],
     )

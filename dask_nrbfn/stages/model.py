@@ -11,7 +11,7 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
-from dask_nrbfn.stages.width import WIDTH
+from dask_nrbfn.stages.width import WIDTH, read_shares
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.model import Model, open_version
@@ -45,6 +45,7 @@ def _read_results(run_location: Location) -> None:
     if run.tuning is not None and VALIDATION.recorded(run).error_rate is not None:
         run.read("validation/confusion")
     read_moments(run)
+    read_shares(run)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:

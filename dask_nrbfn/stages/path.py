@@ -1,7 +1,9 @@
-"""Stage "path": the weights of every penalty, for all rows and without each fold."""
+"""Stage "path": the weights of every penalty and alpha, for all rows and without each fold."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,13 +11,15 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_bytes, solve_path
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.width import read_targets
+from dask_nrbfn.stages.trials import Ridge, penalties_of, ridges
+from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -25,7 +29,7 @@ LARGEST_SPECTRUM = 4096
 
 
 class PathWeights(NamedTuple):
-    """The networks of all penalties.
+    """The networks of all penalties and alphas, in the order of `ridges`.
 
     Attributes
     ----------
@@ -41,7 +45,7 @@ class PathWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class PathRecord:
-    """Error, risk and bounds of every penalty."""
+    """Error, risk and bounds of every penalty and alpha."""
 
     path: list[dict[str, Any]]
 
@@ -85,20 +89,46 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
 
 
+PenaltyOf = Callable[[str], NDArray[np.float64] | None]
+
+
+def read_penalty(run: Run, name: str) -> NDArray[np.float64] | None:
+    """Return P, its diagonal, or None for I, of a penalty of this name and the basis of a run."""
+    return penalty_named(name).of(lambda: read_features(run), read_shares(run))
+
+
 def solve_all(
-    system: RidgeSystem, alphas: tuple[float, ...], kept: NDArray[np.bool_]
+    system: RidgeSystem,
+    kept: NDArray[np.bool_],
+    *,
+    penalties: Sequence[str],
+    alphas: Sequence[float],
+    penalty_of: PenaltyOf,
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
+    Parameters
+    ----------
+    system : RidgeSystem
+    kept : bool (r,)
+    penalties : sequence of str
+    alphas : sequence of float
+    penalty_of : callable
+        Takes the name of a penalty, returns P, its diagonal, or None for I.
+
+    Notes
+    -----
     Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
     normalized activations stay divided by their sum over all of it. Singular systems have NaN and
     None.
     """
-    weights = np.zeros((len(alphas), len(system.cross), len(kept)))
-    conditions: list[float | None] = [None] * len(alphas)
-    if kept.any():
-        smaller = system.keep(kept)
-        for place, solution in enumerate(solve_path(smaller.gram, smaller.cross, alphas=alphas)):
+    n_solved = len(penalties) * len(alphas)
+    weights = np.zeros((n_solved, len(system.cross), len(kept)))
+    conditions: list[float | None] = [None] * n_solved
+    for number, name in enumerate(penalties if kept.any() else ()):
+        own = replace(system, penalty=penalty_of(name)).keep(kept)
+        path = solve_path(own.gram, own.cross, alphas=alphas, penalty=own.penalty)
+        for place, solution in enumerate(path, start=number * len(alphas)):
             if solution is None:
                 weights[place] = np.nan
             else:
@@ -109,18 +139,23 @@ def solve_all(
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
-    alphas = tuple(run.tuning.alphas)
+    alphas, names = run.tuning.alphas, penalties_of(run.params, run.tuning)
+    penalty_of = partial(read_penalty, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
-    solved, conditions = solve_all(system, alphas, kept_basis(run, fold))
+    solved, conditions = solve_all(
+        system, kept_basis(run, fold), penalties=names, alphas=alphas, penalty_of=penalty_of
+    )
     path = []
     if fold is None:
         if not any(conditions):
             tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
-            raise singular_system(system.gram, tried=tried, above=max(alphas))
+            penalty = penalty_of(names[0])
+            raise singular_system(system.gram, tried=tried, above=max(alphas), penalty=penalty)
         path = path_of_risks(
             system,
-            zip(alphas, solved.weights, conditions, strict=True),
+            zip(ridges(run.params, run.tuning), solved.weights, conditions, strict=True),
+            penalty_of,
             class_weights=class_weights(run, moments),
             least_weight=MOMENTS.recorded(run).least_weight,
         )
@@ -136,7 +171,8 @@ def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
 
 def path_of_risks(
     system: RidgeSystem,
-    solutions: Iterable[tuple[float, NDArray[np.float64], float | None]],
+    solutions: Iterable[tuple[Ridge, NDArray[np.float64], float | None]],
+    penalty_of: PenaltyOf,
     *,
     class_weights: NDArray[np.float64] | None,
     least_weight: float,
@@ -146,44 +182,49 @@ def path_of_risks(
     Parameters
     ----------
     system : RidgeSystem
-    solutions : iterable of (float, float64 (q, r), float or None)
-        Each penalty, its weights and the reciprocal condition of its system.
+    solutions : iterable of (Ridge, float64 (q, r), float or None)
+        Each penalty and alpha, the weights and the reciprocal condition of the system.
+    penalty_of : callable
+        As `solve_all` takes it.
     class_weights, least_weight
         As `spectral_bounds` takes them.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for alpha, weights, condition in solutions:
-        entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
-        entry |= {"alpha": alpha, "reciprocal_condition": condition}
-        if np.isfinite(weights).all():
-            bounds = asdict(
-                spectral_bounds(
-                    weights,
-                    gram,
-                    system.cross,
-                    target_norm=system.target_norm,
-                    alpha=alpha,
-                    class_weights=class_weights,
-                    eigenvalues=eigenvalues,
-                    least_weight=least_weight,
+    for name, own in groupby(solutions, key=lambda solution: solution[0].penalty):
+        penalty = penalty_of(name)
+        for ridge, weights, condition in own:
+            entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
+            entry |= {**ridge._asdict(), "reciprocal_condition": condition}
+            if np.isfinite(weights).all():
+                bounds = asdict(
+                    spectral_bounds(
+                        weights,
+                        gram,
+                        system.cross,
+                        target_norm=system.target_norm,
+                        alpha=ridge.alpha,
+                        penalty=penalty,
+                        class_weights=class_weights,
+                        eigenvalues=eigenvalues,
+                        least_weight=least_weight,
+                    )
                 )
-            )
-            entry |= {**bounds.pop("relative"), **bounds}
-        path.append(entry)
+                entry |= {**bounds.pop("relative"), **bounds}
+            path.append(entry)
     return path
 
 
 def _cost(s: FitSizes) -> StageCost:
     n_tasks = 1 + (s.n_folds if s.n_folds > 1 else 0)
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
-    solves = n_tasks * s.n_alphas * s.r**3 / 3 + spectrum
-    weights = 8 * s.n_alphas * s.q * s.r
+    solves = n_tasks * s.n_ridges * s.r**3 / 3 + spectrum
+    weights = 8 * s.n_ridges * s.q * s.r
     return StageCost(
         flops=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
-        held_bytes=s.process_bytes + solve_bytes(s.r, s.q) + 4 * s.r**2 + 2 * weights,
+        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights,
         n_tasks=n_tasks,
         work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )

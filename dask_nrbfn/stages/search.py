@@ -3,8 +3,8 @@
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import reduce
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from operator import add
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.scaling import Scaling
@@ -27,7 +28,14 @@ from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import PathWeights, solve_all
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
+from dask_nrbfn.stages.trials import (
+    Ridge,
+    candidates,
+    penalties_of,
+    ridges,
+    search_basis_size,
+    search_rows,
+)
 from dask_nrbfn.stages.validation import HeldOutPass, best_entry, describe_path
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.dataset import Dataset
@@ -46,7 +54,7 @@ class SearchRecord:
     Attributes
     ----------
     tried : list of dict
-        Every combination with its best penalty, error and log loss.
+        Every combination with its best penalty and alpha, error and log loss.
     chosen : dict
         The best combination.
     n_rows, n_basis : int
@@ -73,8 +81,9 @@ def _compute(job: StageJob) -> SearchRecord:
     best = min(solved, key=lambda record: record[compared[0]], default=None)
     chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    kept = (*asdict(tried[0]), "alpha", *compared)
-    tried_and_judged = [{name: record[name] for name in kept} for record in records]
+    kept = (*asdict(tried[0]), *Ridge._fields, *compared)
+    # Parts that a version before has left name no penalty.
+    tried_and_judged = [{name: record.get(name) for name in kept} for record in records]
     return SearchRecord(tried_and_judged, chosen, **sample)
 
 
@@ -114,10 +123,10 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
     """Fit and judge one combination."""
     tuning = run.tuning
     assert tuning is not None
-    alphas = tuple(tuning.alphas)
+    params = replace(run.params, **candidate)
     rule, n_targets = candidate["basis_rule"], dataset.n_targets
     sample = _Sample.read(run, rule, n_folds=tuning.folds, n_targets=n_targets)
-    features = sample.features(read_scaling(run), candidate)
+    features, shares = sample.features(read_scaling(run), candidate)
     moments = sample.moments_of_folds(features)
     total = reduce(add, moments)
     kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
@@ -125,12 +134,17 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
         RidgeSystem.of(total - fold, sample.targets, normalized=features.normalized)
         for fold in moments
     )
+    solve = partial(
+        solve_all,
+        penalties=penalties_of(params, tuning),
+        alphas=tuning.alphas,
+        penalty_of=lambda name: penalty_named(name).of(lambda: features, shares),
+    )
     weights_of_folds = [
-        solve_all(system, alphas, kept)[0]
-        for system, kept in zip(systems, kept_of_folds, strict=True)
+        solve(system, kept)[0] for system, kept in zip(systems, kept_of_folds, strict=True)
     ]
     sums = sample.judge(features, weights_of_folds, kept_of_folds)
-    path = describe_path(sums, alphas)
+    path = describe_path(sums, ridges(params, tuning))
     solved = any(entry[sums.compared[0]] is not None for entry in path)
     best = best_entry(path, sums.compared[0]) if solved else dict.fromkeys(path[0])
     return PartResult({**candidate, **best})
@@ -168,21 +182,29 @@ class _Sample:
             arrays = (self.X[rows], self.y[rows], self.weights[rows], self.folds[rows])
             yield fold_block(*arrays, n_folds=self.n_folds)
 
-    def features(self, scaling: Scaling, candidate: dict[str, Any]) -> RadialFeatures:
+    def features(
+        self, scaling: Scaling, candidate: dict[str, Any]
+    ) -> tuple[RadialFeatures, Floats]:
+        """Return the radial basis functions, and the shares of the clusters of the sample."""
         basis, threads = scaling.apply(self.basis), blas_threads()
         distances = BasisDistances.from_basis(basis, scaling)
-        total = math.fsum(
-            distances.total(block.X, weights=block.weights, threads=threads)
-            for block in self.blocks()
-        )
-        mean_distance = total / (self.weights.sum() * len(basis))
-        return RadialFeatures.from_basis(
+        totals, clusters = [], np.zeros(len(basis))
+        for block in self.blocks():
+            nearest = np.empty(len(block.X), dtype=np.intp)
+            totals.append(
+                distances.total(block.X, weights=block.weights, nearest=nearest, threads=threads)
+            )
+            clusters += np.bincount(nearest, block.weights, minlength=len(basis))
+        weight = self.weights.sum()
+        mean_distance = math.fsum(totals) / (weight * len(basis))
+        features = RadialFeatures.from_basis(
             basis,
             candidate["width_factor"] * mean_distance,
             scaling,
             kernel=candidate["kernel"],
             normalized=candidate["features"] == "normalized",
         )
+        return features, clusters / weight
 
     @property
     def reading(self) -> Reading:
@@ -219,10 +241,13 @@ class _Sample:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every combination is one task: two passes over the sample, and all penalties of all folds."""
+    """Every combination is one task: two passes over the sample, and all penalties of all folds.
+
+    A penalty that is a matrix is held whole and without the basis rows of a fold.
+    """
     sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
     products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
-    solves = s.n_search_folds * s.n_alphas * s.r_tried**3 / 3
+    solves = s.n_search_folds * s.n_ridges * s.r_tried**3 / 3
     rows = block_rows(s.r_tried)
     return StageCost(
         flops=s.n_tried * (products + solves),
@@ -234,10 +259,10 @@ def _cost(s: FitSizes) -> StageCost:
         + selection_bytes(s, s.r_tried)
         + 8
         * (
-            (2 * s.n_search_folds + 4) * s.r_tried**2
+            (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2
             + rows * (s.r_tried + 6 * s.p)
-            + 2 * s.n_search_folds * s.n_alphas * s.q * s.r_tried
-            + 3 * rows * s.n_alphas * s.q
+            + 2 * s.n_search_folds * s.n_ridges * s.q * s.r_tried
+            + 3 * rows * s.n_ridges * s.q
             + 3 * s.r_tried * s.p
         ),
         n_tasks=s.n_tried,

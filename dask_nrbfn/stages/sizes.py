@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
@@ -37,8 +39,11 @@ class FitSizes:
     block_rows : int
         Rows that are cut into partitions together.
     layout : PartLayout
-    n_folds, n_alphas : int
-        Folds whose moments are summed apart and penalties that are tried; 1 and 0 without tuning.
+    n_folds, n_ridges : int
+        Folds whose moments are summed apart, and pairs of a penalty and an alpha that are tried at
+        most; 1 and 0 without tuning.
+    penalty_axes : int
+        See `Penalty`; the most of any that is tried.
     n_clustered : int
         Rows of the sample of k-means; 0 for another basis.
     n_tried, n_sampled, r_tried, n_search_folds : int
@@ -62,7 +67,8 @@ class FitSizes:
     block_rows: int
     layout: PartLayout
     n_folds: int
-    n_alphas: int
+    n_ridges: int
+    penalty_axes: int
     n_clustered: int
     n_tried: int
     n_sampled: int
@@ -89,6 +95,7 @@ class FitSizes:
         Without a layout, the default one of a single worker.
         """
         judged = dataset if validation is None else validation
+        penalties = (tuning and tuning.penalties) or (params.penalty,)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -107,7 +114,8 @@ class FitSizes:
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_alphas=0 if tuning is None else len(tuning.alphas),
+            n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas),
+            penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             n_clustered=clustered_rows(dataset, params.basis_size or 0)
             if params.basis == "kmeans"
             else 0,
@@ -138,6 +146,12 @@ class FitSizes:
     def lists_bytes(self) -> int:
         """Bytes of all neighbour lists: a number and a distance each."""
         return LIST_BYTES * self.n * self.k
+
+    @property
+    def solve_bytes(self) -> int:
+        """Bytes of a solve, and of the basis that another penalty than I is computed from."""
+        basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
+        return basis + solve_bytes(self.r, self.q, penalty_axes=self.penalty_axes)
 
     @property
     def process_bytes(self) -> int:

@@ -1,8 +1,11 @@
 """What a tuning tries, and on how many rows."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any, NamedTuple, Self
 
+from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.params import FitParams, TuneParams
 
 # Elements of the sample without a number of rows, and the bounds of that: the error of a percent is
@@ -24,14 +27,54 @@ class Candidate:
 def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
     """Return all combinations to try, wide kernels first.
 
-    The basis rule matters only to a basis of a given size of rows of low confidence.
+    The basis rule matters only to a basis of a given size of rows of low confidence. Features that
+    no penalty is for are left out.
+
+    Raises
+    ------
+    ParameterError
+        If a penalty is for none of the features, or not for the basis.
     """
+    _check_penalties(params, tuning)
     rules = tuning.basis_rules or (params.basis_rule,)
     if params.basis != "sknn" or params.basis_size is None:
         rules = (params.basis_rule,)
     factors = sorted(set(tuning.width_factors), reverse=True)
     kernels = tuning.kernels or (params.kernel,)
-    return [Candidate(*values) for values in product(tuning.features, kernels, factors, rules)]
+    features = [
+        each for each in tuning.features if penalties_of(replace(params, features=each), tuning)
+    ]
+    return [Candidate(*values) for values in product(features, kernels, factors, rules)]
+
+
+class Ridge(NamedTuple):
+    """The parameters of a ridge system that are tried at once, on the same sums."""
+
+    penalty: str
+    alpha: float
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """Return those of an entry of a path; before there were others it was of the weights."""
+        return cls(entry.get("penalty") or FitParams.penalty, entry["alpha"])
+
+
+def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
+    """Return what is tried with the features and the basis of `params`, penalty by penalty."""
+    return [Ridge(*values) for values in product(penalties_of(params, tuning), tuning.alphas)]
+
+
+def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
+    """Return the penalties of a fit, or of its tuning, that are for the parameters."""
+    tried = (tuning and tuning.penalties) or (params.penalty,)
+    return [name for name in tried if not penalty_named(name).unmet(params)]
+
+
+def _check_penalties(params: FitParams, tuning: TuneParams) -> None:
+    for name in tuning.penalties or (params.penalty,):
+        asked = [replace(params, penalty=name, features=each) for each in tuning.features]
+        if all(penalty_named(name).unmet(each) for each in asked):
+            check_penalty(asked[-1], named="penalties" if tuning.penalties else "penalty")
 
 
 def search_rows(n_rows: int, n_features: int, tuning: TuneParams) -> int:

@@ -1,4 +1,4 @@
-"""Stage "validation": the scores of rows that a model has not seen, for every penalty."""
+"""Stage "validation": the scores of rows that a model has not seen, for each penalty and alpha."""
 
 import logging
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from dask_nrbfn.stages.path import (
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
@@ -49,9 +50,9 @@ class ValidationRecord:
     Attributes
     ----------
     path : list of dict
-        Error, log loss and temperature of every penalty.
+        Error, log loss and temperature of every penalty and alpha.
     chosen : dict
-        The best penalty.
+        The best of them.
     n_rows : int
         Rows that were judged.
     error_rate, log_loss, temperature : float or None
@@ -63,7 +64,7 @@ class ValidationRecord:
     """
 
     path: list[dict[str, Any]]
-    chosen: dict[str, float]
+    chosen: dict[str, Any]
     n_rows: int
     error_rate: float | None = None
     log_loss: float | None = None
@@ -94,14 +95,16 @@ def _compute(job: StageJob) -> ValidationRecord:
     sums: JudgedSums = read_total(run, summation)
     if isinstance(sums, HeldOutSums):
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
-    path = describe_path(sums, tuple(run.tuning.alphas))
-    figures = dict(best_entry(path, sums.compared[0]))
-    alpha = figures.pop("alpha")
-    criterion = sums.compared[0]
+    path, criterion = describe_path(sums, ridges(run.params, run.tuning)), sums.compared[0]
+    figures = dict(best_entry(path, criterion))
+    chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
-        "validation: alpha %g, %s %.4f", alpha, criterion.replace("_", " "), figures[criterion]
+        "validation: penalty %s, alpha %g, %s %.4f",
+        *chosen.values(),
+        criterion.replace("_", " "),
+        figures[criterion],
     )
-    return ValidationRecord(path=path, chosen={"alpha": alpha}, n_rows=judged.n_rows, **figures)
+    return ValidationRecord(path=path, chosen=chosen, n_rows=judged.n_rows, **figures)
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
@@ -176,13 +179,13 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
         )
 
 
-def describe_path(sums: JudgedSums, alphas: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Return how every penalty did, None where it had no weights."""
-    return [{"alpha": alpha, **sums.figures(place)} for place, alpha in enumerate(alphas)]
+def describe_path(sums: JudgedSums, tried: list[Ridge]) -> list[dict[str, Any]]:
+    """Return how every penalty and alpha did, None where there were no weights."""
+    return [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
 
 
 def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
-    """Return the entry with the least of a figure; of equal ones that of the largest penalty.
+    """Return the entry with the least of a figure; of equal ones that of the largest alpha.
 
     Raises
     ------
@@ -287,7 +290,7 @@ def _begin(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows, scores = block_rows(s.r), s.n_alphas * s.q
+    rows, scores = block_rows(s.r), s.n_ridges * s.q
     flops = 2 * s.n_judged * s.r * (s.p + scores)
     read = s.n_judged * s.p * s.itemsize
     return StageCost(

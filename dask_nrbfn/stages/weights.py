@@ -9,14 +9,15 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_bytes, solve_weights
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.path import PATH, read_path_weights
+from dask_nrbfn.stages.path import PATH, read_path_weights, read_penalty
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.group import Location, write_array
 from dask_nrbfn.storage.run import Run
@@ -69,18 +70,24 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    alpha = run.params.alpha
+    chosen = Ridge(run.params.penalty, run.params.alpha)
+    alpha, penalty = chosen.alpha, read_penalty(run, chosen.penalty)
     system = read_system(run, read_moments(run))
     if run.tuning is None:
-        solution = solve_weights(system.gram, system.cross, alpha=alpha)
+        solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=penalty)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
-        place = list(run.tuning.alphas).index(alpha)
+        place = ridges(run.params, run.tuning).index(chosen)
         weights = read_path_weights(run, None).weights[place]
         condition = PATH.recorded(run).path[place].get("reciprocal_condition")
     risk = error_and_risk(
-        weights, system.gram, system.cross, target_norm=system.target_norm, alpha=alpha
+        weights,
+        system.gram,
+        system.cross,
+        target_norm=system.target_norm,
+        alpha=alpha,
+        penalty=penalty,
     )
     write_array(run.group("weights"), "values", weights, "target", "basis")
     intercept = read_intercept(run, system, weights)
@@ -116,12 +123,12 @@ def read_intercept(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    solves = 0.0 if s.n_alphas else s.r**3 / 3
+    solves = 0.0 if s.n_ridges else s.r**3 / 3
     return StageCost(
         flops=solves,
         read_bytes=4 * s.r**2,
         written_bytes=8 * s.q * s.r,
-        held_bytes=s.process_bytes + solve_bytes(s.r, s.q) + 2 * 8 * s.n_alphas * s.q * s.r,
+        held_bytes=s.process_bytes + s.solve_bytes + 2 * 8 * s.n_ridges * s.q * s.r,
         alone={"solve_flops": solves, "scratch_bytes": 4 * s.r**2},
     )
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
@@ -20,8 +21,10 @@ from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.trials import penalties_of
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,9 @@ Floats = NDArray[np.float64]
 # is nearer. Of each part so many rows are looked at.
 _NEARER_SHARE = 0.99
 _SAMPLED_ROWS = 1024
+
+# What the names of the sums over clusters end in.
+_CLUSTERS = "_clusters"
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,8 @@ def _compute(job: StageJob) -> WidthRecord:
         If all rows are equal, or so near each other that the width cannot be squared.
     """
     run, dataset = job.run, job.dataset
-    summation = Summation("width", _WidthPass, {"": DistanceSums}, len(run.spans))
+    kinds = {"": DistanceSums} | ({_CLUSTERS: ClusterSums} if has_shares(run) else {})
+    summation = Summation("width", _WidthPass, kinds, len(run.spans))
     record = sum_rows(run, dataset, job.engine, summation, run.spans)
     sums: DistanceSums = read_total(run, summation)
     mean_distance = sums.total / (record.weight * BASIS.recorded(run).n_basis)
@@ -77,6 +84,9 @@ def _compute(job: StageJob) -> WidthRecord:
         )
     width = run.params.width_factor * mean_distance
     _check_width(width)
+    if has_shares(run):
+        clusters: ClusterSums = read_total(run, summation, _CLUSTERS)
+        write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
     origin = (
@@ -112,6 +122,16 @@ def read_features(run: Run) -> RadialFeatures:
     )
 
 
+def has_shares(run: Run) -> bool:
+    """Return whether a penalty of the run, or one that it tries, asks for shares of clusters."""
+    return any(penalty_named(name).needs_shares for name in penalties_of(run.params, run.tuning))
+
+
+def read_shares(run: Run) -> Floats | None:
+    """Return how much of the weight is nearest to each basis row, (r,); None if not asked for."""
+    return run.read("width/shares") if has_shares(run) else None
+
+
 def read_targets(run: Run, n_targets: int) -> Targets:
     """Return how the targets of a run whose width is known enter its moments."""
     origin = WIDTH.recorded(run).target_origin
@@ -138,6 +158,13 @@ class DistanceSums(RowSum):
         return type(self)(self.total + other.total, nearest)
 
 
+@dataclass(frozen=True, eq=False)
+class ClusterSums(RowSum):
+    """``weights`` float64 (r,), of the rows that are nearest to each basis row."""
+
+    weights: Floats
+
+
 class _WidthPass:
     """Distances of the rows of a part."""
 
@@ -153,19 +180,26 @@ class _WidthPass:
         self._sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
         self._totals: list[float] = []
         self._nearest: list[Floats] = []
+        self._clusters = np.zeros(len(basis)) if has_shares(run) else None
 
     def add(self, block: FoldedBlock) -> None:
         buffer, threads = self._buffer[: len(block.X)], self._threads
+        nearest = None if self._clusters is None else np.empty(len(block.X), dtype=np.intp)
         self._totals.append(
-            self._distances.total(block.X, weights=block.weights, buffer=buffer, threads=threads)
+            self._distances.total(
+                block.X, weights=block.weights, nearest=nearest, buffer=buffer, threads=threads
+            )
         )
+        if self._clusters is not None and nearest is not None:
+            self._clusters += np.bincount(nearest, block.weights, minlength=len(self._clusters))
         places = self._sampled - block.start
         sample = block.X[places[(places >= 0) & (places < len(block.X))]]
         buffer = self._buffer[: len(sample)]
         self._nearest.append(self._distances.nearest(sample, buffer=buffer, threads=threads))
 
     def sums(self) -> Sums:
-        return {"": DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
+        sums: Sums = {"": DistanceSums(math.fsum(self._totals), np.concatenate(self._nearest))}
+        return sums if self._clusters is None else sums | {_CLUSTERS: ClusterSums(self._clusters)}
 
 
 def _cost(s: FitSizes) -> StageCost:

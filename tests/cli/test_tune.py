@@ -38,10 +38,10 @@ def test_cli_tune__json(tmp_path, dataset):
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
-        "features", "kernel", "width_factor", "basis_rule", "alpha",
+        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
         "error_rate", "log_loss", "temperature",
     }  # fmt: skip
-    for name in ("features", "kernel", "width_factor", "basis_rule", "alpha"):
+    for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
     figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}
@@ -143,6 +143,10 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
     [
         (("--folds", 1), "--folds is 1."),
         (("--alphas", "0.1,-1"), "--alphas is -1.0."),
+        (
+            ("--penalties", "kernel", "--features", "normalized"),
+            "--penalties is kernel, and --features is normalized.",
+        ),
         (("--width-factors", "0"), "--width-factors is 0.0."),
         (("--features", "simple"), "--features is 'simple'."),
         (("--kernels", "gaussian,cauchy"), "--kernels is 'cauchy'."),

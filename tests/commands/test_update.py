@@ -172,6 +172,53 @@ def test_update_run__is_one_pass_over_all_rows(tmp_path, params, weighted):
     close(read_latest_moments(run.location).target_sums, before.target_sums)
 
 
+def penalized(run, X, y, penalty, shares):
+    """Return the weights of rows, computed at once with a penalty that is written out."""
+    model = Model.load(run.location)
+    basis, width = model.basis, model.width
+    Phi = np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
+    gram, r = Phi.T @ Phi, len(basis)
+    P = np.diag(1 / shares)
+    if penalty == "kernel":
+        P = np.exp(-(reference_distances(basis, basis) ** 2) / (2 * width**2))
+    mu = PENALIZED.alpha * np.trace(gram) * r / np.trace(P)
+    jitter = 1e-13 * np.trace(gram) * (penalty == "kernel")
+    return np.linalg.solve(gram + mu * P + jitter * np.eye(r), Phi.T @ np.eye(3)[y]).T
+
+
+PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
+
+
+@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
+def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
+    params = replace(PENALIZED, penalty=penalty)
+    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+    X, _ = table_of(rows[:1])
+    nearest = reference_distances(X, Model.load(run.location).basis).argmin(axis=1)
+    # Those of the fit, whatever joins or leaves.
+    shares = np.bincount(nearest, minlength=20) / len(X)
+    for held, action in (
+        ((0,), None),
+        ((0, 1), lambda: update(run, rows[1])),
+        ((0, 1, 2), lambda: update(run, rows[2])),
+        ((0, 2), lambda: update(run, rows[1], forget=True)),
+    ):
+        record = run.stages["weights"] if action is None else action()
+        expected = penalized(run, *table_of([rows[place] for place in held]), penalty, shares)
+        close(Model.load(run.location).weights, expected)
+        assert record["objective"] > 0
+    branch = branch_run(run.location, tmp_path / "branch")
+    update(branch, rows[1])
+    close(
+        Model.load(branch.location).weights,
+        penalized(run, *table_of([rows[1]]), penalty, shares),
+    )
+    merge_runs(run.location, branch.location, InlineEngine())
+    expected = penalized(run, *table_of(rows[:3]), penalty, shares)
+    close(Model.load(run.location).weights, expected)
+    assert Model.load(branch.location).params.penalty == penalty
+
+
 def test_update_run__against_the_formulas(run, rows):
     update(run, rows[1])
     assert_moments(run, *table_of(rows[:2]))

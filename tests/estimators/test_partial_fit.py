@@ -16,6 +16,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
+from tests.reference import reference_penalized
 from tests.tables import spirals, write_table
 
 X, Y = spirals(400)
@@ -223,3 +224,40 @@ def test_partial_fit__digits_in_batches_do_about_as_well_as_one_fit():
         fitted.partial_fit(digits[rows], labels[rows])
     whole = NRBFNClassifier(alpha=1e-9).fit(digits[train], labels[train])
     assert fitted.score(digits[test], labels[test]) > whole.score(digits[test], labels[test]) - 0.03
+
+
+@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_partial_fit__with_a_penalty(tmp_path, penalty, stored):
+    options = OPTIONS | {"basis": "kmeans", "features": "plain", "penalty": penalty, "alpha": 1e-3}
+    fitted = NRBFNClassifier(**options, store=tmp_path if stored else None)
+    first, *others = (
+        (da.from_array(rows), own) if stored else (rows, own) for rows, own in batches()
+    )
+    fitted.partial_fit(*first)
+    weights = fitted.weights_
+    for batch in others:
+        fitted.partial_fit(*batch)
+    squared = ((X[:, None] - fitted.basis_) ** 2).sum(axis=2)
+    Phi = np.exp(-squared / (2 * fitted.width_**2))
+    between = ((fitted.basis_[:, None] - fitted.basis_) ** 2).sum(axis=2)
+    P = np.exp(-between / (2 * fitted.width_**2))
+    if penalty == "clusters":
+        # Shares of the first batch.
+        P = np.diag(100 / np.bincount(squared[::4].argmin(axis=1), minlength=30))
+    expected = reference_penalized(Phi, np.eye(3)[Y], 1e-3, P)
+    np.testing.assert_allclose(fitted.weights_, expected, rtol=1e-7, atol=1e-8)
+    for batch in others:
+        fitted.forget(*batch)
+    np.testing.assert_allclose(fitted.weights_, weights, rtol=1e-7, atol=1e-9)
+    assert NRBFNClassifier(**fitted.get_params()).penalty == penalty
+
+
+def test_tuned__chooses_a_penalty():
+    options = {"basis": "kmeans", "basis_size": 20, "width_factors": (0.4,), "folds": 3}
+    tried = {"penalties": ("kernel", "clusters"), "alphas": (1e-2, 1e-4), "features": ("plain",)}
+    tuned = NRBFNClassifierCV(**options, **tried).fit(X, Y)
+    best = min(tuned.path_, key=lambda entry: (entry["error_rate"], -entry["alpha"]))
+    assert (tuned.penalty_, tuned.alpha_) == (best["penalty"], best["alpha"])
+    assert len(tuned.path_) == 4
+    assert tuned.params_.penalty == tuned.penalty_

@@ -438,3 +438,13 @@ def test_distances_total__buffer_gives_the_same_bits():
     fresh = BasisDistances.from_basis(basis).total(X)
     assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
     assert BasisDistances.from_basis(basis).total(X, buffer=buffer) == fresh
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_distances__number_of_the_nearest_basis_row(threads):
+    X = np.random.default_rng(0).normal(size=(400, 3)) + 1e3
+    distances, nearest = BasisDistances.from_basis(X[:30]), np.empty(400, dtype=np.intp)
+    weights = np.linspace(1, 2, 400)
+    total = distances.total(X, weights=weights, nearest=nearest, threads=threads)
+    np.testing.assert_array_equal(nearest, reference_distances(X, X[:30]).argmin(axis=1))
+    assert total == distances.total(X, weights=weights)

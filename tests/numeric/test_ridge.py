@@ -1,11 +1,22 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import IllConditionedError
+from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, SINGULAR, solve_path, solve_weights
+from dask_nrbfn.numeric.ridge import (
+    ILL_CONDITIONED,
+    SINGULAR,
+    RidgeSystem,
+    solve_path,
+    solve_weights,
+)
+from dask_nrbfn.numeric.targets import ClassTargets
+from tests.reference import reference_penalized
 from tests.tables import spirals
 
 
@@ -16,8 +27,15 @@ def draw(n_rows=40, n_basis=6, n_classes=3, seed=0):
     return Phi, np.eye(n_classes)[rng.integers(0, n_classes, n_rows)]
 
 
-def solve(Phi, F, alpha):
-    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).weights
+def draw_penalties(n_basis=6, seed=0):
+    """Draw the diagonal of a penalty, and a whole one."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(n_basis, n_basis))
+    return rng.uniform(0.1, 30, n_basis), root @ root.T
+
+
+def solve(Phi, F, alpha, penalty=None):
+    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha, penalty=penalty).weights
 
 
 def naive(Phi, F, alpha):
@@ -220,3 +238,68 @@ def test_path__weights_are_not_overwritten_by_the_next():
     np.testing.assert_array_equal(first, kept)
     assert not np.allclose(first, second)
     np.testing.assert_array_equal(gram, gram_before)
+
+
+@given(
+    n_basis=st.integers(1, 12), alpha=st.sampled_from([1e-5, 1e-2, 1.0]), seed=st.integers(0, 99)
+)
+@settings(max_examples=50, deadline=None)
+def test_penalty__reference_penalized(n_basis, alpha, seed):
+    (Phi, T), (diagonal, P) = draw(n_basis=n_basis, seed=seed), draw_penalties(n_basis, seed)
+    for penalty, matrix in ((diagonal, np.diag(diagonal)), (P, P)):
+        expected = reference_penalized(Phi, T, alpha, matrix)
+        found = solve(Phi, T, alpha, penalty)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7 * np.abs(expected).max())
+
+
+def test_penalty__of_one_everywhere_is_that_of_the_weights():
+    Phi, T = draw()
+    for penalty in (np.full(6, 3.0), 7.0 * np.eye(6)):
+        expected = solve(Phi, T, 1e-3, None)
+        np.testing.assert_allclose(solve(Phi, T, 1e-3, penalty), expected, rtol=1e-9)
+
+
+def test_penalty__units_do_not_matter():
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    for penalty in (diagonal, P):
+        expected = solve(Phi, T, 1e-3, penalty)
+        np.testing.assert_allclose(solve(Phi, T, 1e-3, 1e9 * penalty), expected, rtol=1e-10)
+
+
+def test_penalty__basis_rows_of_an_infinite_one_are_left_out():
+    (Phi, T), (diagonal, _) = draw(), draw_penalties()
+    kept = np.array([True, False, True, True, False, True])
+    weights = solve(Phi, T, 1e-3, np.where(kept, diagonal, np.inf))
+    np.testing.assert_array_equal(weights[:, ~kept], 0.0)
+    expected = solve(np.ascontiguousarray(Phi[:, kept]), T, 1e-3, diagonal[kept])
+    np.testing.assert_allclose(weights[:, kept], expected, rtol=1e-12)
+
+
+def test_penalty__none_where_singular():
+    gram, cross = np.ones((3, 3)), np.ones((1, 3))
+    penalty = np.array([1.0, 2.0, np.inf])
+    first, second = solve_path(gram, cross, alphas=[0.0, 0.1], penalty=penalty)
+    assert first is None
+    assert second.weights[0, 2] == 0
+    with pytest.raises(IllConditionedError, match=r"alpha=1e-20\. Give a penalty of at least 1e-1"):
+        solve_weights(gram, cross, alpha=1e-20, penalty=penalty)
+
+
+def test_penalty__of_some_basis_rows():
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    kept = np.array([True, False, True, True, True, False])
+    moments = Moments.from_block(Phi, ClassTargets(3).bordered(T.argmax(axis=1)))
+    for penalty, expected in ((diagonal, diagonal[kept]), (P, P[np.ix_(kept, kept)]), (None, None)):
+        system = RidgeSystem.of(moments, ClassTargets(3), normalized=True)
+        system = replace(system, penalty=penalty).keep(kept)
+        np.testing.assert_array_equal(system.penalty, expected)
+
+
+def test_penalty__inputs_stay_as_they_were():
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    for penalty in (diagonal, P):
+        arrays = Phi.T @ Phi, T.T @ Phi, penalty
+        before = [array.copy() for array in arrays]
+        solve_weights(*arrays[:2], alpha=0.1, penalty=penalty)
+        for array, copy in zip(arrays, before, strict=True):
+            np.testing.assert_array_equal(array, copy)

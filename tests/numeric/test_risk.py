@@ -23,8 +23,15 @@ def judge(weights, Phi, F, alpha=0.0):
     return error_and_risk(weights, Phi.T @ Phi, F.T @ Phi, target_norm=len(Phi), alpha=alpha)
 
 
-def ridge(Phi, F, alpha):
-    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha).weights
+def draw_penalties(n_basis=6, seed=0):
+    """Draw the diagonal of a penalty, and a whole one."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(n_basis, n_basis))
+    return rng.uniform(0.1, 30, n_basis), root @ root.T
+
+
+def ridge(Phi, F, alpha, penalty=None):
+    return solve_weights(Phi.T @ Phi, F.T @ Phi, alpha=alpha, penalty=penalty).weights
 
 
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
@@ -338,3 +345,63 @@ def test_spectral_bounds__without_eigenvalues():
     whole, cheap = bounds(Phi, F, 1e-3), bounds(Phi, F, 1e-3, eigenvalues=None)
     assert (cheap.relative, cheap.absolute_objective) == (whole.relative, whole.absolute_objective)
     assert (cheap.rank, cheap.attainable, cheap.ideal, cheap.perturbed) == (None,) * 4
+
+
+def objective(weights, Phi, T, alpha, penalty):
+    moments = {"gram": Phi.T @ Phi, "cross": T.T @ Phi, "target_norm": float(np.sum(T**2))}
+    return spectral_bounds(weights, **moments, alpha=alpha, penalty=penalty).absolute_objective
+
+
+@pytest.mark.parametrize("alpha", [1e-14, 1e-9, 1e-2])
+@pytest.mark.parametrize("kind", ["weights", "diagonal", "infinite", "matrix", "singular"])
+def test_objective__is_what_the_weights_minimize(kind, alpha):
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    penalty = {
+        "weights": None,
+        "diagonal": diagonal,
+        "infinite": np.where(np.arange(6) == 2, np.inf, diagonal),
+        "matrix": P,
+        "singular": P[:, :2] @ P[:2],
+    }[kind]
+    weights = ridge(Phi, T, alpha, penalty)
+    # A parabola: its slope at the weights, from both sides, is 0 beside what it rises.
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        step = 0.1 * rng.normal(size=weights.shape)
+        if kind == "infinite":
+            step[:, 2] = 0.0
+        least, ahead, back = (
+            objective(weights + sign * step, Phi, T, alpha, penalty) for sign in (0, 1, -1)
+        )
+        assert abs(ahead - back) < 1e-6 * (ahead + back - 2 * least)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_objective__reference_penalized(axes):
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    penalty, matrix = (diagonal, np.diag(diagonal)) if axes == 1 else (P, P)
+    weights, gram = np.random.default_rng(2).normal(size=(3, 6)), Phi.T @ Phi
+    own = np.trace(weights @ matrix @ weights.T) * 6 / np.trace(matrix)
+    f, fit = np.sum((T - Phi @ weights.T) ** 2), np.sum((Phi @ weights.T) ** 2)
+    jitter = 1e-13 * np.sum(weights**2) * (axes == 2)
+    expected = f + np.trace(gram) * (0.3 * own + jitter)
+    assert objective(weights, Phi, T, 0.3, penalty) == pytest.approx(expected, rel=1e-12)
+    judged = error_and_risk(weights, gram, T.T @ Phi, target_norm=40.0, alpha=0.3, penalty=penalty)
+    assert judged.objective == pytest.approx(expected / fit, rel=1e-12)
+    risk = np.sum(weights**2) * np.trace(gram) / fit
+    assert judged.spectral_risk == pytest.approx(risk, rel=1e-12)
+
+
+def test_bounds__of_any_weights_hold_and_those_of_the_ridge_alone_are_left_out():
+    (Phi, T), (diagonal, P) = draw(), draw_penalties()
+    gram, cross = Phi.T @ Phi, T.T @ Phi
+    known = {"class_weights": T.sum(axis=0), "eigenvalues": gram_eigenvalues(gram)}
+    for penalty in (diagonal, P):
+        for alpha in (1e-9, 1e-2, 1.0):
+            weights = ridge(Phi, T, alpha, penalty)
+            found = spectral_bounds(
+                weights, gram, cross, target_norm=40.0, alpha=alpha, penalty=penalty, **known
+            )
+            assert (found.ideal, found.perturbed) == (None, None)
+            least, most = found.attainable.least, found.attainable.most
+            assert least <= found.relative.spectral_risk <= most

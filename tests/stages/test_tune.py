@@ -28,6 +28,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -155,7 +156,7 @@ def test_validation__equals_a_recomputation(seed):
             assert loss < naive_log_loss(scores, y, factor * entry["temperature"])
     fewest = min(entry["error_rate"] for entry in record["path"])
     best = next(entry for entry in record["path"] if entry["error_rate"] == fewest)
-    assert record["chosen"] == {"alpha": best["alpha"]}
+    assert record["chosen"] == {"penalty": "weights", "alpha": best["alpha"]}
     model = Model.load(run.location)
     assert model.params.alpha == best["alpha"]
     assert model.temperature == best["temperature"]
@@ -507,6 +508,7 @@ def test_validation_dataset__weights_and_balance_are_its_own():
     for entry, twin in zip(
         weighted.stages["validation"]["path"], repeated.stages["validation"]["path"], strict=True
     ):
+        assert entry.pop("penalty") == twin.pop("penalty") == "weights"
         assert entry == {name: pytest.approx(value, rel=1e-10) for name, value in twin.items()}
     balanced = judged_by(X, y, X_new, y_new, replace(PARAMS, class_weight="balanced"))
     confusion = balanced.read("validation/confusion")[0]
@@ -575,7 +577,7 @@ def test_singular__penalties_are_passed_over(width_factors):
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine(), basis=basis)
     path = describe_tuning(run)["path"]
     for entry in (path[0], path[2]):
-        figures = {value for name, value in entry.items() if name != "alpha"}
+        figures = {value for name, value in entry.items() if name not in Ridge._fields}
         assert figures == {None}
     assert 0 <= path[1]["error_rate"] < 1
     assert path[1]["spectral_risk"] > 0

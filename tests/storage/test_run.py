@@ -26,6 +26,7 @@ CHANGES = {
     "n_neighbors": (20, 21),
     "confidence_threshold": (0.9, 0.8),
     "alpha": (1e-13, 1e-12),
+    "penalty": ("weights", "kernel"),
     "basis_size": (None, 30),
     "basis_rule": ("least-confident", "uniform"),
     "neighbors": ("auto", "exact"),

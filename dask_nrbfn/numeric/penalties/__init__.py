@@ -1,0 +1,96 @@
+"""Penalties: what the ridge keeps small.
+
+Each module here is a penalty of its own name: it defines `PENALTY`, and there is no more to add.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import FitParams
+
+if TYPE_CHECKING:
+    # Loads scipy, which naming a penalty does not need.
+    from dask_nrbfn.numeric.radial import RadialFeatures
+
+Floats = NDArray[np.float64]
+
+_Compute = Callable[["RadialFeatures", Floats | None], Floats]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty:
+    """The matrix P of a ridge: weights W minimize ``|T - Phi W'|^2 + mu tr(W P W')``.
+
+    With neither a matrix nor a diagonal P is I.
+
+    Attributes
+    ----------
+    matrix : callable or None
+        Takes the radial basis functions and the shares of the clusters, returns P, float64 (r, r),
+        symmetric and positive semidefinite.
+    diagonal : callable or None
+        Takes the same, returns the diagonal of a P that has nothing else, float64 (r,). Where it is
+        infinite the weight is 0.
+    needs : mapping of str to str
+        The parameters of a fit that it is for, and their values.
+    needs_shares : bool
+        Whether it gets the shares, float64 (r,): how much of the rows' weight is nearer to each
+        basis row than to the others. Else it gets None.
+
+    Notes
+    -----
+    ``mu = alpha trace(gram) r / trace(P)``, so that alpha means about the same with every P, and is
+    hu-nrbfn's lambda with I.
+    """
+
+    matrix: _Compute | None = None
+    diagonal: _Compute | None = None
+    needs: Mapping[str, str] = field(default_factory=dict)
+    needs_shares: bool = False
+
+    @property
+    def n_axes(self) -> int:
+        """2 where P is a matrix, 1 where it is a diagonal, 0 where it is I."""
+        return 2 if self.matrix else 1 if self.diagonal else 0
+
+    def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
+        """Return P or its diagonal, or None for I, which does not ask for the features."""
+        compute = self.matrix or self.diagonal
+        return None if compute is None else compute(features(), shares)
+
+    def unmet(self, params: FitParams) -> list[str]:
+        """Return the names of the parameters that are not as it needs them."""
+        return [name for name, value in self.needs.items() if getattr(params, name) != value]
+
+
+@cache
+def penalty_named(name: str) -> Penalty:
+    """Return the penalty of a name.
+
+    Raises
+    ------
+    ParameterError
+        If there is none.
+    """
+    FitParams.options()["penalty"].check("penalty", name)
+    penalty: Penalty = import_module(f"{__name__}.{name}").PENALTY
+    return penalty
+
+
+def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
+    """Raise ParameterError if the penalty, asked for as `named`, is not for the parameters."""
+    penalty = penalty_named(params.penalty)
+    if unmet := penalty.unmet(params):
+        found = " and ".join(f"`{name}` is {getattr(params, name)}" for name in unmet)
+        needed = " and ".join(f"`{name}`={penalty.needs[name]}" for name in unmet)
+        raise ParameterError(
+            f"`{named}` is {params.penalty}, and {found}.",
+            f"Give {needed}, or `{named}`=weights.",
+        )

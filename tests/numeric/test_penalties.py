@@ -1,0 +1,168 @@
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric import penalties
+from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
+from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import KERNELS, PENALTIES, FitParams
+from dask_nrbfn.storage.model import Model
+from tests.reference import reference_distances, reference_penalized
+from tests.tables import spirals, write_table
+
+
+def test_penalties__are_the_files_of_their_room():
+    files = Path(penalties.__file__).parent.glob("[!_]*.py")
+    assert tuple(sorted(file.stem for file in files)) == PENALTIES
+
+
+@pytest.mark.parametrize("name", ["weight", "penalties", "__init__", "", "os"])
+def test_penalty_named__unknown(name):
+    with pytest.raises(ParameterError, match=f"penalty is {name!r}") as error:
+        penalty_named(name)
+    assert "Give one of clusters, kernel, weights." in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("params", "problem", "remedy"),
+    [
+        (
+            {"penalty": "kernel"},
+            "penalty is kernel, and features is normalized.",
+            "Give features=plain, or penalty=weights.",
+        ),
+        (
+            {"penalty": "clusters", "features": "plain"},
+            "penalty is clusters, and basis is sknn.",
+            "Give basis=kmeans, or penalty=weights.",
+        ),
+        (
+            {"penalty": "clusters"},
+            "penalty is clusters, and features is normalized and basis is sknn.",
+            "Give features=plain and basis=kmeans, or penalty=weights.",
+        ),
+    ],
+)
+def test_check_penalty__names_what_it_needs(params, problem, remedy):
+    with pytest.raises(ParameterError) as error:
+        check_penalty(FitParams(**params))
+    assert (error.value.problem, error.value.remedy) == (problem, remedy)
+    given = {"features": "plain", "basis": "kmeans", "basis_size": 5}
+    check_penalty(FitParams(**params | given))
+
+
+def solve(Phi, T, alpha, penalty):
+    return solve_weights(Phi.T @ Phi, T.T @ Phi, alpha=alpha, penalty=penalty).weights
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", ["none", "standard"])
+def test_kernel__is_that_between_the_basis_rows(kernel, kind):
+    rows = np.random.default_rng(0).normal(size=(9, 3)) + 1e6
+    scaling = Scaling(kind, np.full(3, 2.0), np.full(3, 5.0))
+    features = RadialFeatures.from_basis(rows, 1.5, scaling, kernel=kernel, normalized=False)
+    P = penalty_named("kernel").of(lambda: features, None)
+    for first in range(9):
+        for second in range(9):
+            t = np.array([np.linalg.norm(rows[first] - rows[second]) / 1.5])
+            plain = RadialFeatures.from_basis([[0.0]], 1.0, kernel=kernel, normalized=False)
+            expected = plain.activations(t[:, None])[0, 0]
+            assert P[first, second] == pytest.approx(expected, abs=1e-7)
+    assert P.trace() == pytest.approx(9, rel=1e-7)
+
+
+@pytest.mark.parametrize("width", [0.05, 0.5, 5.0, 100.0])
+def test_kernel__of_any_width_has_a_solution(width):
+    X, y = spirals(120)
+    features = RadialFeatures.from_basis(X, width, normalized=False)
+    Phi, T = features.activations(X), np.eye(3)[y]
+    K = penalty_named("kernel").of(lambda: features, None)
+    weights = solve(Phi, T, 1e-6, K)
+    mu = 1e-6 * np.sum(Phi**2)
+    ridge = np.linalg.solve(K + mu * np.eye(120), T)
+    np.testing.assert_allclose(Phi @ weights.T, K @ ridge, atol=1e-5)
+
+
+def naive_clusters(Phi, T, shares, lam):
+    """Return v = P w of Que & Belkin, with P the shares: w from as many equations as rows."""
+    P = np.diag(shares)
+    return P @ Phi.T @ np.linalg.solve(Phi @ P @ Phi.T + lam * np.eye(len(Phi)), T)
+
+
+def test_clusters__are_the_weighted_network():
+    X, y = spirals(90)
+    features = RadialFeatures.from_basis(X[::10], 0.7, normalized=False)
+    places = np.empty(90, dtype=np.intp)
+    BasisDistances.from_basis(X[::10]).total(X, nearest=places)
+    np.testing.assert_array_equal(places, reference_distances(X, X[::10]).argmin(axis=1))
+    shares = np.bincount(places, minlength=9) / 90
+    P = penalty_named("clusters").of(lambda: features, shares)
+    Phi, T = features.activations(X), np.eye(3)[y]
+    for lam in (1e-3, 1e-1):
+        alpha = lam * np.sum(1 / shares) / (9 * np.sum(Phi**2))
+        expected = naive_clusters(Phi, T, shares, lam).T
+        found = solve(Phi, T, alpha, P)
+        difference = np.abs(found - expected).max() / np.abs(expected).max()
+        assert difference < 1e-12
+
+
+def test_clusters__without_rows_have_no_weight():
+    X, y = spirals(90)
+    basis = np.concatenate([X[::10], [[50.0] * 4]])
+    features = RadialFeatures.from_basis(basis, 0.7, normalized=False)
+    shares = np.append(np.full(9, 1 / 9), 0.0)
+    P = penalty_named("clusters").of(lambda: features, shares)
+    Phi, T = features.activations(X), np.eye(3)[y]
+    weights = solve(Phi, T, 1e-3, P)
+    np.testing.assert_array_equal(weights[:, 9], 0.0)
+    Phi = np.ascontiguousarray(Phi[:, :9])
+    np.testing.assert_allclose(weights[:, :9], solve(Phi, T, 1e-3, None), rtol=1e-10)
+
+
+@pytest.fixture
+def slanted(monkeypatch):
+    """A penalty is a module with a PENALTY: no other file knows its name."""
+
+    def slope(features, shares):
+        return np.append(1.0 + np.arange(len(features.basis) - 1), np.inf)
+
+    module = SimpleNamespace(PENALTY=Penalty(diagonal=slope, needs={"kernel": "laplacian"}))
+    monkeypatch.setitem(sys.modules, f"{penalties.__name__}.slanted", module)
+    option = FitParams.options()["penalty"]
+    monkeypatch.setitem(vars(option), "choices", (*PENALTIES, "slanted"))
+    yield "slanted"
+    penalty_named.cache_clear()
+
+
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_penalties__one_more_is_one_file(slanted, features):
+    X, y = spirals(300)
+    params = FitParams(
+        penalty=slanted, features=features, kernel="laplacian", alpha=1e-3,
+        basis="random", basis_size=20, width_factor=0.3,
+    )  # fmt: skip
+    parts = [write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))]
+    run = fit_dataset(parts[0], MemoryStore(), params, InlineEngine())
+    for count in (200, 300):
+        model = Model.load(run.location)
+        Phi = model.features.activations(X[:count])[:, :19]
+        expected = reference_penalized(
+            Phi, np.eye(3)[y[:count]], 1e-3, np.diag(1.0 + np.arange(19))
+        )
+        # The trace is that of the basis rows that are solved for.
+        np.testing.assert_allclose(model.weights[:, :19], expected, rtol=1e-6, atol=1e-8)
+        np.testing.assert_array_equal(model.weights[:, 19], 0.0)
+        if count == 200:
+            update_run(run.location, parts[1], InlineEngine())
+    with pytest.raises(ParameterError, match="penalty is slanted, and kernel is gaussian"):
+        check_penalty(FitParams(penalty=slanted))

@@ -1,0 +1,436 @@
+"""Penalties of fits and of their tuning, against systems that are written out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.params import PENALTIES, FitParams, TuneParams
+from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.stages.neighbors import plan_search
+from dask_nrbfn.stages.path import PATH, solve_all
+from dask_nrbfn.stages.search import SEARCH
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.weights import WEIGHTS
+from dask_nrbfn.storage.model import Model
+from tests.reference import reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+ALPHAS = (0.1, 1e-2, 1e-4)
+DRAWN = FitParams(basis="random", basis_size=25, features="plain")
+CENTRES = replace(DRAWN, basis="kmeans")
+TUNING = TuneParams(
+    folds=3, alphas=ALPHAS, penalties=PENALTIES, width_factors=(0.4,), features=("plain",)
+)
+
+
+def write(X, targets, **options):
+    """Write labels, or numbers as targets, as they come."""
+    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
+    return write_table(MemoryStore(), X, **{kind: targets}, **options)
+
+
+def fit(X, targets, params, *, basis=None, place=None, **options):
+    dataset, place = write(X, targets, **options), place or MemoryStore()
+    return fit_dataset(dataset, place, params, InlineEngine(), basis=basis)
+
+
+def tune(X, targets, params, tuning=TUNING, *, place=None, **options):
+    dataset, place = write(X, targets, **options), place or MemoryStore()
+    return tune_dataset(dataset, place, params, tuning, InlineEngine())
+
+
+def plain(X, basis, width):
+    return np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
+
+
+def as_columns(targets):
+    """Return indicators of labels, and whether there are means to subtract: numbers have them."""
+    targets = np.asarray(targets)
+    if targets.dtype.kind in "iu":
+        return np.eye(targets.max() + 1)[targets], False
+    return targets.reshape(len(targets), -1), True
+
+
+def naive_P(name, basis, width, shares):
+    if name == "kernel":
+        return plain(basis, basis, width)
+    return np.diag(1 / shares) if name == "clusters" else np.eye(len(basis))
+
+
+def naive_network(Phi, T, P, alpha, centred):
+    """Return how activations (b, r) are made to scores by the network of Phi and T."""
+    middle, mean = Phi.mean(axis=0) * centred, T.mean(axis=0) * centred
+    gram = (Phi - middle).T @ (Phi - middle)
+    jitter = 1e-13 * np.trace(gram) * np.any(np.diag(P.diagonal()) != P)
+    mu = alpha * np.trace(gram) * len(P) / np.trace(P)
+    penalized = gram + mu * P + jitter * np.eye(len(P))
+    W = np.linalg.solve(penalized, (Phi - middle).T @ (T - mean))
+    return lambda other: (other - middle) @ W + mean
+
+
+def naive_shares(X, basis, weights=None):
+    nearest = reference_distances(X, basis).argmin(axis=1)
+    weights = np.ones(len(X)) if weights is None else weights
+    return np.bincount(nearest, weights, minlength=len(basis)) / weights.sum()
+
+
+def naive_held_out(X, targets, run, name, alpha, *, basis=None, rows=None, factor=None, folds=3):
+    """Return the scores of every row by the rows and basis rows of the other folds."""
+    basis = run.read("basis/values") if basis is None else basis
+    rows = run.read("basis/rows") if rows is None else rows
+    width = (factor or run.params.width_factor) * reference_distances(X, basis).mean()
+    Phi, (T, centred) = plain(X, basis, width), as_columns(targets)
+    P, scores = naive_P(name, basis, width, naive_shares(X, basis)), np.empty(T.shape)
+    fold_of_row = folds_of_rows(0, len(X), n_folds=folds, seed=0)
+    fold_of_basis = folds_of_numbers(rows, n_folds=folds, seed=0)
+    for fold in range(folds):
+        out, kept = fold_of_row == fold, fold_of_basis != fold
+        own = Phi[:, kept]
+        network = naive_network(own[~out], T[~out], P[np.ix_(kept, kept)], alpha, centred)
+        scores[out] = network(own[out])
+    return scores
+
+
+def naive_error(scores, targets):
+    """Return the share of wrong labels, or ``1 - R^2`` on average."""
+    T, centred = as_columns(targets)
+    if not centred:
+        return np.mean(scores.argmax(axis=1) != targets)
+    return np.mean(np.sum((T - scores) ** 2, axis=0) / np.sum((T - T.mean(axis=0)) ** 2, axis=0))
+
+
+def cancer(n_rows=150):
+    X, y = load_breast_cancer(return_X_y=True)
+    return ((X - X.mean(axis=0)) / X.std(axis=0))[:n_rows], y[:n_rows]
+
+
+def diabetes(n_rows=150):
+    X, y = load_diabetes(return_X_y=True)
+    return 20 * X[:n_rows], y[:n_rows]
+
+
+def digits(n_rows=200):
+    X, y = load_digits(return_X_y=True)
+    return X[:n_rows], y[:n_rows]
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 1e-2])
+@pytest.mark.parametrize("rows", [spirals, cancer])
+def test_kernel__of_all_rows_is_kernel_ridge_regression(rows, alpha):
+    X, y = rows(140)
+    params = given_basis(
+        FitParams(features="plain", penalty="kernel", alpha=alpha, width_factor=0.3), X
+    )
+    model = Model.load(fit(X, y, params, basis=X).location)
+    K, F = plain(X, X, model.width), np.eye(y.max() + 1)[y]
+    # The trace of K is that of I: lam is alpha times the trace of the gram matrix.
+    lam = alpha * np.sum(K**2)
+    expected = np.linalg.solve(K + lam * np.eye(140), F)
+    np.testing.assert_allclose(model.scores(X), K @ expected, rtol=0, atol=1e-7)
+    other = X + 0.1
+    np.testing.assert_allclose(
+        model.scores(other), plain(other, X, model.width) @ expected, rtol=0, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 1e-2])
+def test_kernel__of_numbers_has_an_intercept_without_penalty(alpha):
+    X, y = diabetes(140)
+    params = given_basis(
+        FitParams(features="plain", penalty="kernel", alpha=alpha, width_factor=0.3), X
+    )
+    model = Model.load(fit(X, y, params, basis=X).location)
+    K = plain(X, X, model.width)
+    lam = alpha * np.sum((K - K.mean(axis=0)) ** 2)
+    # (K + lam I) a + b = y with a' 1 = 0: the stationary point of |y - b - K a|^2 + lam a' K a.
+    bordered = np.block([[K + lam * np.eye(140), np.ones((140, 1))], [np.ones(140), 0.0]])
+    *own, intercept = np.linalg.solve(bordered, np.append(y, 0.0))
+    expected = K @ own + intercept
+    np.testing.assert_allclose(model.scores(X)[:, 0], expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("rows", [spirals, diabetes])
+def test_clusters__are_the_weighted_network(rows):
+    X, targets = rows(120)
+    params = replace(CENTRES, penalty="clusters", alpha=1e-3, width_factor=0.3)
+    run = fit(X, targets, params)
+    model, basis = Model.load(run.location), run.read("basis/values")
+    shares, (T, centred) = naive_shares(X, basis), as_columns(targets)
+    np.testing.assert_allclose(run.read("width/shares"), shares, rtol=1e-14)
+    Phi = plain(X, basis, model.width)
+    Phi, T = Phi - centred * Phi.mean(axis=0), T - centred * T.mean(axis=0)
+    lam = 1e-3 * np.sum(Phi**2) * 25 / np.sum(1 / shares)
+    w = Phi.T @ np.linalg.solve(Phi * shares @ Phi.T + lam * np.eye(120), T)
+    v = shares[:, None] * w
+    assert np.abs(model.weights - v.T).max() / np.abs(v).max() < 1e-10
+
+
+@pytest.mark.fast_cases(2)
+@settings(max_examples=8, deadline=None)
+@given(chunk_rows=st.integers(1, 120), n_parts=st.integers(1, 9))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_shares__any_chunks_and_parts(weighted, chunk_rows, n_parts):
+    X, y = spirals(120)
+    weights = np.random.default_rng(1).uniform(0.5, 3, 120) if weighted else None
+    params = replace(CENTRES, basis_size=9, penalty="clusters", alpha=1e-3, n_parts=n_parts)
+    run = fit(X, y, params, weights=weights, chunk_rows=chunk_rows)
+    found = run.read("width/shares")
+    expected = naive_shares(X, run.read("basis/values"), weights)
+    if weighted:
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_shares__are_counted_only_where_a_penalty_asks_for_them():
+    X, y = spirals(100)
+    for params in (replace(CENTRES, alpha=1e-3), replace(CENTRES, alpha=1e-3, penalty="kernel")):
+        assert not fit(X, y, params).has("width/shares")
+    assert tune(X, y, CENTRES).has("width/shares")
+    assert not tune(X, y, CENTRES, replace(TUNING, penalties=None)).has("width/shares")
+
+
+def test_shares__are_those_of_balanced_classes():
+    X, y = spirals(100)
+    y[y == 1] = 0
+    params = replace(CENTRES, penalty="clusters", alpha=1e-3, class_weight="balanced")
+    run = fit(X, y, params)
+    weights = (100 / np.bincount(y)[y]) / len(np.unique(y))
+    expected = naive_shares(X, run.read("basis/values"), weights)
+    np.testing.assert_allclose(run.read("width/shares"), expected, rtol=1e-12)
+
+
+def test_shares__that_are_damaged_are_counted_again(tmp_path):
+    X, y = spirals(100)
+    dataset = write(X, y)
+    params = replace(CENTRES, penalty="clusters", alpha=1e-3)
+    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    expected = Model.load(run.location).digest(), run.read("width/shares").tolist()
+    chunk = tmp_path / "run" / "width" / "shares" / "c" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[20] ^= 1
+    chunk.write_bytes(content)
+    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
+    assert (Model.load(run.location).digest(), run.read("width/shares").tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "params", "names"),
+    [
+        (cancer, CENTRES, PENALTIES),
+        (diabetes, CENTRES, PENALTIES),
+        (digits, DRAWN, ("kernel", "weights")),
+        (diabetes, DRAWN, ("kernel", "weights")),
+    ],
+)
+def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
+    X, targets = rows()
+    run = tune(X, targets, replace(params, n_parts=2), replace(TUNING, penalties=names))
+    path = describe_tuning(run)["path"]
+    assert [(entry["penalty"], entry["alpha"]) for entry in path] == [
+        (name, alpha) for name in names for alpha in ALPHAS
+    ]
+    errors = []
+    for entry in path:
+        scores = naive_held_out(X, targets, run, entry["penalty"], entry["alpha"])
+        errors.append(naive_error(scores, targets))
+        found = entry["error_rate" if "error_rate" in entry else "relative_error"]
+        assert found == pytest.approx(errors[-1], rel=1e-8)
+    best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
+    chosen = {name: path[best][name] for name in ("penalty", "alpha")}
+    assert run.stages["validation"]["chosen"] == chosen
+    assert describe_tuning(run)["chosen"]["penalty"] == chosen["penalty"]
+    model = Model.load(run.location)
+    assert (model.params.penalty, model.params.alpha) == tuple(chosen.values())
+    alone = fit(X, targets, replace(run.params, n_parts=2))
+    expected = Model.load(alone.location)
+    np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-6, atol=1e-9)
+    for name in ("fitting_error", "spectral_risk", "objective"):
+        found = path[best][name]
+        assert found == pytest.approx(alone.stages["weights"][name], rel=1e-7)
+        assert run.stages["weights"][name] == pytest.approx(found, rel=1e-12)
+
+
+def test_solve_all__without_a_fold_is_a_solve_without_its_basis_rows():
+    X, y = spirals(120)
+    features = RadialFeatures.from_basis(X[::6], 0.6, normalized=False)
+    Phi, K = features.activations(X), plain(X[::6], X[::6], 0.6)
+    moments = Moments.from_block(Phi[40:], ClassTargets(3).bordered(y[40:]))
+    system, kept = RidgeSystem.of(moments, ClassTargets(3), normalized=False), np.arange(20) >= 7
+    (weights, _), conditions = solve_all(
+        system, kept, penalties=["kernel"], alphas=ALPHAS, penalty_of=lambda name: K
+    )
+    for own, alpha in zip(weights, ALPHAS, strict=True):
+        np.testing.assert_array_equal(own[:, ~kept], 0.0)
+        network = naive_network(
+            Phi[40:, kept], np.eye(3)[y[40:]], K[np.ix_(kept, kept)], alpha, centred=False
+        )
+        expected = network(np.eye(13)).T
+        np.testing.assert_allclose(own[:, kept], expected, atol=1e-11 * np.abs(expected).max())
+    assert all(conditions)
+
+
+def test_search__tries_the_penalties_that_the_features_are_for():
+    X, y = diabetes(120)
+    tuning = replace(
+        TUNING, features=("normalized", "plain"), width_factors=(1.0, 0.3), search_basis=10
+    )
+    run = tune(X, y, CENTRES, tuning)
+    tried = describe_tuning(run)["tried"]
+    assert [entry["penalty"] for entry in tried if entry["features"] == "normalized"] == [
+        "weights"
+    ] * 2
+    basis = run.read("search/basis_least-confident")
+    options = {"basis": basis, "rows": np.full(len(basis), -1)}
+    for entry in tried:
+        if entry["features"] == "plain":
+            errors = {
+                (name, alpha): naive_error(
+                    naive_held_out(X, y, run, name, alpha, factor=entry["width_factor"], **options),
+                    y,
+                )
+                for name in PENALTIES
+                for alpha in ALPHAS
+            }
+            best = min(errors, key=errors.get)
+            assert (entry["penalty"], entry["alpha"]) == best
+            assert entry["relative_error"] == pytest.approx(errors[best], rel=1e-8)
+    n_penalties = 3 if run.params.features == "plain" else 1
+    assert len(run.stages["path"]["path"]) == n_penalties * len(ALPHAS)
+
+
+def test_search__leaves_out_features_that_no_penalty_is_for():
+    X, y = spirals(120)
+    tuning = replace(
+        TUNING, features=("normalized", "plain"), penalties=("kernel",), width_factors=(1.0, 0.3)
+    )
+    run = tune(X, y, DRAWN, tuning)
+    assert {entry["features"] for entry in describe_tuning(run)["tried"]} == {"plain"}
+    assert (run.params.features, run.params.penalty) == ("plain", "kernel")
+    single = tune(X, y, DRAWN, replace(tuning, width_factors=(1.0,)))
+    assert "search" not in single.stages
+    assert single.params.features == "plain"
+
+
+def test_tune__the_penalty_of_the_fit_where_none_are_given():
+    X, y = spirals(120)
+    run = tune(X, y, replace(DRAWN, penalty="kernel"), replace(TUNING, penalties=None))
+    assert {entry["penalty"] for entry in describe_tuning(run)["path"]} == {"kernel"}
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (
+            replace(DRAWN, penalty="kernel", features="normalized"),
+            "penalty is kernel, and features is normalized. Give features=plain, or",
+        ),
+        (replace(DRAWN, penalty="clusters"), "penalty is clusters, and basis is random. Give"),
+    ],
+)
+def test_fit__a_penalty_that_is_not_for_the_rest_is_refused_at_once(params, message):
+    place, (X, y) = MemoryStore(), spirals(60)
+    with pytest.raises(ParameterError, match=message):
+        fit_dataset(write(X, y), place, params, CountingEngine(0))
+    assert not place._store_dict
+
+
+@pytest.mark.parametrize(
+    ("params", "changes", "message"),
+    [
+        (DRAWN, {"features": ("normalized",), "penalties": ("kernel",)},
+         "penalties is kernel, and features is normalized. Give features=plain, or penalties=wei"),
+        (DRAWN, {}, "penalties is clusters, and basis is random. Give basis=kmeans"),
+        (replace(DRAWN, penalty="clusters"), {"penalties": None}, "penalty is clusters, and basis"),
+    ],
+)  # fmt: skip
+def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, changes, message):
+    place, (X, y) = MemoryStore(), spirals(60)
+    with pytest.raises(ParameterError, match=message):
+        tune_dataset(write(X, y), place, params, replace(TUNING, **changes), CountingEngine(0))
+    assert not place._store_dict
+
+
+def test_tune__stopped_after_any_task_ends_with_the_same_bits():
+    X, y = spirals(100)
+    dataset, engine = write(X, y), CountingEngine()
+    params = replace(CENTRES, n_parts=2)
+    expected = Model.load(tune_dataset(dataset, MemoryStore(), params, TUNING, engine).location)
+    n_tasks = engine.done.total()
+    for n_done in range(1, n_tasks, 3):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            tune_dataset(dataset, place, params, TUNING, CountingEngine(n_done))
+        run = tune_dataset(dataset, place, params, TUNING, InlineEngine())
+        assert Model.load(run.location).digest() == expected.digest()
+
+
+def test_tune__is_described_and_reported(tmp_path):
+    X, y = spirals(150)
+    run = tune(X, y, CENTRES, replace(TUNING, penalties=("kernel", "clusters")))
+    assert describe(run.location)["penalty"] == run.params.penalty
+    lines = tuning_table(run).splitlines()
+    assert lines[0].startswith("3 alphas compared on 150 held-out rows")
+    (marked,) = [line.split() for line in lines if line.startswith("*")]
+    assert marked[1:3] == [run.params.penalty, f"{run.params.alpha:g}"]
+    assert any(
+        line.split() == ["penalty", run.params.penalty] for line in run_table(run).split("\n")
+    )
+    write_report(run, tmp_path / "page.html")
+    place = [(name, alpha) for name in ("kernel", "clusters") for alpha in ALPHAS].index(
+        (run.params.penalty, run.params.alpha)
+    )
+    confusion = run.read("validation/confusion")[place]
+    error_rate = 1 - np.trace(confusion) / confusion.sum()
+    assert error_rate == pytest.approx(run.stages["validation"]["error_rate"])
+
+
+@pytest.mark.parametrize("stage", [WEIGHTS, PATH, SEARCH])
+def test_cost__counts_the_penalty(stage):
+    dataset = write(*spirals(600))
+    search = plan_search(dataset, DRAWN, InlineEngine())
+
+    def cost(penalty):
+        tuning = None if stage is WEIGHTS else replace(TUNING, penalties=(penalty,))
+        params = replace(CENTRES, penalty=penalty)
+        sizes = FitSizes.of(dataset, params, search, 500, tuning)
+        return sizes.r_tried or sizes.r, stage.cost(sizes).held_bytes
+
+    (r, own), (_, of_clusters), (_, of_kernel) = map(cost, ("weights", "clusters", "kernel"))
+    assert of_clusters - own >= 8 * r
+    assert of_kernel - own >= 8 * r**2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuned", [False, True])
+def test_kernel__every_stage_holds_less_than_predicted(tmp_path, tuned):
+    X, y = spirals(6000, n_features=40)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = replace(DRAWN, basis_size=2500, penalty="kernel", alpha=1e-6)
+    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
+        if tuned:
+            tuning = replace(TUNING, penalties=("weights", "kernel"))
+            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+        else:
+            run = fit_dataset(dataset, tmp_path / "run", params, engine)
+        record = update_run(run.location, write_table(tmp_path / "more", X + 0.1, y), engine)
+    solving = run.stages["path" if tuned else "weights"]
+    assert solving["peak_bytes"] > 0.5 * solving["predicted_bytes"]
+    for each in (*run.stages.values(), record):
+        assert each["peak_bytes"] <= each["predicted_bytes"]
