@@ -120,7 +120,7 @@ def test_regressor__datasets_of_the_other_kind_are_refused():
     numbers = ingest_arrays(X, None, MemoryStore(), target=y)
     with pytest.raises(DataError, match="has no numbers as targets"):
         NRBFNRegressor().fit(labelled)
-    with pytest.raises(DataError, match="has no labels"):
+    with pytest.raises(DataError, match="has numbers as targets, not labels"):
         NRBFNClassifier().fit(numbers)
 
 
