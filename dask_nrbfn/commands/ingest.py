@@ -139,7 +139,7 @@ def ingest_arrays(
         None if target is None else np.asarray(plain_rows(_as_frame(target), "target")),
     )
     source.feature_names = _column_names(frame)
-    source.target_names = _target_names(target) or source.target_names
+    source.target_names = target_names_of(target) or source.target_names
     return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
 
 
@@ -229,7 +229,7 @@ def ingest_dask(
     if target is not None:
         targets = _dask_numbers(target, len(rows))
         n_numbers = targets.shape[1]
-        target_names = _target_names(target) or numbered_targets(n_numbers)
+        target_names = target_names_of(target) or numbered_targets(n_numbers)
     elif y is not None:
         targets = _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
@@ -276,7 +276,8 @@ def _as_frame(target: Any) -> Any:
     return target.to_frame() if hasattr(target, "to_frame") else target
 
 
-def _target_names(target: Any) -> tuple[str, ...] | None:
+def target_names_of(target: Any) -> tuple[str, ...] | None:
+    """Return the names that a frame or series of targets has; None for other arrays."""
     if hasattr(target, "to_frame") and not isinstance(target.name, str):
         return None
     return _column_names(_as_frame(target))

@@ -430,7 +430,8 @@ def _residuals(
     """
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
-    origin = dataset.take_targets(np.arange(1))
+    assert model.intercept is not None
+    origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
     step, sampled, row = _sample_step(dataset.n_rows), [], start
     for scores, targets in _scored_blocks(model, dataset, start, stop):

@@ -21,6 +21,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
+from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -93,6 +94,8 @@ def refresh_run(
             )
         rows = list(datasets) or _rows_held(old)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
+        names = old.attributes.get("target_names")
+        check_targets(dataset, None if names is None else tuple(names))
         try:
             _fit(old, dataset, building, engine, min_recall)
         except RunMismatchError as error:

@@ -601,7 +601,7 @@ def _combine_rows(
     of_rows: Moments = read_total(run, summation)
     if forget:
         moments -= of_rows
-        _check_left(moments, before)
+        _check_left(moments, of_rows)
     else:
         moments += of_rows
     expected = before - seen.weight if forget else before + seen.weight
@@ -649,16 +649,22 @@ def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift |
     )
 
 
-def _check_left(moments: Moments, weight_before: float) -> None:
+def _check_left(moments: Moments, taken: Moments) -> None:
     """Raise DataError if more was taken away than there was, or all but rounding."""
-    if moments.total_weight <= _LEAST_LEFT * weight_before:
+    if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
             "next to nothing would be left, and that drowned in rounding.",
             "Fit the rows that are left, or refresh with them.",
         )
-    sums_of_squares = (moments.diagonal(), moments.target_gram.diagonal())
-    negative = min(squares.min() / squares.max() for squares in sums_of_squares)
-    if negative < -_LEFT_OVER:
+    squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()
+    weight = moments.total_weight
+    left = np.concatenate(
+        # A sum of squares, and the squared differences from the mean in it, times the weight.
+        [moments.diagonal(), squares, weight * squares - moments.target_sums**2]
+    )
+    most = (weight + taken.total_weight) * (squares + taken_squares)
+    sizes = np.concatenate([taken.diagonal(), taken_squares, most])
+    if (left < -_LEFT_OVER * sizes).any():
         raise DataError(
             "more would be taken away than was added: the rows cannot all have been in the run.",
             "Forget rows that were fitted or added before.",

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
 
@@ -28,6 +29,8 @@ class Table(NamedTuple):
         Which of the rows that were given these are; None: all.
     classes : array (K,) or None
         Labels, where `targets` are their codes.
+    target_names : tuple of str or None
+        Of numbers.
     """
 
     rows: NDArray[Any]
@@ -35,6 +38,7 @@ class Table(NamedTuple):
     weights: NDArray[np.float64] | None
     kept: NDArray[np.bool_] | None = None
     classes: Any = None
+    target_names: tuple[str, ...] | None = None
 
     @classmethod
     def of(
@@ -58,8 +62,11 @@ class Table(NamedTuple):
 
     def dataset(self) -> Dataset:
         """Return it as a dataset in memory."""
-        labels, numbers = _as_either(self.targets, numbers=self.targets.ndim == 2)
-        return ingest_arrays(self.rows, labels, MemoryStore(), target=numbers, weights=self.weights)
+        if self.targets.ndim == 1:
+            return ingest_arrays(self.rows, self.targets, MemoryStore(), weights=self.weights)
+        source = ArraySource(self.rows, None, self.weights, self.targets)
+        source.target_names = self.target_names or source.target_names
+        return ingest_source(source, MemoryStore())
 
 
 def is_dask(X: Any) -> bool:
@@ -70,11 +77,6 @@ def is_dask(X: Any) -> bool:
 def is_chunked(X: Any) -> bool:
     """Return whether rows are read chunk by chunk: a Zarr array, dask collection or dataset."""
     return isinstance(X, Dataset | zarr.Array) or is_dask(X)
-
-
-def _as_either(y: Any, *, numbers: bool) -> tuple[Any, Any]:
-    """Return labels and numbers, one of which is None."""
-    return (None, y) if numbers else (y, None)
 
 
 def chunked_dataset(
@@ -88,9 +90,10 @@ def chunked_dataset(
             )
         return X
     weights = None if sample_weight is None else _to_dask(sample_weight)
-    labels, target = _as_either(_to_dask(y), numbers=numbers)
+    rows, targets = _to_dask(X), _to_dask(y)
+    labels, target = (None, targets) if numbers else (targets, None)
     return ingest_dask(
-        _to_dask(X), labels, join(place, name), target=target, weights=weights, overwrite=True
+        rows, labels, join(place, name), target=target, weights=weights, overwrite=True
     )
 
 

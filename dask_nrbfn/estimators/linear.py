@@ -17,6 +17,7 @@ from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import check_columns, check_names
@@ -109,10 +110,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     def _take_dataset(self, dataset: Dataset, y: Any) -> None:
         if y is not None:
             raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
-        if dataset.y is None:
-            raise DataError(
-                f"{dataset.location} has no labels.", "Write it with labels: `label` or `y`."
-            )
+        check_targets(dataset, None)
         if dataset.sample_weights is not None:
             raise DataError(
                 f"{dataset.location} has weights.",

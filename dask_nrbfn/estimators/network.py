@@ -57,7 +57,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
-        y : array-like, zarr.Array, dask array or series (n,)
+        y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
             None for a `Dataset`, which has its own.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; in the

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
+from dask_nrbfn.commands.ingest import target_names_of
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset
 from dask_nrbfn.estimators.network import Network, PlainNetwork
@@ -66,7 +67,8 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
         rows, numbers = training_numbers(self, X, y)
-        return Table.of(rows, numbers, sample_weight)._replace(classes=np.empty(0))
+        table = Table.of(rows, numbers, sample_weight)
+        return table._replace(classes=np.empty(0), target_names=target_names_of(y))
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
         rows, numbers = training_numbers(self, X, y, reset=False)
@@ -75,7 +77,8 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
                 f"y has {numbers.shape[1]} columns, that of the first rows had {stored.n_targets}.",
                 "Give the same targets.",
             )
-        return Table.of(rows, numbers, sample_weight)
+        names = target_names_of(y) or stored.target_names
+        return Table.of(rows, numbers, sample_weight)._replace(target_names=names)
 
     def _chunked_dataset(
         self, X: Any, y: Any, sample_weight: Any, place: Location, name: str

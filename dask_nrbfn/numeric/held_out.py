@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
 
 
+_LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
+
+
 @dataclass(frozen=True, eq=False)
 class JudgedSums(RowSum, ABC):
     """Weighted sums over rows by which A models with q targets are judged. They add.
@@ -194,7 +197,9 @@ class ResidualSums(JudgedSums):
         if not np.isfinite(squared).all():
             return dict.fromkeys(names)
         spread = np.maximum(self.squared_targets - self.targets**2 / self.weight, 0.0)
-        unexplained = unexplained_share(squared, spread)
+        # Squares of small residuals underflow.
+        missed = np.where(self.absolute[model] > 0, np.maximum(squared, _LEAST_SQUARE), squared)
+        unexplained = unexplained_share(missed, spread)
         rmse, mae = np.sqrt(squared / self.weight), self.absolute[model] / self.weight
         lists = (values.tolist() for values in (1.0 - unexplained, rmse, mae))
         return dict(zip(names, (float(unexplained.mean()), *lists), strict=True))
@@ -216,7 +221,7 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
     >>> unexplained_share(np.array([1.0, 3.0, 0.0]), np.array([4.0, 0.0, 0.0]))
     array([0.25, 1.  , 0.  ])
     """
-    unexplained = np.where(squared > 0, 1.0, 0.0)
+    unexplained = np.where(squared == 0, 0.0, 1.0)
     np.divide(squared, spread, out=unexplained, where=spread > 0)
     return unexplained
 

@@ -77,7 +77,7 @@ class ClassTargets(Targets):
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets(Targets):
-    """Numbers, of which those of one row are subtracted: far from 0 their squares lose digits.
+    """Numbers, less those in their middle: far from 0 their squares lose digits.
 
     Examples
     --------

@@ -169,7 +169,7 @@ class _Sample:
             run.read(f"search/{name}")
             for name in ("X", "targets", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
         )
-        targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(y[0])
+        targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
         places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
         basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)

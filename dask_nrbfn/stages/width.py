@@ -36,6 +36,9 @@ Floats = NDArray[np.float64]
 _NEARER_SHARE = 0.99
 _SAMPLED_ROWS = 1024
 
+# Rows whose targets give the origin of all of them, evenly spaced.
+_ORIGIN_ROWS = 101
+
 # What the names of the sums over clusters end in.
 _CLUSTERS = "_clusters"
 
@@ -89,9 +92,7 @@ def _compute(job: StageJob) -> WidthRecord:
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    origin = (
-        None if dataset.target_names is None else dataset.take_targets(np.arange(1))[0].tolist()
-    )
+    origin = None if dataset.target_names is None else middle_targets(dataset).tolist()
     return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
 
@@ -130,6 +131,12 @@ def has_shares(run: Run) -> bool:
 def read_shares(run: Run) -> Floats | None:
     """Return how much of the weight is nearest to each basis row, (r,); None if not asked for."""
     return run.read("width/shares") if has_shares(run) else None
+
+
+def middle_targets(dataset: Dataset) -> Floats:
+    """Return the median of the targets of a few rows, (q,): a single row may be an outlier."""
+    rows = np.unique(np.linspace(0, dataset.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
+    return np.median(dataset.take_targets(rows), axis=0)
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:

@@ -36,6 +36,9 @@ from dask_nrbfn.storage.group import (
 _CHUNK_BYTES = 16 * 2**20
 _MAX_CHUNK_ROWS = 65_536
 
+# Squares of targets, times weights, are summed over any number of rows.
+_LARGEST_TARGET = 1e120
+
 
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
@@ -463,6 +466,8 @@ def write_chunk(
     check_finite(X, first_row=start)
     if y is not None:
         check_finite(y, first_row=start, name="target")
+        if y.ndim == 2:
+            _check_squares(y, first_row=start)
     if weights is not None:
         check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
@@ -489,6 +494,18 @@ def check_finite(
         f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
+
+
+def _check_squares(numbers: NDArray[np.float64], *, first_row: int) -> None:
+    """Raise DataError naming the first of some targets that is too large to be squared."""
+    wrong = np.abs(numbers) > _LARGEST_TARGET
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise DataError(
+            f"target has {numbers[row, column]} in row {first_row + row}, column {column}, too "
+            "large to be squared in float64.",
+            "Divide the target by its largest value.",
+        )
 
 
 def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:

@@ -254,3 +254,10 @@ def test_residuals__of_what_does_not_vary_and_of_no_model():
     assert sums.figures(0)["r2"] == [1.0, 1.0]
     assert sums.figures(1)["r2"] == [0.0, 1.0]
     assert set(sums.figures(2).values()) == {None}
+
+
+def test_residuals__squares_that_underflow_are_not_met():
+    targets = 1e-200 * np.arange(4.0)[:, None]
+    sums = ResidualSums.from_block(targets[:, None] + 1e-201, targets)
+    assert sums.figures(0)["r2"] == [0.0]
+    assert sums.figures(0)["mae"] == pytest.approx([1e-201])

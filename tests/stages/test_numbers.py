@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -245,6 +246,50 @@ def test_refresh__of_joined_rows_is_a_fit_to_all(tmp_path, slices):
     X, T = diabetes()
     n_rows = datasets[0].n_rows + datasets[1].n_rows
     assert_one_fit(tmp_path / "run", X[:n_rows], T[:n_rows])
+
+
+@pytest.mark.parametrize("n_targets", [1, 2])
+def test_forget__targets_that_were_never_there(tmp_path, n_targets):
+    X, T = diabetes(n_targets)
+    run = fit_dataset(table_of(X, T), tmp_path / "run", PARAMS, InlineEngine())
+    with pytest.raises(DataError, match="cannot all have been in the run"):
+        update_run(run.location, table_of(X[:50], T[:50] + 1e5), InlineEngine(), forget=True)
+    assert describe(run.location)["version"] == 0
+
+
+@pytest.mark.parametrize("outlier", [0, 5])
+def test_forget__of_a_mistyped_target(tmp_path, outlier):
+    X, T = diabetes(1)
+    wrong = T.copy()
+    wrong[outlier] = 1e9
+    place = tmp_path / "run"
+    fit_dataset(table_of(X, wrong), place, PARAMS, InlineEngine())
+    row = slice(outlier, outlier + 1)
+    update_run(place, table_of(X[row], wrong[row]), InlineEngine(), forget=True)
+    rest = np.arange(len(X)) != outlier
+    model = Model.load(place)
+    expected = naive_predictions(model, X[rest], T[rest])
+    np.testing.assert_allclose(model.scores(X[rest]), expected, rtol=0, atol=0.01 * T.std())
+
+
+def test_refresh__with_targets_of_another_kind_is_refused(tmp_path, slices):
+    datasets, _ = slices
+    X, T = diabetes()
+    place, engine = tmp_path / "run", InlineEngine()
+    fit_dataset(datasets[0], place, PARAMS, engine)
+    labelled = ingest_arrays(X, np.arange(len(X)) % 2, tmp_path / "labelled")
+    swapped = pd.DataFrame(T, columns=["target_1", "target_0"])
+    for dataset in (labelled, table_of(X, swapped, tmp_path / "swapped")):
+        with pytest.raises(DataError, match="the network's target_0, target_1"):
+            refresh_run(place, [dataset], engine)
+    assert Model.load(place).target_names == ("target_0", "target_1")
+
+
+def test_ingest__targets_too_large_to_be_squared():
+    X, T = diabetes(1)
+    T[7] = -1e200
+    with pytest.raises(DataError, match=r"target has -1e\+200 in row 7"):
+        table_of(X, T)
 
 
 def test_drift__rows_unlike_those_before_ask_for_a_refresh(tmp_path):

@@ -12,22 +12,26 @@ from settings import Settings
 
 from dask_nrbfn import Dataset, connect, evaluate_dataset
 
+# Of classes or of numbers, by the names that an evaluation has for them.
+KEYS = {
+    "n_rows": "rows",
+    "n_errors": "errors",
+    "error_rate": "error_rate",
+    "target_names": "targets",
+    "r2": "r2",
+    "rmse": "rmse",
+    "mae": "mae",
+}
+
 
 def evaluate(settings: Settings) -> None:
-    """Print rows, errors and error rate."""
+    """Print rows, errors and error rate; of numbers R2, RMSE and MAE."""
     settings.source("test")
     test = Dataset.open(settings.location("test"))
     with connect(settings.engine) as engine:
         evaluation = evaluate_dataset(settings.location("run"), test, engine)
-    print(
-        json.dumps(
-            {
-                "rows": evaluation.n_rows,
-                "errors": evaluation.n_errors,
-                "error_rate": evaluation.error_rate,
-            }
-        )
-    )
+    figures = evaluation.figures()
+    print(json.dumps({key: figures[name] for name, key in KEYS.items() if name in figures}))
 
 
 if __name__ == "__main__":
