@@ -92,7 +92,7 @@ class Job:
 
     def bits(self):
         moments = Run.open(self.run)
-        return {name: moments.read(f"moments/{name}") for name in ("packed_gram", "cross")}
+        return {name: moments.read(f"moments/{name}") for name in ("packed_gram", "products")}
 
 
 @pytest.fixture(scope="module")

@@ -431,6 +431,6 @@ def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, 
 
 
 def same_bits(run, expected):
-    for name in ("moments/packed_gram", "moments/cross", "weights/values"):
+    for name in ("moments/packed_gram", "moments/products", "weights/values"):
         assert run.read(name).tobytes() == expected.read(name).tobytes()
     assert Model.load(run.location).width == Model.load(expected.location).width

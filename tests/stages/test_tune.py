@@ -371,7 +371,7 @@ DAMAGE = [
     (("moments", 1), "moments/parts/0/*/packed_gram_0/c/0", "moments", 3),
     (("combine", 0), "moments/parts/0-1/*/target_products_1/c/0/0", "moments", 4),
     (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
-    (("validation", 0), "moments/cross/c/0/0", "path", 3),
+    (("validation", 0), "moments/products/c/0/0", "path", 3),
     (("validation", 0), "path/parts/1/*/weights/c/0/0/0", "path", 4),
     (("weights", 0), "path/parts/2/*/weights/c/0/0/0", "path", 4),
     (("validation", 1), "validation/parts/0/*/log_losses/c/0/0", "validation", 3),
