@@ -346,9 +346,9 @@ def test_fit__damaged_results_are_computed_again(
 METADATA = [
     (CUT, ("confidence", 0), "neighbors/indices/zarr.json"),
     (CUT, ("neighbors", 1), "neighbors/distances/zarr.json"),
-    (CUT, ("weights", 0), "moments/cross/zarr.json"),
+    (CUT, ("weights", 0), "moments/products/zarr.json"),
     (CUT, ("combine", 0), "moments/parts/0-2/zarr.json"),
-    (CUT, ("combine", 0), "moments/parts/0-2/*/cross/zarr.json"),
+    (CUT, ("combine", 0), "moments/parts/0-2/*/products/zarr.json"),
     (CUT, ("moments", 2), "moments/parts/1/zarr.json"),
     (PARTED, ("candidates", 1), "partitions/zarr.json"),
     (PARTED, ("partitions", 2), "partitions/centroids/zarr.json"),
