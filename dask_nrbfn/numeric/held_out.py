@@ -173,7 +173,7 @@ class ResidualSums(JudgedSums):
 
         Notes
         -----
-        Both are best given less the targets of one row: far from 0 squares lose digits.
+        Both are best given less an origin among them: far from 0 squares lose digits.
         """
         if weights is None:
             weights = np.ones(len(targets))
