@@ -16,8 +16,9 @@ from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import check_outside_groups, exists, write_array
+from dask_nrbfn.storage.group import check_outside_groups, exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run

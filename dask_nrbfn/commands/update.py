@@ -62,6 +62,7 @@ from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares, read_targets
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -70,7 +71,6 @@ from dask_nrbfn.storage.group import (
     normalize,
     open_group,
     replacing_group,
-    write_array,
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.lock import locked_run

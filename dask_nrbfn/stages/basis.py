@@ -22,8 +22,9 @@ from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes, clustered_rows
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

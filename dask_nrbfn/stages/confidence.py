@@ -11,8 +11,9 @@ from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 

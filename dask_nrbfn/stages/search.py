@@ -38,8 +38,9 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.stages.validation import HeldOutPass, best_entry, describe_path
 from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

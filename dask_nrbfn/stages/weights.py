@@ -19,7 +19,8 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.width import read_targets
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

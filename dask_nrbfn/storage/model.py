@@ -17,22 +17,20 @@ from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
-    get_array,
     kind_of,
     mark_complete,
-    metadata_named,
     normalize,
     open_group,
     open_member,
-    read_rows,
     replacing_group,
-    write_array,
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]

@@ -24,26 +24,21 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.storage.array import Array, create_array, get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
-    Array,
     Location,
     attributes_of,
-    checksum,
-    create_array,
     create_group,
     exists,
     flush_member,
-    get_array,
     member_names,
-    metadata_named,
     normalize,
     open_group,
-    read_rows,
     update_record,
-    write_array,
 )
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
 logger = logging.getLogger(__name__)

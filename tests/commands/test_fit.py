@@ -28,9 +28,9 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import stages_of
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import checksum
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
@@ -63,7 +63,7 @@ def test_fit__equals_the_reference(offset):
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(chunk_rows=st.integers(1, 70), n_parts=st.integers(1, 12))
 def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
     one_chunk = fit_in_parts(n_parts)

@@ -90,9 +90,7 @@ def test_table__directory_is_read_by_name_whatever_the_order_of_columns(tmp_path
     assert y.tolist() == table["kind"].tolist()
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), block_rows=st.integers(1, 12))
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__any_division_into_files_gives_the_same_rows(

@@ -22,7 +22,7 @@ from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage import run as run_module
-from dask_nrbfn.storage.group import write_array
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
 

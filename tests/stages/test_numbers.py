@@ -26,8 +26,9 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams, number_defaults
+from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import get_array, open_group
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_activations, reference_distances
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -98,7 +99,7 @@ def test_fit__two_targets_are_two_fits():
 
 
 @given(chunk_rows=st.integers(1, 100), n_parts=st.integers(1, 9), shift=st.sampled_from([0.0, 1e7]))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_fit__any_chunks_and_parts(chunk_rows, n_parts, shift):
     X, T = diabetes(1)
     X, T = X[:90], T[:90] + shift

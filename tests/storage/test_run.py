@@ -18,7 +18,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage import local
 from dask_nrbfn.storage import run as run_module
-from dask_nrbfn.storage.group import write_array
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import PartLayout, Run
 from tests.storage.written import table, write_dataset
 
@@ -144,7 +144,7 @@ def test_open__nothing_there(tmp_path):
 
 
 @given(n_rows=st.integers(1, 10_000), n_parts=st.integers(1, 12_000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spans__cover_all_rows_once(n_rows, n_parts):
     layout = PartLayout.of(n_rows, n_parts)
     spans = layout.spans
