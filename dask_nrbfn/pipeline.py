@@ -14,6 +14,7 @@ from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.confidence import CONFIDENCE
@@ -99,7 +100,9 @@ def check_stage_budget(
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
         knob = (
-            "`basis_size`" if params.basis_size else "`confidence_threshold`, or give `basis_size`"
+            "`basis_size`"
+            if asked_size(params, dataset)
+            else "`confidence_threshold`, or give `basis_size`"
         )
         most = largest_basis(dataset, params, search, engine, tuning, layout)
         remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
@@ -143,7 +146,7 @@ def _fitting_search(
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
     search = plan_search(dataset, params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
-    n_basis = params.basis_size or dataset.n_classes
+    n_basis = asked_size(params, dataset) or dataset.n_classes
     for stage in stages_of(params, tuning):
         check_stage_budget(
             stage,
@@ -238,7 +241,7 @@ def run_stage(
     n_basis = (
         BASIS.recorded(run).n_basis
         if BASIS.name in run.stages
-        else params.basis_size or dataset.n_classes
+        else asked_size(params, dataset) or dataset.n_classes
     )
     cost = check_stage_budget(
         stage,

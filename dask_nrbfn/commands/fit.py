@@ -13,6 +13,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
@@ -67,6 +68,7 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
+    params = suited_params(dataset, params)
     return _finish(_Job(dataset, location, params, engine, basis=basis, min_recall=min_recall))
 
 
@@ -126,10 +128,16 @@ def tune_dataset(
             "Leave it out; it is taken from the dataset.",
         )
     tuning = replace(tuning, validation=shown)
+    params = suited_params(dataset, params)
     combinations = candidates(params, tuning)
     if len(combinations) == 1:
         params = replace(params, **asdict(combinations[0]))
     return _finish(_Job(dataset, location, params, engine, tuning, validation, basis, min_recall))
+
+
+def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
+    """Return the parameters of a fit with what "auto" stands for on a dataset."""
+    return params.suited(numbers=dataset.target_names is not None)
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
@@ -241,7 +249,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     else:
         check_targets(dataset, None)
         check_classes(dataset.classes)
-    if params.basis == "sknn" and params.n_neighbors >= n_rows:
+    if source_of(params).by_confidence and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has n_samples = {n_rows}.",
@@ -258,10 +266,10 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
 
 def _check_for_numbers(params: FitParams) -> None:
     """Raise ParameterError if a fit asks for what only classes have."""
-    if params.basis == "sknn":
+    if source_of(params).by_confidence:
         raise ParameterError(
-            "`basis`=sknn asks for rows near the border of classes, and the targets are numbers.",
-            "Give `basis`=kmeans or random with a `basis_size`; plain `features` suit numbers.",
+            f"`basis`={params.basis} asks for the classes of rows, and the targets are numbers.",
+            "Leave `basis` out, or give kmeans or random.",
         )
     if params.class_weight is not None:
         raise ParameterError(

@@ -605,7 +605,7 @@ def _combine_rows(
     else:
         moments += of_rows
     expected = before - seen.weight if forget else before + seen.weight
-    normalized = model.params.features == "normalized"
+    normalized = model.params.normalized
     check_moments(moments, expected, normalized=normalized, largest=before)
     reasons = [] if drift is None else drift.reasons()
     if forget and seen.n_basis_rows:
@@ -625,7 +625,7 @@ def _combine_runs(
     further = _read_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments += further
-    check_moments(moments, expected, normalized=model.params.features == "normalized")
+    check_moments(moments, expected, normalized=model.params.normalized)
     return {"n_rows": n_rows, "drift": None, "reasons": []}
 
 

@@ -100,8 +100,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """
         return self._predict(X, Model.probabilities)
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
+    def _values(self) -> dict[str, Any]:
+        values = super()._values()
         if isinstance(self.class_weight, Mapping):
             del values["class_weight"]
         return values
@@ -174,8 +174,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
-        Number of basis rows; "random" and "kmeans" need it. None: all rows below the threshold, or
-        as many as fit the memory.
+        Number of basis rows. None: with "sknn" all rows below the threshold, or as many as fit the
+        memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         Which rows of low confidence form a basis of a given size: the least confident, or a draw
         among the rows below the threshold.

@@ -115,7 +115,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         self._model.save(location, overwrite=overwrite)
 
     @abstractmethod
-    def _settings(self, n_rows: int) -> Settings:
+    def _settings(self) -> Settings:
         """Return what is fitted, taken once: a generator or a random state gives other values."""
 
     @abstractmethod
@@ -136,13 +136,13 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         """Return rows that are not in memory as a dataset."""
         return chunked_dataset(X, y, sample_weight, place, name)
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
         own = self.get_params()
         return {name: own[name] for name in FitParams.options() if name in own}
 
-    def _params(self, n_rows: int) -> FitParams:
-        values = self._values(n_rows)
+    def _params(self) -> FitParams:
+        values = self._values()
         given = None if isinstance(self.basis, str) else values.pop("basis")
         if not isinstance(self.random_state, int | np.integer):
             values["random_state"] = check_random_state(self.random_state).randint(2**31)
@@ -160,7 +160,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         run = finished_run(
             dataset,
             place,
-            self._settings(dataset.n_rows),
+            self._settings(),
             basis=basis,
             min_recall=self.min_recall,
         )
@@ -261,5 +261,5 @@ class PlainNetwork(Network):
         network._take_model(model)
         return network
 
-    def _settings(self, n_rows: int) -> Settings:
-        return Settings(self._params(n_rows))
+    def _settings(self) -> Settings:
+        return Settings(self._params())

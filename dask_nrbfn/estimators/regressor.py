@@ -13,7 +13,6 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_numbers
-from dask_nrbfn.params import number_defaults
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -21,8 +20,6 @@ from dask_nrbfn.storage.model import Model
 
 class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     """Network whose targets are numbers, in one column or several."""
-
-    basis_size: int | None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -58,12 +55,6 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     def predict(self, X: Any) -> Any:
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
         return self._predict(X, _numbers)
-
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
-        if isinstance(self.basis, str) and self.basis_size is None:
-            values["basis_size"] = number_defaults(n_rows)["basis_size"]
-        return values
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
         rows, numbers = training_numbers(self, X, y)

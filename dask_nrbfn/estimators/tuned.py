@@ -20,14 +20,14 @@ from dask_nrbfn.storage.run import Run
 class TunedNetwork(Network):
     """Network whose width, features, basis rule and penalty are chosen by cross-validation."""
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
+    def _values(self) -> dict[str, Any]:
+        values = super()._values()
         return {name: value for name, value in values.items() if name not in TUNED}
 
-    def _settings(self, n_rows: int) -> Settings:
+    def _settings(self) -> Settings:
         own = self.get_params()
         tried = {name: own[name] for name in TuneParams.options() if name in own}
-        return Settings(self._params(n_rows), TuneParams(**tried))
+        return Settings(self._params(), TuneParams(**tried))
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)

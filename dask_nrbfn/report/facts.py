@@ -7,6 +7,7 @@ from dask.utils import format_bytes
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.versions import n_rows_held
 
@@ -138,19 +139,10 @@ def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
 
 def basis_text(finished: FinishedRun) -> str:
     """Return how many rows form the basis and by what rule."""
-    params, size = finished.params, finished.stages["basis"]["n_basis"]
-    if params.basis_is_given:
-        return f"{size:,} given rows"
-    if params.basis == "kmeans":
-        return f"{size:,} k-means centres"
-    rows = f"{plural(size, 'row')} ({percent(size / finished.n_rows, 1)})"
-    if params.basis == "random":
-        return f"{rows}, drawn evenly"
-    if params.basis_size is None and finished.stages["basis"].get("cap") is None:
-        return f"{rows}, all below confidence {params.confidence_threshold:g}"
-    if params.basis_rule == "uniform":
-        return f"{rows}, a draw below confidence {params.confidence_threshold:g}"
-    return f"{rows}, the least confident"
+    params, record = finished.params, finished.stages["basis"]
+    size, capped = record["n_basis"], record.get("cap") is not None
+    share = percent(size / finished.n_rows, 1)
+    return f"{size:,} ({share} of the rows), {source_of(params).described(params, capped)}"
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
@@ -91,6 +92,6 @@ CONFIDENCE = Stage(
     record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.basis == "sknn",
+    wanted=lambda params, tuning: source_of(params).by_confidence,
     keeps_parts=True,
 )

@@ -119,7 +119,7 @@ def read_features(run: Run) -> RadialFeatures:
         WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
-        normalized=params.features == "normalized",
+        normalized=params.normalized,
     )
 
 

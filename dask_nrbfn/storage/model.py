@@ -164,7 +164,7 @@ class Model:
             self.width,
             self.scaling,
             kernel=self.params.kernel,
-            normalized=self.params.features == "normalized",
+            normalized=self.params.normalized,
         )
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:

@@ -25,7 +25,7 @@ from dask_nrbfn.commands.update import (
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.folds import folds_of_rows
-from dask_nrbfn.params import FitParams, TuneParams, number_defaults
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
@@ -305,7 +305,7 @@ def test_drift__rows_unlike_those_before_ask_for_a_refresh(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"basis": "sknn"}, "basis=sknn asks for rows near the border of classes"),
+        ({"basis": "sknn"}, "basis=sknn asks for the classes of rows"),
         ({"class_weight": "balanced"}, "class_weight is balanced"),
         ({"basis_size": 443}, "basis_size is 443.*1 to 442"),
     ],
@@ -334,9 +334,9 @@ def test_targets__of_another_kind_are_refused(tmp_path):
     assert Dataset.open(labelled.location).n_targets == 2
 
 
-def test_number_defaults__are_a_fit():
+def test_fit__of_numbers_without_any_choice():
     X, T = diabetes()
-    model = fit(X, T, FitParams(**number_defaults(len(X)), alpha=1e-4, scale="standard"))
+    model = fit(X, T, FitParams(alpha=1e-4, scale="standard"))
     assert len(model.basis) == len(X) // 4
     assert r2_score(T, model.scores(X)) > 0.5
 

@@ -35,8 +35,8 @@ CHANGES = {
     "scale": ("none", "unit"),
     "n_parts": (None, 2),
     "random_state": (0, 1),
-    "basis": ("sknn", "random"),
-    "features": ("normalized", "plain"),
+    "basis": ("auto", "random"),
+    "features": ("auto", "plain"),
     "kernel": ("gaussian", "laplacian"),
     "width_factor": (1.0, 0.5),
     "class_weight": (None, "balanced"),
@@ -84,10 +84,9 @@ def test_start__changes_cover_all_parameters():
 @pytest.mark.parametrize("name", CHANGES)
 def test_start__mismatch_names_old_and_new_value(tmp_path, dataset, name):
     old, new = CHANGES[name]
-    sized = {"basis_size": 5} if name == "basis" else {}
-    Run.start(tmp_path / "run", dataset, FitParams(**sized), {})
+    Run.start(tmp_path / "run", dataset, FitParams(), {})
     with pytest.raises(RunMismatchError) as caught:
-        Run.start(tmp_path / "run", dataset, FitParams(**{**sized, name: new}), {})
+        Run.start(tmp_path / "run", dataset, FitParams(**{name: new}), {})
     assert f"was begun with {name}={old} (now {new})." in caught.value.problem
     assert "another path" in caught.value.remedy
 
