@@ -26,6 +26,7 @@ from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.recall import RECALL
+from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
@@ -53,6 +54,7 @@ STAGES: tuple[Stage[Any], ...] = (
     VALIDATION,
     PRUNE,
     WEIGHTS,
+    REFINE,
     MODEL,
 )
 """All there are, in the order in which a fit goes through those that it wants."""

@@ -16,6 +16,7 @@ from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
+from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
@@ -89,7 +90,8 @@ def tune_dataset(
     Parameters
     ----------
     dataset, location, params, engine, basis, min_recall
-        As for `fit_dataset`. What `tuning` tries replaces what `params` say of it.
+        As for `fit_dataset`. What `tuning` tries replaces what `params` say of it. With another
+        loss than the squared one it is tried with that, and what is chosen is then refined.
     tuning : TuneParams
     validation : Dataset, optional
         Rows to judge penalties on, instead of folds.
@@ -97,7 +99,8 @@ def tune_dataset(
     Returns
     -------
     Run
-        With its model, whose probabilities are calibrated on the held-out rows.
+        With its model, whose probabilities are calibrated on the held-out rows if its loss is the
+        squared one.
 
     Raises
     ------
@@ -278,6 +281,10 @@ def _check_for_numbers(params: FitParams) -> None:
         raise ParameterError(
             f"`class_weight` is {params.class_weight}, and the targets are numbers.",
             "Leave it out, or give weights of rows.",
+        )
+    if is_refined(params):
+        raise ParameterError(
+            f"`loss` is {params.loss}, and the targets are numbers.", "Give `loss`=squared."
         )
 
 

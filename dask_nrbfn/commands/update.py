@@ -58,6 +58,7 @@ from dask_nrbfn.stages.moments import (
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.prune import choose_kept
+from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
@@ -182,6 +183,8 @@ def update_run(
         If the ridge system became singular; the run is as it was.
     RunBusyError
         If another job works on the run.
+    ParameterError
+        If its loss is not the squared one.
 
     Notes
     -----
@@ -251,6 +254,7 @@ def merge_version(
         place = latest_place(attributes)
         if place is None:
             raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
+        _check_updatable(added)
         _check_mergeable(draft, added, place)
         held, further = members_held(run.attributes), members_held(attributes)
         both = [content for content in further if held[content] > 0 and further[content] > 0]
@@ -286,6 +290,7 @@ def branch_run(location: Location, target: Location) -> Run:
         If something is at `target`.
     """
     run, model = Run.open(location), Model.load(location)
+    _check_updatable(run)
     if exists(target):
         raise ExistsError(f"{target} exists.", "Give another path: a branch replaces nothing.")
     model = replace(model, weights=np.zeros_like(model.weights))
@@ -394,7 +399,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             f"{location} is a store object, whose models cannot be judged before they are taken.",
             "Give a run at a path or URL, or no judge.",
         )
-    Run.open(location)
+    _check_updatable(Run.open(location))
     with locked_run(location) as check_still_locked:
         run = Run.open(location)
         attributes = run.attributes
@@ -410,6 +415,10 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             raise
         # Those of new rows are in a version by now.
         run.drop_groups(_PARTS)
+
+
+def _check_updatable(run: Run) -> None:
+    check_updatable(run.params, f"Refresh {run.location} with all rows that it is to hold.")
 
 
 def _stage_of(version: int, action: str, dataset: Dataset) -> str:

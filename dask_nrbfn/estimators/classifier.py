@@ -53,7 +53,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         ------
         ParameterError
             If the first rows were a dataset or dask array and there is no `store`, without which
-            their sums are not kept; if other rows follow arrays in memory.
+            their sums are not kept; if other rows follow arrays in memory; if the loss is not the
+            squared one.
         AlreadyAddedError
             In a store, if a batch of exactly these rows was added before. In memory they count
             once more, as scikit-learn has it.
@@ -88,7 +89,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
     def decision_function(self, X: Any) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
-        A row's scores sum to 1 up to the penalty. Lazily for a dask array.
+        A row's scores sum to 1 up to the penalty; with another loss than the squared one each is
+        positive or negative by itself, log odds with the logistic one. Lazily for a dask array.
         """
         return self._predict(X, _decisions)
 
@@ -96,7 +98,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """Return class probabilities, (n, K); lazily for a dask array.
 
         Scores clipped to [0, 1] and normalized; of a tuned network the softmax of the scores at the
-        temperature that fits held-out rows best.
+        temperature that fits held-out rows best. With the logistic loss ``1 / (1 + e^-score)``,
+        with the hinge losses ``(1 + score) / 2`` clipped, normalized, tuned or not.
         """
         return self._predict(X, Model.probabilities)
 
@@ -173,6 +176,10 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
         space, with plain features; or the squares of the weights over the shares of the rows in
         each cluster, with plain features of a "kmeans" basis.
+    loss : {"squared", "squared-hinge", "logistic", "hinge"}, default="squared"
+        What the network keeps small beside the penalty: the distance from the class indicators, or
+        a loss of each class against the others, in up to 10 more passes over the rows. A network
+        with one of these takes no further rows.
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
@@ -255,6 +262,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         alpha: float = 1e-13,
         *,
         penalty: str = "weights",
+        loss: str = "squared",
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
@@ -276,6 +284,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
         self.penalty = penalty
+        self.loss = loss
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule

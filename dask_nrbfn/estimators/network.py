@@ -32,6 +32,7 @@ from dask_nrbfn.estimators.runs import (
     workplace,
 )
 from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation
@@ -103,6 +104,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             If the rows cannot all have been fitted or added, or none would be left.
         """
         check_is_fitted(self)
+        _check_updatable(self.params_)
         self._update(X, y, sample_weight, forget=True)
         return self
 
@@ -204,6 +206,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit_or_add(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train on a first batch of rows, or let further rows join it."""
+        _check_updatable(getattr(self, "params_", None) or self._params())
         if hasattr(self, "basis_"):
             self._update(X, y, sample_weight, forget=False)
         elif self.store is None and is_chunked(X):
@@ -253,6 +256,10 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             X = plain_array(self, X)
         self._model.check_columns(X.shape[1])
         return scores_in_blocks(self._model, X, threads=blas_threads())
+
+
+def _check_updatable(params: FitParams) -> None:
+    check_updatable(params, "Call fit with all rows.")
 
 
 class PlainNetwork(Network):

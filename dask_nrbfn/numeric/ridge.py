@@ -234,6 +234,22 @@ def penalty_unit(penalty: Floats, gram: Floats) -> float:
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
 
 
+def ridge_of(gram: Floats, *, alpha: float, penalty: Floats | None = None) -> Floats:
+    """Return what `solve_weights` adds to a gram matrix: its diagonal, (r,), or the matrix (r, r).
+
+    A diagonal is infinite where that of the penalty is.
+    """
+    trace = float(np.trace(gram))
+    if penalty is None:
+        return np.full(len(gram), alpha * trace)
+    mu = alpha * penalty_unit(penalty, gram)
+    if penalty.ndim == 1:
+        return np.where(np.isfinite(penalty), mu * penalty, np.inf)
+    ridge = mu * penalty
+    ridge.ravel()[:: len(ridge) + 1] += JITTER * trace
+    return ridge
+
+
 def _add_penalty(matrix: Floats, penalty: Floats | None, *, alpha: float) -> None:
     """Add a penalty to a gram matrix, in place."""
     diagonal, trace = matrix.ravel()[:: len(matrix) + 1], np.trace(matrix)

@@ -100,6 +100,7 @@ def _network_facts(results: Results) -> list[Fact]:
         ),
         Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
+        *_loss_facts(finished),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
         *results.training_facts(weights),
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
@@ -113,6 +114,16 @@ def _pruning_facts(finished: FinishedRun) -> list[Fact]:
         return []
     left = percent(record["unexplained"], 2)
     return [Fact("pruned to", f"{record['n_kept']:,}, which leave {left} of the targets' squares")]
+
+
+def _loss_facts(finished: FinishedRun) -> list[Fact]:
+    record = finished.stages.get("refine")
+    if record is None:
+        return []
+    first, least = record["path"][0]["objective"], record["objective"]
+    fell = f"objective from {number(first)} to {number(least)}"
+    passes = plural(record["n_passes"], "pass")
+    return [Fact("loss", f"{record['loss']}, {passes}, {fell}, stopped by the {record['stopped']}")]
 
 
 def _version_facts(results: Results) -> list[Fact]:

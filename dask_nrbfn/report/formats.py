@@ -83,10 +83,11 @@ def seconds(value: float) -> str:
 def plural(value: int, name: str) -> str:
     """Return a count of things.
 
-    >>> plural(1, "partition"), plural(1200, "row")
-    ('1 partition', '1,200 rows')
+    >>> plural(1, "partition"), plural(1200, "row"), plural(9, "pass")
+    ('1 partition', '1,200 rows', '9 passes')
     """
-    return f"{value:,} {name}" if value == 1 else f"{value:,} {name}s"
+    ending = "es" if name.endswith("s") else "s"
+    return f"{value:,} {name}" if value == 1 else f"{value:,} {name}{ending}"
 
 
 def listed(items: Sequence[str], most: int = 5) -> str:

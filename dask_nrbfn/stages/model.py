@@ -8,6 +8,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
+from dask_nrbfn.stages.refine import is_refined, read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.validation import VALIDATION
@@ -48,6 +49,7 @@ def _read_results(run_location: Location) -> None:
     read_moments(run)
     read_shares(run)
     read_places(run)
+    read_weights(run)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
@@ -59,20 +61,21 @@ def _read_results(run_location: Location) -> None:
 def _write_model(run_location: Location, dataset_location: Location) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     scaling = read_scaling(run)
+    calibrated = run.tuning is not None and not is_refined(run.params)
     trained, places = WEIGHTS.recorded(run), read_places(run)
     basis = scaling.apply(run.read("basis/values"))
     model = Model(
         basis=basis if places is None else basis[places],
         places=places,
         width=WIDTH.recorded(run).width,
-        weights=run.read("weights/values"),
+        weights=read_weights(run),
         intercept=None if dataset.target_names is None else run.read("weights/intercept"),
         classes=dataset.classes,
         scaling=scaling,
         params=run.params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
-        temperature=VALIDATION.recorded(run).temperature if run.tuning else None,
+        temperature=VALIDATION.recorded(run).temperature if calibrated else None,
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
     )

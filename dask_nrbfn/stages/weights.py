@@ -73,11 +73,8 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
     chosen = Ridge(run.params.penalty, run.params.alpha)
-    alpha, penalty = chosen.alpha, read_penalty(run, chosen.penalty)
-    system = read_system(run, read_moments(run))
-    places = read_places(run)
-    system = replace(system, penalty=penalty).at(places)
-    if run.tuning is None or places is not None:
+    alpha, system = chosen.alpha, read_kept_system(run)
+    if run.tuning is None or run.params.prune is not None:
         solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
@@ -105,6 +102,13 @@ def _solve(run_location: Location) -> WeightsRecord:
         reciprocal_condition=condition,
         training_r2=training_r2(run, system, weights),
     )
+
+
+def read_kept_system(run: Run) -> RidgeSystem:
+    """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
+    system = read_system(run, read_moments(run))
+    penalty = read_penalty(run, run.params.penalty)
+    return replace(system, penalty=penalty).at(read_places(run))
 
 
 def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> list[float] | None:

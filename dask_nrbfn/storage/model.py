@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.held_out import softmax
+from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
@@ -98,7 +99,8 @@ class Model:
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
-        Scores of normalized activations sum to about 1.
+        With the squared loss those of normalized activations sum to about 1; with the others a
+        score is positive where the row looks like one of the class.
 
         Parameters
         ----------
@@ -126,18 +128,18 @@ class Model:
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
 
-        With a temperature the softmax that was calibrated on held-out rows, else the scores clipped
-        to [0, 1] and normalized.
+        With a temperature the softmax that was calibrated on held-out rows, else what the loss
+        makes of each score, divided by the sum of a row: see `Loss.probability`.
         """
         if self.temperature is not None:
             return softmax(scores, temperature=self.temperature)
-        clipped: Floats = np.clip(scores, 0.0, 1.0)
-        totals = clipped.sum(axis=1, keepdims=True)
+        probabilities = loss_named(self.params.loss).probability(scores)
+        totals = probabilities.sum(axis=1, keepdims=True)
         # No score of a plain network need be positive.
-        clipped[totals[:, 0] == 0] = 1.0 / scores.shape[1]
+        probabilities[totals[:, 0] == 0] = 1.0 / scores.shape[1]
         totals[totals == 0] = 1.0
-        clipped /= totals
-        return clipped
+        probabilities /= totals
+        return probabilities
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
@@ -149,7 +151,8 @@ class Model:
 
     def digest(self) -> str:
         """Return a name for what the model predicts."""
-        kind = (self.scaling.kind, self.params.features, self.params.kernel, self.temperature)
+        params = self.params
+        kind = (self.scaling.kind, params.features, params.kernel, params.loss, self.temperature)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())

@@ -1,0 +1,171 @@
+"""The weights at which loss and penalty are least, from one pass over the rows to the next.
+
+What comes next is a function of the passes so far, so nothing but these need be kept.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.loss_sums import LossSums
+from dask_nrbfn.numeric.products import factor_in_place, row_products, solve_in_place
+
+Floats = NDArray[np.float64]
+
+# Pairs of steps and changes of the gradient that are remembered.
+MEMORY = 20
+
+# Of the decrease that the slope promises, what a step must bring (Nocedal & Wright, section 3.1).
+_SUFFICIENT = 1e-4
+
+# Of the trace of the matrix, so that its factor exists whatever the penalty is.
+_FLOOR = 1e-12
+
+# A step that brings too little becomes shorter by a factor between these.
+_SHORTEST, _LONGEST = 0.1, 0.5
+
+
+class Point(NamedTuple):
+    """Weights that a pass was made with, and what came out.
+
+    Attributes
+    ----------
+    weights : float64 (q, r)
+    objective : float
+        ``sum_i v_i loss(m_i) + tr(W R W')``.
+    gradient : float64 (q, r)
+    """
+
+    weights: Floats
+    objective: float
+    gradient: Floats
+
+    @classmethod
+    def of(cls, weights: Floats, sums: LossSums, ridge: Floats) -> "Point":
+        """Return the point of weights whose losses were summed.
+
+        Parameters
+        ----------
+        weights : float64 (q, r)
+        sums : LossSums
+        ridge : float64 (r, r) or (r,)
+            R or its diagonal, as `ridge_of` gives it. Where that is infinite the weight stays.
+        """
+        if ridge.ndim == 2:
+            penalized, gradient = row_products(weights, ridge), sums.gradient
+        else:
+            kept = np.isfinite(ridge)
+            penalized, gradient = weights * np.where(kept, ridge, 0.0), sums.gradient * kept
+        objective = float(sums.loss.sum() + np.vdot(penalized, weights))
+        return cls(weights, objective, gradient + 2.0 * penalized)
+
+
+class Preconditioner:
+    """About the inverse of the second derivatives of an objective.
+
+    Parameters
+    ----------
+    factor : float64 (r, r)
+        Its Cholesky factor.
+
+    Notes
+    -----
+    ``M = c gram + 2 R`` for each class, c the curvature of the loss: the gram matrix is that of the
+    squared loss. Where c bounds the second derivative of the loss M bounds those of the objective,
+    and a step of ``-M^-1 gradient`` never ascends.
+    """
+
+    def __init__(self, factor: Floats) -> None:
+        self.factor = factor
+
+    @classmethod
+    def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
+        """Return it for a gram matrix (r, r) and ``R`` or its diagonal; ``r^3 / 3`` flops."""
+        matrix = curvature * gram
+        diagonal = matrix.ravel()[:: len(matrix) + 1]
+        diagonal += _FLOOR * diagonal.sum()
+        if ridge.ndim == 2:
+            matrix += 2.0 * ridge
+        else:
+            left_out = ~np.isfinite(ridge)
+            matrix[left_out] = matrix[:, left_out] = 0.0
+            diagonal += np.where(left_out, 1.0, 2.0 * ridge)
+        factored = factor_in_place(matrix)
+        assert factored, "weights were solved with a smaller ridge"
+        return cls(matrix)
+
+    def solve(self, right: Floats) -> Floats:
+        """Return ``right M^-1``, float64 (q, r); ``2 q r^2`` flops."""
+        solved = np.array(right, order="C")
+        solve_in_place(self.factor, solved)
+        return solved
+
+    def norm(self, gradient: Floats) -> float:
+        """Return the length of a gradient where M is I: ``sqrt(tr(G M^-1 G'))``."""
+        return float(np.sqrt(np.vdot(gradient, self.solve(gradient))))
+
+
+def accepted_points(points: Sequence[Point]) -> list[Point]:
+    """Return the points that were gone on from: those that are low enough after the one before."""
+    accepted = [points[0]]
+    for point in points[1:]:
+        before = accepted[-1]
+        slope = np.vdot(before.gradient, point.weights - before.weights)
+        if point.objective <= before.objective + _SUFFICIENT * slope:
+            accepted.append(point)
+    return accepted
+
+
+def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
+    """Return the weights of the next pass, float64 (q, r).
+
+    Parameters
+    ----------
+    points : sequence of Point
+        Those of all passes so far, in order.
+    preconditioner : Preconditioner
+
+    Notes
+    -----
+    L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes at once, that
+    begins with the inverse of the preconditioner: with its Cholesky factor U it is the plain one in
+    ``V = U W``. A step that brings too little is shortened to the least of the parabola through
+    both ends.
+    """
+    accepted = accepted_points(points)
+    best, last = accepted[-1], points[-1]
+    if last is best:
+        return best.weights + _direction(accepted, preconditioner)
+    step = last.weights - best.weights
+    slope = float(np.vdot(best.gradient, step))
+    bend = last.objective - best.objective - slope
+    share = -slope / (2.0 * bend) if np.isfinite(bend) and bend > 0 else _SHORTEST
+    weights: Floats = best.weights + min(max(share, _SHORTEST), _LONGEST) * step
+    return weights
+
+
+def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Floats:
+    pairs = _pairs(accepted[-MEMORY - 1 :])
+    direction, shares = -accepted[-1].gradient, []
+    for step, change in reversed(pairs):
+        shares.append(np.vdot(step, direction) / np.vdot(step, change))
+        direction -= shares[-1] * change
+    direction = preconditioner.solve(direction)
+    if pairs:
+        step, change = pairs[-1]
+        direction *= np.vdot(step, change) / np.vdot(change, preconditioner.solve(change))
+    for (step, change), share in zip(pairs, reversed(shares), strict=True):
+        direction += (share - np.vdot(change, direction) / np.vdot(step, change)) * step
+    return direction
+
+
+def _pairs(accepted: Sequence[Point]) -> list[tuple[Floats, Floats]]:
+    """Return steps and changes of the gradient, without those that tell of no curvature."""
+    pairs = [
+        (after.weights - before.weights, after.gradient - before.gradient)
+        for before, after in pairwise(accepted)
+    ]
+    return [(step, change) for step, change in pairs if np.vdot(step, change) > 0]

@@ -1,0 +1,490 @@
+"""Networks of other losses than the squared one."""
+
+import logging
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import expit
+from sklearn.datasets import load_digits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
+from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.plan import plan_fit
+from dask_nrbfn.commands.predict import evaluate_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric import losses
+from dask_nrbfn.numeric.losses import Loss, loss_named
+from dask_nrbfn.params import LOSSES, FitParams, TuneParams
+from dask_nrbfn.pipeline import STAGES
+from dask_nrbfn.report.facts import run_facts
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.results import results_of
+from dask_nrbfn.stages import refine
+from dask_nrbfn.stages.refine import REFINE
+from dask_nrbfn.storage.model import Model
+from tests.commands.test_plan import RATES
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(
+    basis="random", basis_size=20, features="plain", width_factor=0.3, alpha=1e-3,
+    loss="squared-hinge", n_parts=2,
+)  # fmt: skip
+REFINED = tuple(name for name in LOSSES if name != "squared")
+ENGINE = InlineEngine()
+
+
+def table(n_rows=240, seed=0):
+    """Return rows of classes that overlap."""
+    X, y = spirals(n_rows, seed=seed)
+    return X + np.random.default_rng(seed).normal(scale=0.4, size=X.shape), y
+
+
+def fit(X, y, params=PARAMS, engine=ENGINE, **options):
+    return fit_dataset(write_table(MemoryStore(), X, y, **options), MemoryStore(), params, engine)
+
+
+def same_scores(one, two, X, atol=1e-7):
+    scores = two.scores(X)
+    np.testing.assert_allclose(one.scores(X), scores, atol=atol * np.abs(scores).max())
+
+
+@pytest.fixture
+def to_the_end(monkeypatch):
+    """Stop at the least alone."""
+    monkeypatch.setattr(refine, "MAX_PASSES", 100)
+    monkeypatch.setattr(refine, "LEAST_DECREASE", -np.inf)
+    monkeypatch.setattr(refine, "LEAST_GRADIENT", 1e-7)
+
+
+@pytest.fixture
+def few_passes(monkeypatch):
+    monkeypatch.setattr(refine, "MAX_PASSES", 3)
+
+
+def naive_objective(Phi, y, name, mu, row_weights=1.0):
+    """Return the objective of weights (q, r) and its gradient, written out."""
+    signs, loss = np.where(np.eye(y.max() + 1)[y] == 1, 1.0, -1.0), loss_named(name)
+    row_weights = np.broadcast_to(row_weights, len(y))[:, None]
+
+    def objective(flat):
+        W = flat.reshape(signs.shape[1], Phi.shape[1])
+        margins = signs * (Phi @ W.T)
+        gradient = (row_weights * signs * loss.slope(margins)).T @ Phi + 2 * mu * W
+        value = np.sum(row_weights * loss.value(margins)) + mu * np.sum(W**2)
+        return value, gradient.ravel()
+
+    return objective
+
+
+def naive_optimum(Phi, y, name, alpha, row_weights=1.0):
+    mu = alpha * np.sum(np.broadcast_to(row_weights, len(y))[:, None] * Phi**2)
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 50}
+    objective = naive_objective(Phi, y, name, mu, row_weights)
+    start = np.zeros((y.max() + 1) * Phi.shape[1])
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    return found.fun, found.x.reshape(-1, Phi.shape[1])
+
+
+@pytest.mark.usefixtures("to_the_end")
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+@pytest.mark.parametrize("loss", REFINED)
+def test_fit__is_the_optimum(loss, features):
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, loss=loss, features=features))
+    model, record = Model.load(run.location), REFINE.recorded(run)
+    Phi = model.features.activations(X)
+    objective, W = naive_optimum(Phi, y, loss, 1e-3)
+    assert record.objective == pytest.approx(objective, rel=1e-6)
+    atol = 0.02 if loss == "hinge" else 2e-3
+    np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=atol)
+
+
+@pytest.mark.usefixtures("to_the_end")
+@pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
+def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum(loss):
+    X, y = table()
+    X, y = X[(y > 0) | (np.arange(240) % 3 == 0)], y[(y > 0) | (np.arange(240) % 3 == 0)]
+    own = np.random.default_rng(2).uniform(0.5, 3, len(y))
+    params = replace(PARAMS, loss=loss, class_weight="balanced")
+    run = fit(X, y, params, weights=own)
+    of_rows = own * (len(y) / (3 * np.bincount(y)))[y]
+    model = Model.load(run.location)
+    Phi = model.features.activations(X)
+    objective, W = naive_optimum(Phi, y, loss, 1e-3, of_rows)
+    assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
+    np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=2e-3)
+
+
+@pytest.mark.usefixtures("to_the_end")
+def test_fit__of_kept_basis_rows_is_the_optimum():
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, prune=9))
+    model = Model.load(run.location)
+    assert model.basis.shape == (9, 4)
+    Phi = model.features.activations(X)
+    objective, _ = naive_optimum(Phi, y, "squared-hinge", 1e-3)
+    assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
+
+
+@pytest.mark.usefixtures("to_the_end")
+@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
+def test_fit__with_other_penalties(penalty):
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, basis="kmeans", penalty=penalty, alpha=1e-2))
+    model = Model.load(run.location)
+    Phi = model.features.activations(X)
+    P = model.features.activations(model.basis)
+    if penalty == "clusters":
+        P = np.diag(1 / run.read("width/shares"))
+    mu = 1e-2 * np.sum(Phi**2) * 20 / np.trace(P)
+    # With P = U'U the penalty is that of U W.
+    U = np.linalg.cholesky(P).T
+    objective = naive_objective(Phi @ np.linalg.inv(U), y, "squared-hinge", mu)
+    options = {"maxiter": 20000, "maxfun": 40000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 50}
+    least = minimize(objective, np.zeros(60), jac=True, method="L-BFGS-B", options=options).fun
+    assert REFINE.recorded(run).objective == pytest.approx(least, rel=1e-6)
+
+
+def test_fit__begins_with_the_ridge_of_signed_targets():
+    X, y = table()
+    run = fit(X, y)
+    Phi = Model.load(run.location).features.activations(X)
+    mu = 1e-3 * np.sum(Phi**2)
+    signed = 2 * np.eye(3)[y] - 1
+    W = np.linalg.solve(Phi.T @ Phi + mu * np.eye(20), Phi.T @ signed).T
+    value, _ = naive_objective(Phi, y, "squared-hinge", mu)(W.ravel())
+    record = REFINE.recorded(run)
+    assert record.path[0]["objective"] == pytest.approx(value, rel=1e-9)
+    assert record.objective < value
+
+
+def test_fit__error_and_risk_are_those_of_the_squared_loss():
+    X, y = table()
+    models = [Model.load(fit(X, y, replace(PARAMS, loss=loss)).location) for loss in LOSSES]
+    assert len({(model.fitting_error, model.spectral_risk) for model in models}) == 1
+    assert len({model.digest() for model in models}) == len(LOSSES)
+
+
+@pytest.mark.parametrize("loss", REFINED)
+def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
+    X, y = table()
+    with caplog.at_level(logging.INFO):
+        record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
+    assert (record.loss, record.n_passes) == (loss, len(record.path))
+    assert record.objective == min(each["objective"] for each in record.path)
+    lines = [line for line in caplog.messages if line.startswith("refine: pass ")]
+    assert len(lines) == record.n_passes <= refine.MAX_PASSES
+    rules = {"gradient": "LEAST_GRADIENT", "objective": "LEAST_DECREASE", "limit": "MAX_PASSES"}
+    assert record.stopped in rules
+    for reason, rule in rules.items():
+        with monkeypatch.context() as changed:
+            for name in rules.values():
+                changed.setattr(refine, name, 50 if name == "MAX_PASSES" else -np.inf)
+            changed.setattr(refine, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason])
+            record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
+        assert record.stopped == reason
+        gradients = [each["gradient"] / record.path[0]["gradient"] for each in record.path]
+        if reason == "gradient":
+            assert gradients[-1] <= 0.3 < min(gradients[:-1])
+        assert record.n_passes == 2 or reason != "limit"
+
+
+@pytest.mark.usefixtures("few_passes")
+@settings(max_examples=5)
+@given(chunk_rows=st.integers(1, 150), n_parts=st.integers(1, 9))
+def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
+    X, y = table(150)
+    expected = Model.load(fit(X, y, replace(PARAMS, n_parts=None)).location)
+    run = fit(X, y, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
+    same_scores(Model.load(run.location), expected, X)
+
+
+def test_fit__engines_agree_to_the_bit(tmp_path, two_workers):
+    X, y = table(200)
+    params = replace(PARAMS, loss="logistic", n_parts=3)
+    dataset = write_table(tmp_path / "data", X, y)
+    here, there = (
+        fit_dataset(dataset, tmp_path / name, params, engine)
+        for name, engine in (("here", ENGINE), ("there", two_workers))
+    )
+    assert Model.load(here.location).digest() == Model.load(there.location).digest()
+    assert REFINE.recorded(here) == REFINE.recorded(there)
+
+
+@pytest.mark.usefixtures("few_passes")
+def test_fit__stopped_after_any_task_ends_with_the_same_bits():
+    X, y = table(120)
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
+    run = fit_dataset(dataset, MemoryStore(), PARAMS, engine)
+    expected = Model.load(run.location).digest(), REFINE.recorded(run)
+    total = engine.done.total()
+    for n_done in range(1, total):
+        place, rest = MemoryStore(), CountingEngine()
+        with pytest.raises(StoppedError):
+            fit_dataset(dataset, place, PARAMS, CountingEngine(n_done))
+        run = fit_dataset(dataset, place, PARAMS, rest)
+        assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
+        assert rest.done.total() == total - n_done
+
+
+@pytest.mark.usefixtures("few_passes")
+@pytest.mark.parametrize(
+    ("name", "stopped_at"),
+    [
+        ("refine-2/parts/0-1/*/gradient/c/0/0", ("refine", 3)),
+        ("refine/parts/2/*/gradient/c/0/0/0", ("refine", 3)),
+        ("refine/parts/1/*/next/c/0/0", ("refine", 2)),
+        ("refine/parts/0/*/factor/c/0/0", ("refine", 2)),
+        ("refine/values/c/0/0", ("model", 0)),
+    ],
+)
+def test_fit__damaged_sums_and_weights_are_computed_again(name, stopped_at, tmp_path):
+    X, y = table(120)
+    dataset = write_table(MemoryStore(), X, y)
+    expected = Model.load(fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE).location).digest()
+    label, n_tasks = stopped_at
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, tmp_path / "run", PARAMS, CountingEngine(n_tasks, label=label))
+    (chunk,) = (tmp_path / "run").glob(name)
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    assert Model.load(run.location).digest() == expected
+
+
+def test_fit__leaves_nothing_but_the_weights(tmp_path):
+    X, y = table(120)
+    fit_dataset(write_table(MemoryStore(), X, y), tmp_path / "run", PARAMS, ENGINE)
+    assert not list((tmp_path / "run").glob("refine-*"))
+    assert {path.name for path in (tmp_path / "run" / "refine").iterdir()} == {
+        "values", "zarr.json",
+    }  # fmt: skip
+
+
+def test_fit__row_weights_are_repeated_rows():
+    X, y = table()
+    times = 1 + np.arange(240) % 3
+    basis = np.arange(0, 240, 12)
+    values = {"basis": X[basis], "features": "plain", "alpha": 1e-3, "width_factor": 0.3}
+    for loss in REFINED:
+        weighted = NRBFNClassifier(**values, loss=loss).fit(X, y, sample_weight=times)
+        repeated = NRBFNClassifier(**values, loss=loss).fit(
+            np.repeat(X, times, axis=0), np.repeat(y, times)
+        )
+        same_scores(weighted._model, repeated._model, X)
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
+    X, y = table()
+    network = NRBFNClassifier(
+        basis="random", basis_size=20, features=features, alpha=1e-3, width_factor=0.3, loss=loss
+    ).fit(X, y)
+    P, scores = network.predict_proba(X), network.decision_function(X)
+    np.testing.assert_allclose(P.sum(axis=1), 1.0, rtol=1e-12)
+    assert (P >= 0).all()
+    of_best = P[np.arange(len(P)), scores.argmax(axis=1)]
+    np.testing.assert_allclose(of_best, P.max(axis=1), rtol=1e-12)
+    if loss == "logistic":
+        odds = expit(scores)
+        np.testing.assert_allclose(P, odds / odds.sum(axis=1, keepdims=True), rtol=1e-12)
+
+
+def test_probabilities__of_two_classes_are_those_of_logistic_regression():
+    X, y = table()
+    network = NRBFNClassifier(
+        basis="random", basis_size=20, features="plain", alpha=1e-3, width_factor=0.3,
+        loss="logistic",
+    ).fit(X, y == 1)  # fmt: skip
+    scores = network.decision_function(X)
+    P = network.predict_proba(X)[:, 1]
+    (first, second) = network.weights_
+    np.testing.assert_allclose(first, -second, atol=1e-9 * np.abs(first).max())
+    np.testing.assert_allclose(P, expit(network._model.scores(X)[:, 1]), rtol=1e-6)
+    np.testing.assert_array_equal(scores > 0, P > 0.5)
+    shares = [np.mean((y == 1)[(low < P) & (low + 0.25 >= P)]) for low in (0, 0.25, 0.5, 0.75)]
+    np.testing.assert_allclose(shares, [0.125, 0.375, 0.625, 0.875], atol=0.2)
+
+
+def test_model__is_saved_with_its_loss(tmp_path):
+    X, y = table()
+    dataset = write_table(tmp_path / "data", X, y)
+    run = fit_dataset(dataset, tmp_path / "run", replace(PARAMS, loss="logistic"), ENGINE)
+    model = Model.load(run.location)
+    model.save(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model")
+    scores = model.scores(X)
+    np.testing.assert_array_equal(loaded.probabilities(scores), model.probabilities(scores))
+    assert describe(tmp_path / "run")["params"]["loss"] == "logistic"
+    evaluated = evaluate_dataset(run.location, dataset, ENGINE)
+    given = model.probabilities(scores)[np.arange(240), y]
+    assert evaluated.log_loss == pytest.approx(-np.log(given).mean())
+    network = NRBFNClassifier.load(tmp_path / "model")
+    assert network.loss == "logistic"
+
+
+def test_tune__chooses_with_the_squared_loss_and_refines():
+    X, y = table()
+    tuning = TuneParams(folds=2, alphas=(1e-2, 1e-5), width_factors=(0.3,), features=("plain",))
+    dataset = write_table(MemoryStore(), X, y)
+    run, squared = (
+        tune_dataset(dataset, MemoryStore(), replace(PARAMS, loss=loss), tuning, ENGINE)
+        for loss in ("logistic", "squared")
+    )
+    assert describe_tuning(run) == describe_tuning(squared)
+    model, expected = (Model.load(each.location) for each in (run, fit(X, y, run.params)))
+    same_scores(model, expected, X)
+    assert model.temperature is None
+    P = model.probabilities(expit(np.zeros((1, 3))))
+    np.testing.assert_allclose(P, 1 / 3)
+
+
+@pytest.mark.usefixtures("few_passes")
+def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
+    X, y = table()
+    dataset, more = (
+        write_table(tmp_path / name, X[rows], y[rows])
+        for name, rows in (("data", slice(160)), ("more", slice(160, 240)))
+    )
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    other = fit_dataset(more, tmp_path / "other", PARAMS, ENGINE)
+    squared = fit_dataset(more, tmp_path / "squared", replace(PARAMS, loss="squared"), ENGINE)
+    before, engine = Model.load(run.location).digest(), CountingEngine()
+    for action in (
+        lambda: update_run(run.location, more, engine),
+        lambda: update_run(run.location, dataset, engine, forget=True),
+        lambda: merge_runs(run.location, other.location, engine),
+        lambda: merge_runs(squared.location, other.location, engine),
+        lambda: branch_run(run.location, tmp_path / "branch"),
+    ):
+        with pytest.raises(ParameterError, match=r"loss is squared-hinge, .*Refresh") as error:
+            action()
+        assert str(tmp_path) in error.value.remedy
+    assert engine.done.total() == 0
+    assert Model.load(run.location).digest() == before
+    refreshed = refresh_run(run.location, [dataset, more], ENGINE)
+    assert REFINE.recorded(refreshed).loss == "squared-hinge"
+
+
+@pytest.mark.parametrize(
+    "train", [fit_dataset, lambda *job: tune_dataset(*job[:-1], TuneParams(), job[-1])]
+)
+def test_fit__refuses_numbers(train):
+    X, Y = surfaces(100)
+    dataset, engine = write_table(MemoryStore(), X, target=Y), CountingEngine()
+    params = replace(PARAMS, loss="hinge")
+    with pytest.raises(ParameterError, match="loss is hinge, and the targets are numbers"):
+        train(dataset, MemoryStore(), params, engine)
+    assert engine.done.total() == 0
+
+
+def test_estimators__take_no_further_rows():
+    X, y = table()
+    values = {"basis": "random", "basis_size": 20, "features": "plain", "alpha": 1e-3}
+    network = NRBFNClassifier(**values, loss="hinge")
+    for _ in range(2):
+        with pytest.raises(ParameterError, match=r"loss is hinge, .* Call fit with all rows\."):
+            network.partial_fit(X, y)
+        network.fit(X, y)
+    with pytest.raises(ParameterError, match="loss is hinge"):
+        network.forget(X[:10], y[:10])
+    assert NRBFNClassifier(**values).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
+
+
+def test_estimator_cv__refines_what_it_chose():
+    X, y = table()
+    values = {"basis": "random", "basis_size": 20, "width_factors": (0.3, 1.0), "folds": 2}
+    network = NRBFNClassifierCV(**values, loss="logistic").fit(X, y)
+    squared = NRBFNClassifierCV(**values).fit(X, y)
+    assert (network.alpha_, network.error_rate_) == (squared.alpha_, squared.error_rate_)
+    odds = expit(network.decision_function(X))
+    expected = odds / odds.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(network.predict_proba(X), expected, rtol=1e-12)
+
+
+@pytest.fixture
+def cubed(monkeypatch):
+    """A loss is a module with a LOSS: no other file knows its name."""
+    module = SimpleNamespace(
+        LOSS=Loss(
+            value=lambda m: np.maximum(1 - m, 0) ** 3,
+            slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
+            curvature=6.0,
+            probability=expit,
+        )
+    )
+    monkeypatch.setitem(sys.modules, f"{losses.__name__}.cubed_hinge", module)
+    option = FitParams.options()["loss"]
+    monkeypatch.setitem(vars(option), "choices", (*LOSSES, "cubed-hinge"))
+    yield "cubed-hinge"
+    loss_named.cache_clear()
+
+
+@pytest.mark.usefixtures("to_the_end")
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_losses__one_more_is_one_file(cubed, features):
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, loss=cubed, features=features))
+    model = Model.load(run.location)
+    Phi = model.features.activations(X)
+    objective, W = naive_optimum(Phi, y, cubed, 1e-3)
+    assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
+    np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=5e-3)
+    np.testing.assert_allclose(model.probabilities(model.scores(X)).sum(axis=1), 1.0)
+
+
+def test_plan__counts_all_passes_there_may_be():
+    X, y = table()
+    dataset = write_table(MemoryStore(), X, y)
+    plans = [plan_fit(dataset, replace(PARAMS, loss=name), ENGINE, RATES) for name in LOSSES]
+    with_stage = [plan for plan in plans if "refine" in [stage.name for stage in plan.stages]]
+    assert len(with_stage) == len(LOSSES) - 1
+    (planned,) = [stage for stage in with_stage[0].stages if stage.name == "refine"]
+    assert planned.cost.flops == refine.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 2 * 20**3 / 3
+    pruned = plan_fit(dataset, replace(PARAMS, prune=5), ENGINE, RATES)
+    assert pruned.stages[-2].cost.flops < planned.cost.flops / 3.9
+
+
+def test_stage__has_its_place_and_its_words():
+    X, y = table(150)
+    run = fit(X, y)
+    names = [stage.name for stage in STAGES]
+    assert names.index("weights") < names.index("refine") < names.index("model")
+    facts = {fact.name: fact.value for fact in run_facts(results_of(FinishedRun.of(run), None))}
+    record = REFINE.recorded(run)
+    assert facts["loss"].startswith(f"squared-hinge, {record.n_passes} passes, objective from ")
+    plain = fit(X, y, replace(PARAMS, loss="squared"))
+    assert "refine" not in plain.stages
+    squared = run_facts(results_of(FinishedRun.of(plain), None))
+    assert "loss" not in {fact.name for fact in squared}
+
+
+def test_fit__of_digits_has_its_probabilities_right():
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = X[order], y[order]
+    params = replace(PARAMS, basis_size=100, width_factor=0.55, alpha=1e-6)
+    model = {
+        loss: Model.load(fit(X[:900], y[:900], replace(params, loss=loss)).location)
+        for loss in ("squared", "logistic")
+    }
+    errors, log_losses = {}, {}
+    for loss, own in model.items():
+        scores = own.scores(X[900:])
+        given = own.probabilities(scores)[np.arange(len(scores)), y[900:]]
+        errors[loss] = np.mean(scores.argmax(axis=1) != y[900:])
+        log_losses[loss] = -np.log(np.maximum(given, 1e-15)).mean()
+    assert errors["logistic"] <= errors["squared"] + 0.01
+    assert log_losses["logistic"] < 0.5 * log_losses["squared"]
