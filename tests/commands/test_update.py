@@ -566,7 +566,7 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
 def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
     params = replace(PARAMS, n_parts=4)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    whole = fit_dataset(rows[0], tmp_path / "whole", params, InlineEngine())
+    whole = Run.open(shutil.copytree(tmp_path / "run", tmp_path / "whole"))
     update(whole, rows[1])
     latest = Model.load(run.location).digest()
     stopped = CountingEngine(n_tasks)
