@@ -298,6 +298,7 @@ def test_remote_location__must_be_a_url():
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_object_store__environment_is_enough(bucket, options, monkeypatch):
     for name, value in environment(options).items():
         monkeypatch.setenv(name, value)
@@ -551,6 +552,7 @@ def test_errors__no_credentials(bucket, endpoint):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_errors__nobody_listens(options):
     unreachable = {**options, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
     location = RemoteLocation("s3://bucket/data", unreachable)
@@ -780,6 +782,7 @@ def test_jobs__storage_table(bucket, endpoint, rows):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_estimator__store_with_options_on_workers(bucket, two_workers):
     X, y = load_iris(return_X_y=True)
     rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)
