@@ -240,9 +240,9 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
     assert_moments(run, *table_of([rows[0], later]))
 
 
+# Chunks of one row, of some and of all rows, in one part or several.
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("chunk_rows", [1, 7, 150])
-@pytest.mark.parametrize("n_parts", [1, 4])
+@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 4), (7, 1), (7, 4), (150, 1)])
 def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
     params = replace(PARAMS, n_parts=n_parts)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())

@@ -255,7 +255,8 @@ def test_search__stopped_after_any_task(label):
     fit_run, expected, tasks = in_small_partitions()
     n_tasks = tasks[label]
     assert n_tasks >= 3
-    for n_done in {0, 1, n_tasks // 2, n_tasks - 1}:
+    # Between the two the parts of a stage are alike.
+    for n_done in (0, n_tasks - 1):
         place = MemoryStore()
         stopped, resumed = CountingEngine(n_done, label=label), CountingEngine()
         with pytest.raises(StoppedError):
