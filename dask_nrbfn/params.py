@@ -204,6 +204,9 @@ class FitParams(Params):
         kernel's own space, as Nystroem kernel ridge regression does, with plain features; or the
         squares of the weights over the shares of the rows in each cluster, with plain features of
         a "kmeans" basis.
+    prune : int or None
+        Basis rows that the network keeps of all: those that explain most of the targets, by
+        regularized orthogonal least squares on the sums. Plain features. None: all.
     n_neighbors : int
         k of the soft-kNN confidence; the row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
@@ -283,6 +286,13 @@ class FitParams(Params):
         str,
         "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
         choices=PENALTIES,
+    )
+    prune: int | None = option(
+        None,
+        int,
+        "Keep only so many basis rows, those that explain most.",
+        least=1,
+        none="all basis rows",
     )
     n_neighbors: int = option(
         20, int, "Neighbours that the confidence of a row is computed from.", least=1

@@ -24,6 +24,7 @@ from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.partitions import drop_partitions
 from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
+from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.recall import RECALL
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
@@ -50,6 +51,7 @@ STAGES: tuple[Stage[Any], ...] = (
     MOMENTS,
     PATH,
     VALIDATION,
+    PRUNE,
     WEIGHTS,
     MODEL,
 )

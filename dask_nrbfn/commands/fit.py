@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
@@ -241,6 +242,8 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
     if tuning is None:
         check_penalty(params)
+    for features in (params.features,) if tuning is None else tuning.features:
+        check_prune(replace(params, features=features))
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
     if dataset.target_names is not None:
         _check_for_numbers(params)

@@ -160,6 +160,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     Parameters
     ----------
+    prune : int, default=None
+        Keep only so many of the basis rows, those that explain most; with plain features.
     n_neighbors : int, default=20
         Neighbours from which a row's confidence in its own label is computed; less than the
         number of rows.
@@ -247,6 +249,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     def __init__(
         self,
+        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
@@ -268,6 +271,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
+        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha

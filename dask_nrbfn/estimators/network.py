@@ -173,22 +173,30 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             self.confidence_ = run.read("confidence/values")
         elif hasattr(self, "confidence_"):
             del self.confidence_
-        self.basis_indices_ = run.read("basis/rows")
+        self._basis_rows = run.read("basis/rows")
 
     def _take_model(self, model: Model) -> None:
         self._model = model
         self.params_ = model.params
         self.basis_ = model.basis
+        self._take_basis_indices()
         self.width_ = model.width
         self.weights_ = model.weights
         self.fitting_error_ = model.fitting_error
         self.spectral_risk_ = model.spectral_risk
         set_columns(self, model.n_features, model.feature_names)
 
+    def _take_basis_indices(self) -> None:
+        # A network that was loaded does not know its rows.
+        if hasattr(self, "_basis_rows"):
+            places = self._model.places
+            self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
+
     def _number_rows(self, kept: NDArray[np.bool_]) -> None:
         """Let attributes with a row for every row count those of weight 0 too."""
-        known = self.basis_indices_ >= 0
-        self.basis_indices_ = np.where(known, np.flatnonzero(kept)[self.basis_indices_], -1)
+        known = self._basis_rows >= 0
+        self._basis_rows = np.where(known, np.flatnonzero(kept)[self._basis_rows], -1)
+        self._take_basis_indices()
         if hasattr(self, "confidence_"):
             confidence = np.full(len(kept), np.nan)
             confidence[kept] = self.confidence_

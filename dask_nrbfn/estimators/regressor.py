@@ -112,6 +112,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         Kernel width over the mean distance between rows and basis rows.
     scale : {"none", "standard", "unit"}, default="none"
         Columns to mean 0 and variance 1, or rows to unit length.
+    prune : int, default=None
+        Keep only so many of the basis rows, those that explain most; with plain features.
     n_parts : int, default=None
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
@@ -165,6 +167,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         kernel: str = "gaussian",
         width_factor: float = 1.0,
         scale: str = "none",
+        prune: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
@@ -177,6 +180,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.kernel = kernel
         self.width_factor = width_factor
         self.scale = scale
+        self.prune = prune
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store

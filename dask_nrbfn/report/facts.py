@@ -91,6 +91,7 @@ def _network_facts(results: Results) -> list[Fact]:
     tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
     return [
         Fact("basis", basis_text(finished)),
+        *_pruning_facts(finished),
         Fact("features", f"{params.features}, {params.kernel} kernel"),
         Fact(
             "width",
@@ -104,6 +105,14 @@ def _network_facts(results: Results) -> list[Fact]:
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
         *_spectrum_facts(finished),
     ]
+
+
+def _pruning_facts(finished: FinishedRun) -> list[Fact]:
+    record = finished.stages.get("prune")
+    if record is None:
+        return []
+    left = percent(record["unexplained"], 2)
+    return [Fact("pruned to", f"{record['n_kept']:,}, which leave {left} of the targets' squares")]
 
 
 def _version_facts(results: Results) -> list[Fact]:

@@ -43,6 +43,8 @@ class FitSizes:
         See `Penalty`; the most of any that is tried.
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
+    n_kept : int
+        Basis rows that the model keeps.
     n_tried, n_sampled, r_tried, n_search_folds : int
         Combinations that the search tries, its rows, basis rows and folds.
     n_judged, n_judged_parts, judged_reading_bytes : int
@@ -67,6 +69,7 @@ class FitSizes:
     n_ridges: int
     penalty_axes: int
     n_basis_sample: int
+    n_kept: int
     n_tried: int
     n_sampled: int
     r_tried: int
@@ -116,6 +119,7 @@ class FitSizes:
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
             ),
+            n_kept=params.prune or n_basis,
             n_tried=0 if tuning is None else len(candidates(params, tuning)),
             n_sampled=0
             if tuning is None
