@@ -119,7 +119,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in validation["path"]]
     chosen = {name: getattr(run.params, name) for name in TUNED}
-    figures = _JUDGED[run.attributes.get("target_names") is None]
+    figures = _JUDGED[not run.of_numbers]
     return {
         "chosen": chosen | {name: validation[name] for name in figures},
         "tried": search.get("tried", []),

@@ -138,7 +138,7 @@ def tune_dataset(
 
 def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
     """Return the parameters of a fit with what "auto" stands for on a dataset."""
-    return params.suited(numbers=dataset.target_names is not None)
+    return params.suited(numbers=dataset.of_numbers)
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
@@ -245,7 +245,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     for features in (params.features,) if tuning is None else tuning.features:
         check_prune(replace(params, features=features))
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
-    if dataset.target_names is not None:
+    if dataset.of_numbers:
         _check_for_numbers(params)
         if n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows.")

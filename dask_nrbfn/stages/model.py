@@ -66,7 +66,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         places=places,
         width=WIDTH.recorded(run).width,
         weights=run.read("weights/values"),
-        intercept=None if dataset.target_names is None else run.read("weights/intercept"),
+        intercept=run.read("weights/intercept") if dataset.of_numbers else None,
         classes=dataset.classes,
         scaling=scaling,
         params=run.params,

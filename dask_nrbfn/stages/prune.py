@@ -102,6 +102,6 @@ PRUNE = Stage(
     record=PruneRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.prune is not None,
+    wanted=lambda params, tuning, numbers: params.prune is not None,
     grows_with_basis=True,
 )

@@ -26,7 +26,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -167,7 +167,7 @@ def test_fit__second_start_does_nothing(tmp_path):
     first = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     before = first.stages
     assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
-    assert list(before) == [stage.name for stage in stages_of(first.asked)]
+    assert list(before) == [stage.name for stage in stages_of_run(first)]
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
