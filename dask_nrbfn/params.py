@@ -6,11 +6,11 @@ not. What only changes how the work is done (workers, threads, memory) is in `da
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from os.path import dirname
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, Self
 
 from dask_nrbfn.errors import ParameterError
 
@@ -18,9 +18,6 @@ from dask_nrbfn.errors import ParameterError
 GIVEN_PREFIX = "given:"
 
 _KINDS: dict[type, type[Any]] = {int: Integral, float: Real, str: str}
-
-# Basis rows of a fit to numbers that says nothing of them.
-_MOST_CENTRES = 1000
 
 # A help shows the ends of a longer default.
 _MAX_SHOWN_VALUES = 8
@@ -161,7 +158,12 @@ def _modules_of(room: str) -> tuple[str, ...]:
 
 
 KERNELS = _modules_of("numeric/kernels")
+BASES = _modules_of("stages/bases")
 PENALTIES = _modules_of("numeric/penalties")
+
+
+_AUTO_FOR_CLASSES: dict[str, Any] = {"basis": "sknn", "features": "normalized"}
+_AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,17 +176,19 @@ class FitParams(Params):
         Columns to mean 0 and variance 1, or rows to unit length, before anything else.
     confidence_threshold : float
         t in (0, 1]: rows with a confidence below it form the basis. Not used with `basis_size`.
-    basis : {"sknn", "random", "kmeans"} or str
-        Where the basis comes from: rows of low soft-kNN confidence, rows drawn evenly, the centres
-        of k-means clusters, or "given:" and the digest of rows that are handed to the fit.
+    basis : {"auto", "kmeans", "random", "sknn"} or str
+        Where the basis comes from: the centres of k-means clusters, rows drawn evenly, rows of low
+        soft-kNN confidence, or "given:" and the digest of rows that are handed to the fit. "auto":
+        "sknn" for classes, "kmeans" for numbers.
     basis_size : int or None
-        Number of basis rows r. None: all rows below the threshold, or as many as fit the memory;
-        only for "sknn".
+        Number of basis rows r. None: with "sknn" all rows below the threshold, or as many as fit
+        the memory; else a quarter of the rows, at most 1,000, as far as they are distinct.
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
-    features : {"normalized", "plain"}
-        Activations of a row divided by their sum (the paper's), or as they are.
+    features : {"auto", "normalized", "plain"}
+        Activations of a row divided by their sum (the paper's), or as they are. "auto":
+        "normalized" for classes, "plain" for numbers.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}
         Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
         ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
@@ -200,6 +204,9 @@ class FitParams(Params):
         kernel's own space, as Nystroem kernel ridge regression does, with plain features; or the
         squares of the weights over the shares of the rows in each cluster, with plain features of
         a "kmeans" basis.
+    prune : int or None
+        Basis rows that the network keeps of all: those that explain most of the targets, by
+        regularized orthogonal least squares on the sums. Plain features. None: all.
     n_neighbors : int
         k of the soft-kNN confidence; the row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
@@ -232,16 +239,21 @@ class FitParams(Params):
         0.9, float, "Rows with a confidence below it form the basis.", above=0, most=1
     )
     basis: str = option(
-        "sknn",
+        "auto",
         str,
-        "Rows of low confidence, drawn rows, cluster centres, or the rows of an .npy file.",
-        choices=("sknn", "random", "kmeans"),
+        "Cluster centres, drawn rows, rows of low confidence, or the rows of an .npy file; auto: "
+        "sknn for classes, kmeans for numbers.",
+        choices=("auto", *BASES),
         prefix=GIVEN_PREFIX,
         hint="given_basis returns the name of given rows",
-        metavar="sknn|random|kmeans|FILE",
+        metavar="|".join(("auto", *BASES, "FILE")),
     )
     basis_size: int | None = option(
-        None, int, "Number of basis rows.", least=1, none="all rows below the threshold"
+        None,
+        int,
+        "Number of basis rows.",
+        least=1,
+        none="sknn: all rows below the threshold; else a quarter of the rows, at most 1000",
     )
     basis_rule: str = option(
         "least-confident",
@@ -250,10 +262,10 @@ class FitParams(Params):
         choices=("least-confident", "uniform"),
     )
     features: str = option(
-        "normalized",
+        "auto",
         str,
-        "Activations divided by their sum, or plain.",
-        choices=("normalized", "plain"),
+        "Activations divided by their sum, or plain; auto: plain for numbers alone.",
+        choices=("auto", "normalized", "plain"),
     )
     kernel: str = option("gaussian", str, "How activations fall with distance.", choices=KERNELS)
     width_factor: float = option(
@@ -274,6 +286,13 @@ class FitParams(Params):
         str,
         "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
         choices=PENALTIES,
+    )
+    prune: int | None = option(
+        None,
+        int,
+        "Keep only so many basis rows, those that explain most.",
+        least=1,
+        none="all basis rows",
     )
     n_neighbors: int = option(
         20, int, "Neighbours that the confidence of a row is computed from.", least=1
@@ -303,25 +322,25 @@ class FitParams(Params):
         most=2**32 - 1,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.basis != "sknn" and self.basis_size is None:
-            raise ParameterError(f"`basis`={self.basis} has no size.", "Give `basis_size` too.")
+    def suited(self, *, numbers: bool) -> Self:
+        """Return the parameters with what "auto" stands for, where the targets are numbers or not.
+
+        Numbers have no borders between classes, and no scores that sum to 1.
+        """
+        meant = _AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES
+        asked = {name for name in meant if getattr(self, name) == "auto"}
+        return replace(self, **{name: meant[name] for name in asked})
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the activations of a row are divided by their sum, of `suited` parameters."""
+        assert self.features != "auto"
+        return self.features == "normalized"
 
     @property
     def basis_is_given(self) -> bool:
         """Whether the basis rows are handed to the fit."""
         return self.basis.startswith(GIVEN_PREFIX)
-
-
-def number_defaults(n_rows: int) -> dict[str, Any]:
-    """Return parameters of a fit to numbers where nothing else is asked for.
-
-    Boundaries of classes have no counterpart, so the basis are the centres of clusters: a quarter
-    as many as there are rows, at most 1,000.
-    """
-    size = max(1, min(_MOST_CENTRES, n_rows // 4))
-    return {"basis": "kmeans", "basis_size": size, "features": "plain"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +372,9 @@ def _tried(name: str, default: Sequence[Any] | None, help: str) -> Any:
     """Return the field of values of a fit's parameter; None stands for its default alone."""
     of_fit = FitParams.options()[name]
     none = of_fit.default_text if default is None else None
-    changes = {"default": default, "help": help, "none": none, "several": True, "tunes": name}
-    return option(**(vars(of_fit) | changes))
+    choices = tuple(each for each in of_fit.choices if each != "auto")
+    changes = {"default": default, "help": help, "none": none, "choices": choices, "tunes": name}
+    return option(**(vars(of_fit) | changes | {"several": True}))
 
 
 @dataclass(frozen=True, kw_only=True)

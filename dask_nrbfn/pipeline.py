@@ -14,6 +14,7 @@ from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.confidence import CONFIDENCE
@@ -23,6 +24,7 @@ from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.partitions import drop_partitions
 from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
+from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.recall import RECALL
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
@@ -49,15 +51,23 @@ STAGES: tuple[Stage[Any], ...] = (
     MOMENTS,
     PATH,
     VALIDATION,
+    PRUNE,
     WEIGHTS,
     MODEL,
 )
 """All there are, in the order in which a fit goes through those that it wants."""
 
 
-def stages_of(params: FitParams, tuning: TuneParams | None = None) -> list[Stage[Any]]:
-    """Return the stages of a fit, or of its tuning, in order."""
-    return [stage for stage in STAGES if stage.wanted(params, tuning)]
+def stages_of(
+    params: FitParams, tuning: TuneParams | None = None, *, numbers: bool
+) -> list[Stage[Any]]:
+    """Return the stages of a fit to numbers or classes, or of its tuning, in order."""
+    return [stage for stage in STAGES if stage.wanted(params, tuning, numbers)]
+
+
+def stages_of_run(run: Run) -> list[Stage[Any]]:
+    """Return the stages of a run, those that it has not reached too, in order."""
+    return stages_of(run.asked, run.tuning, numbers=run.of_numbers)
 
 
 def largest_basis(
@@ -71,7 +81,11 @@ def largest_basis(
     """Return the most basis rows that the workers' memory allows, at most all rows."""
     layout = layout or _layout(dataset, params, engine)
     sizes = FitSizes.of(dataset, params, search, 1, tuning, layout=layout)
-    costs = [stage.cost for stage in stages_of(params, tuning) if stage.grows_with_basis]
+    costs = [
+        stage.cost
+        for stage in stages_of(params, tuning, numbers=dataset.of_numbers)
+        if stage.grows_with_basis
+    ]
 
     def fits(n_basis: int) -> bool:
         tried = replace(sizes, r=n_basis)
@@ -99,7 +113,9 @@ def check_stage_budget(
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
         knob = (
-            "`basis_size`" if params.basis_size else "`confidence_threshold`, or give `basis_size`"
+            "`basis_size`"
+            if asked_size(params, dataset)
+            else "`confidence_threshold`, or give `basis_size`"
         )
         most = largest_basis(dataset, params, search, engine, tuning, layout)
         remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
@@ -143,8 +159,8 @@ def _fitting_search(
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
     search = plan_search(dataset, params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
-    n_basis = params.basis_size or dataset.n_classes
-    for stage in stages_of(params, tuning):
+    n_basis = asked_size(params, dataset) or dataset.n_classes
+    for stage in stages_of(params, tuning, numbers=dataset.of_numbers):
         check_stage_budget(
             stage,
             dataset,
@@ -178,7 +194,7 @@ def finish_run(
         Raises if the run belongs to another job by then.
     """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    stages = stages_of(run.asked, run.tuning)
+    stages = stages_of_run(run)
     _drop_scratch(run, run.stages)
     while True:
         check_still_locked()
@@ -208,7 +224,7 @@ def finish_run(
 
 def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     """Delete what stages that are finished left and no later one needs."""
-    stages = stages_of(run.asked, run.tuning)
+    stages = stages_of_run(run)
     ended = all(stage.name in run.stages for stage in stages)
     for stage in stages:
         if stage.name in finished and (ended or not stage.keeps_parts):
@@ -238,7 +254,7 @@ def run_stage(
     n_basis = (
         BASIS.recorded(run).n_basis
         if BASIS.name in run.stages
-        else params.basis_size or dataset.n_classes
+        else asked_size(params, dataset) or dataset.n_classes
     )
     cost = check_stage_budget(
         stage,

@@ -8,6 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 from distributed import Client
+from hypothesis import HealthCheck, settings
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, connect
 from dask_nrbfn.engine.connection import local_cluster
@@ -17,6 +18,10 @@ CI_PACKAGES = (
     *("check_jsonschema", "dask_kubernetes", "kubernetes_validate"),
     *("moto", "prefect", "s3fs", "selenium"),
 )
+
+# A busy machine is no defect.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 # The files whose slow tests take longest, as CI runs them.

@@ -14,9 +14,11 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
-from dask_nrbfn.storage.group import checksum, get_array, open_group
+from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse
 from tests.tables import spirals, write_table
 

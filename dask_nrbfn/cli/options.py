@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, Option, Params, number_defaults
+from dask_nrbfn.params import FitParams, Option, Params
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dask_nrbfn.storage.dataset import Dataset
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -200,23 +198,11 @@ def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:
     return {name: options.pop(name) for name in params.options() if name in options}
 
 
-def fit_params(
-    options: dict[str, Any], dataset: "Dataset"
-) -> "tuple[FitParams, NDArray[Any] | None]":
-    """Take the parameters of a fit to a dataset out of `options`; return them and a file's basis.
-
-    What was not given is what suits the targets.
-    """
-    values, bases = take(options, FitParams), FitParams.options()["basis"].choices
-    from_file = values["basis"] not in bases
-    if dataset.target_names is not None:
-        suited = number_defaults(dataset.n_rows)
-        asked = click.get_current_context().get_parameter_source
-        for name in suited.keys() & values.keys():
-            if asked(name) is ParameterSource.DEFAULT and not (from_file and name == "basis_size"):
-                values[name] = suited[name]
+def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None]":
+    """Take the parameters of a fit out of `options`; return them and a file's basis."""
+    values, known = take(options, FitParams), FitParams.options()["basis"].choices
     source = values["basis"]
-    if not from_file:
+    if source in known:
         return FitParams(**values), None
     import numpy as np
 
@@ -227,7 +213,7 @@ def fit_params(
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
             f"{source} is no .npy file of numbers.",
-            f"Give one of {', '.join(bases)}, or such a file.",
+            f"Give one of {', '.join(known)}, or such a file.",
         ) from error
     del values["basis"]
     return given_basis(FitParams(**values), basis), basis

@@ -43,7 +43,7 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
 
     job.begin("fit", run)
     opened = Dataset.open(dataset)
-    params, basis = fit_params(options, opened)
+    params, basis = fit_params(options)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
         finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
@@ -86,7 +86,7 @@ def tune(
     job.begin("tune", run)
     tuning = TuneParams(**take(options, TuneParams))
     opened = Dataset.open(dataset)
-    params, basis = fit_params(options, opened)
+    params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
@@ -180,7 +180,7 @@ def plan(
     from dask_nrbfn.storage.dataset import Dataset
 
     opened = Dataset.open(dataset)
-    params, _ = fit_params(options, opened)
+    params, _ = fit_params(options)
     engine = EngineOptions(**options)
     planned = plan_on_options(opened, params, engine, rates=rates, n_rows=n_rows)
     if as_json:

@@ -29,8 +29,9 @@ from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.stages.recall import AUDITED_ROWS
+from dask_nrbfn.storage.array import create_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, create_array, read_rows
+from dask_nrbfn.storage.group import Location
 
 # Each kernel runs for so long, on blocks of so many rows; together a few seconds.
 _SECONDS = 0.15

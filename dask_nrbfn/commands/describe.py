@@ -4,15 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    attributes_of,
-    check_stored,
-    get_array,
-    kind_of,
-    open_group,
-)
+from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
@@ -125,7 +119,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in validation["path"]]
     chosen = {name: getattr(run.params, name) for name in TUNED}
-    figures = _JUDGED[run.attributes.get("target_names") is None]
+    figures = _JUDGED[not run.of_numbers]
     return {
         "chosen": chosen | {name: validation[name] for name in figures},
         "tried": search.get("tried", []),

@@ -13,11 +13,14 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
+from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import check_outside_groups, exists, write_array
+from dask_nrbfn.storage.group import check_outside_groups, exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run
@@ -66,6 +69,7 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
+    params = suited_params(dataset, params)
     return _finish(_Job(dataset, location, params, engine, basis=basis, min_recall=min_recall))
 
 
@@ -125,10 +129,16 @@ def tune_dataset(
             "Leave it out; it is taken from the dataset.",
         )
     tuning = replace(tuning, validation=shown)
+    params = suited_params(dataset, params)
     combinations = candidates(params, tuning)
     if len(combinations) == 1:
         params = replace(params, **asdict(combinations[0]))
     return _finish(_Job(dataset, location, params, engine, tuning, validation, basis, min_recall))
+
+
+def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
+    """Return the parameters of a fit with what "auto" stands for on a dataset."""
+    return params.suited(numbers=dataset.of_numbers)
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
@@ -232,15 +242,17 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
     if tuning is None:
         check_penalty(params)
+    for features in (params.features,) if tuning is None else tuning.features:
+        check_prune(replace(params, features=features))
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
-    if dataset.target_names is not None:
+    if dataset.of_numbers:
         _check_for_numbers(params)
         if n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows.")
     else:
         check_targets(dataset, None)
         check_classes(dataset.classes)
-    if params.basis == "sknn" and params.n_neighbors >= n_rows:
+    if source_of(params).by_confidence and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has n_samples = {n_rows}.",
@@ -257,10 +269,10 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
 
 def _check_for_numbers(params: FitParams) -> None:
     """Raise ParameterError if a fit asks for what only classes have."""
-    if params.basis == "sknn":
+    if source_of(params).by_confidence:
         raise ParameterError(
-            "`basis`=sknn asks for rows near the border of classes, and the targets are numbers.",
-            "Give `basis`=kmeans or random with a `basis_size`; plain `features` suit numbers.",
+            f"`basis`={params.basis} asks for the classes of rows, and the targets are numbers.",
+            "Leave `basis` out, or give kmeans or random.",
         )
     if params.class_weight is not None:
         raise ParameterError(

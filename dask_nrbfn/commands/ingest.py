@@ -21,6 +21,7 @@ from dask_nrbfn.sources.dtypes import (
 )
 from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
+from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import (
     ChunkSummary,
     Dataset,
@@ -29,7 +30,7 @@ from dask_nrbfn.storage.dataset import (
     finish_dataset,
     write_chunk,
 )
-from dask_nrbfn.storage.group import Location, get_array, replacing_group
+from dask_nrbfn.storage.group import Location, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
 if TYPE_CHECKING:

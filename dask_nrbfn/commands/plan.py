@@ -10,12 +10,13 @@ from typing import Any, cast
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import Rates, calibrate
-from dask_nrbfn.commands.fit import check_fit
+from dask_nrbfn.commands.fit import check_fit, suited_params
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import largest_basis, stages_of
+from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.neighbors import plan_search
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.search_sizes import NeighborSearch
@@ -46,7 +47,7 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        Basis rows planned for: `basis_size`, or the most that rows and memory allow.
+        Basis rows planned for: those asked for, or the most that rows and memory allow.
     n_partitions : int
     method : {"exact", "approximate"}
     memory_bytes : int
@@ -87,12 +88,15 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     ParameterError, MemoryBudgetError
         If the fit could not start.
     """
+    params = suited_params(dataset, params)
     check_fit(dataset, params)
     search = plan_search(dataset, params, engine)
     n_basis = _planned_basis(dataset, params, search, engine)
     layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
     sizes = FitSizes.of(dataset, params, search, n_basis, layout=layout)
-    costs = {stage.name: stage.cost(sizes) for stage in stages_of(params)}
+    costs = {
+        stage.name: stage.cost(sizes) for stage in stages_of(params, numbers=dataset.of_numbers)
+    }
     stages = tuple(
         PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
@@ -112,9 +116,9 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
 def _planned_basis(
     dataset: Dataset, params: FitParams, search: NeighborSearch, engine: Engine
 ) -> int:
-    """Return the basis rows of a fit: `basis_size`, or the most that rows and memory allow."""
+    """Return the basis rows of a fit: those asked for, or the most that rows and memory allow."""
     most = largest_basis(dataset, params, search, engine)
-    return params.basis_size or max(most, dataset.n_classes)
+    return asked_size(params, dataset) or max(most, dataset.n_classes)
 
 
 def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
@@ -159,6 +163,7 @@ def plan_on_options(
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
+    params = suited_params(dataset, params)
     check_fit(planned, params)
     if n_rows is None:
         dataset.check_stored()
@@ -179,7 +184,8 @@ def plan_on_options(
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
     dataset.check_stored()
-    arguments = [(dataset.location, params.basis_size or dataset.n_rows, params.n_neighbors)]
+    n_basis = asked_size(params, dataset) or dataset.n_rows
+    arguments = [(dataset.location, n_basis, params.n_neighbors)]
     (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
     return cast(Rates, rates)
 

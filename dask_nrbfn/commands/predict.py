@@ -23,17 +23,15 @@ from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     check_target,
-    create_array,
-    get_array,
     hidden_sibling,
     mark_complete,
     open_group,
-    read_rows,
     remove_group,
     replacing_group,
 )

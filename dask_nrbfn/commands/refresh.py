@@ -23,13 +23,7 @@ from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-    exists,
-    hidden_sibling,
-    remove_group,
-    replace_group,
-)
+from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run, member_of

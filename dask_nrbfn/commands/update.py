@@ -57,11 +57,13 @@ from dask_nrbfn.stages.moments import (
     write_sums,
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
+from dask_nrbfn.stages.prune import choose_kept
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares, read_targets
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -70,7 +72,6 @@ from dask_nrbfn.storage.group import (
     normalize,
     open_group,
     replacing_group,
-    write_array,
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.lock import locked_run
@@ -191,7 +192,7 @@ def update_run(
     with _locked_version(location, action, judge) as draft:
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
-        model = read_model(draft.run, draft.base)
+        model = _read_candidates(draft.run, draft.base)
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
         spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
@@ -259,7 +260,7 @@ def merge_version(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
                 "Merge runs of distinct rows, or forget them in one.",
             )
-        held_bytes = _checked_bytes(draft, read_model(run, draft.base), None, engine)
+        held_bytes = _checked_bytes(draft, _read_candidates(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
         with watched_stage(engine, MERGE, n_rows=n_rows, expected_bytes=held_bytes):
             figures = _solve(draft, engine, _combine_runs, (added.location, place, n_rows))
@@ -303,6 +304,20 @@ def read_model(run: Run, place: str | None) -> Model:
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
+def _read_candidates(run: Run, place: str | None) -> Model:
+    """Return the model of a version with all basis rows that the run has sums of.
+
+    Those that it does not keep have weight 0.
+    """
+    model = read_model(run, place)
+    if model.places is None:
+        return model
+    basis = model.scaling.apply(run.read("basis/values"))
+    weights = np.zeros((model.n_targets, len(basis)))
+    weights[:, model.places] = model.weights
+    return replace(model, basis=basis, weights=weights, places=None)
+
+
 def read_latest_moments(location: Location) -> Moments:
     """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
     run = Run.open(location)
@@ -311,7 +326,7 @@ def read_latest_moments(location: Location) -> Moments:
 
 def _read_moments(run: Run, place: str | None) -> Moments:
     if place is None:
-        model = read_model(run, None)
+        model = _read_candidates(run, None)
         return Moments.zeros(len(model.basis), model.n_targets)
     return read_sums(run, place or MOMENTS.name)
 
@@ -385,7 +400,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         attributes = run.attributes
         version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
         draft = _Draft(run, action, version, base, datetime.now(UTC), check_still_locked)
-        read_model(run, base)
+        _read_candidates(run, base)
         run.drop(version_name(version))
         try:
             yield draft
@@ -466,7 +481,7 @@ class _UpdatePass:
         base: str | None,
         codes_in_model: list[int] | None,
     ) -> None:
-        self._model, self._threads = read_model(run, base), blas_threads()
+        self._model, self._threads = _read_candidates(run, base), blas_threads()
         n_basis, width = len(self._model.basis), WIDTH.recorded(run)
         self.reading = Reading(
             block_rows=block_rows(n_basis),
@@ -555,13 +570,16 @@ def _solve_version(
     dask may run a task twice at the same time, so every attempt has a place of its own.
     """
     run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
-    model = read_model(run, base)
+    model = _read_candidates(run, base)
     moments = _read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
     alpha, system = model.params.alpha, read_system(run, moments)
     penalty = penalty_named(model.params.penalty).of(lambda: model.features, read_shares(run))
-    solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=penalty)
+    path = choose_kept(system, model.params)
+    places = None if path is None else np.sort(path.chosen)
+    system = replace(system, penalty=penalty).at(places)
+    solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
     weights = solution.weights
     risk = error_and_risk(
         weights,
@@ -569,10 +587,12 @@ def _solve_version(
         system.cross,
         target_norm=system.target_norm,
         alpha=alpha,
-        penalty=penalty,
+        penalty=system.penalty,
     )
     solved = replace(
         model,
+        basis=model.basis if places is None else model.basis[places],
+        places=places,
         weights=weights,
         intercept=read_intercept(run, system, weights),
         fitting_error=risk.fitting_error,
@@ -605,7 +625,7 @@ def _combine_rows(
     else:
         moments += of_rows
     expected = before - seen.weight if forget else before + seen.weight
-    normalized = model.params.features == "normalized"
+    normalized = model.params.normalized
     check_moments(moments, expected, normalized=normalized, largest=before)
     reasons = [] if drift is None else drift.reasons()
     if forget and seen.n_basis_rows:
@@ -625,7 +645,7 @@ def _combine_runs(
     further = _read_moments(Run.open(other), place)
     expected = moments.total_weight + further.total_weight
     moments += further
-    check_moments(moments, expected, normalized=model.params.features == "normalized")
+    check_moments(moments, expected, normalized=model.params.normalized)
     return {"n_rows": n_rows, "drift": None, "reasons": []}
 
 
@@ -683,7 +703,7 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
 
 def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
-    one, two = read_model(run, draft.base), read_model(other, place)
+    one, two = _read_candidates(run, draft.base), _read_candidates(other, place)
     same = {
         "basis": np.array_equal(one.basis, two.basis),
         "width": one.width == two.width,

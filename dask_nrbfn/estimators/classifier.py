@@ -100,8 +100,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """
         return self._predict(X, Model.probabilities)
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
+    def _values(self) -> dict[str, Any]:
+        values = super()._values()
         if isinstance(self.class_weight, Mapping):
             del values["class_weight"]
         return values
@@ -160,6 +160,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     Parameters
     ----------
+    prune : int, default=None
+        Keep only so many of the basis rows, those that explain most; with plain features.
     n_neighbors : int, default=20
         Neighbours from which a row's confidence in its own label is computed; less than the
         number of rows.
@@ -174,8 +176,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
-        Number of basis rows; "random" and "kmeans" need it. None: all rows below the threshold, or
-        as many as fit the memory.
+        Number of basis rows. None: with "sknn" all rows below the threshold, or as many as fit the
+        memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         Which rows of low confidence form a basis of a given size: the least confident, or a draw
         among the rows below the threshold.
@@ -247,6 +249,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     def __init__(
         self,
+        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
@@ -268,6 +271,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
+        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha

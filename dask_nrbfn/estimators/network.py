@@ -115,7 +115,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         self._model.save(location, overwrite=overwrite)
 
     @abstractmethod
-    def _settings(self, n_rows: int) -> Settings:
+    def _settings(self) -> Settings:
         """Return what is fitted, taken once: a generator or a random state gives other values."""
 
     @abstractmethod
@@ -136,13 +136,13 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         """Return rows that are not in memory as a dataset."""
         return chunked_dataset(X, y, sample_weight, place, name)
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
         own = self.get_params()
         return {name: own[name] for name in FitParams.options() if name in own}
 
-    def _params(self, n_rows: int) -> FitParams:
-        values = self._values(n_rows)
+    def _params(self) -> FitParams:
+        values = self._values()
         given = None if isinstance(self.basis, str) else values.pop("basis")
         if not isinstance(self.random_state, int | np.integer):
             values["random_state"] = check_random_state(self.random_state).randint(2**31)
@@ -160,7 +160,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         run = finished_run(
             dataset,
             place,
-            self._settings(dataset.n_rows),
+            self._settings(),
             basis=basis,
             min_recall=self.min_recall,
         )
@@ -173,22 +173,30 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             self.confidence_ = run.read("confidence/values")
         elif hasattr(self, "confidence_"):
             del self.confidence_
-        self.basis_indices_ = run.read("basis/rows")
+        self._basis_rows = run.read("basis/rows")
 
     def _take_model(self, model: Model) -> None:
         self._model = model
         self.params_ = model.params
         self.basis_ = model.basis
+        self._take_basis_indices()
         self.width_ = model.width
         self.weights_ = model.weights
         self.fitting_error_ = model.fitting_error
         self.spectral_risk_ = model.spectral_risk
         set_columns(self, model.n_features, model.feature_names)
 
+    def _take_basis_indices(self) -> None:
+        # A network that was loaded does not know its rows.
+        if hasattr(self, "_basis_rows"):
+            places = self._model.places
+            self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
+
     def _number_rows(self, kept: NDArray[np.bool_]) -> None:
         """Let attributes with a row for every row count those of weight 0 too."""
-        known = self.basis_indices_ >= 0
-        self.basis_indices_ = np.where(known, np.flatnonzero(kept)[self.basis_indices_], -1)
+        known = self._basis_rows >= 0
+        self._basis_rows = np.where(known, np.flatnonzero(kept)[self._basis_rows], -1)
+        self._take_basis_indices()
         if hasattr(self, "confidence_"):
             confidence = np.full(len(kept), np.nan)
             confidence[kept] = self.confidence_
@@ -261,5 +269,5 @@ class PlainNetwork(Network):
         network._take_model(model)
         return network
 
-    def _settings(self, n_rows: int) -> Settings:
-        return Settings(self._params(n_rows))
+    def _settings(self) -> Settings:
+        return Settings(self._params())

@@ -13,7 +13,6 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_numbers
-from dask_nrbfn.params import number_defaults
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -21,8 +20,6 @@ from dask_nrbfn.storage.model import Model
 
 class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     """Network whose targets are numbers, in one column or several."""
-
-    basis_size: int | None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -59,12 +56,6 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
         return self._predict(X, _numbers)
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
-        if isinstance(self.basis, str) and self.basis_size is None:
-            values["basis_size"] = number_defaults(n_rows)["basis_size"]
-        return values
-
     def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
         rows, numbers = training_numbers(self, X, y)
         table = Table.of(rows, numbers, sample_weight)
@@ -86,7 +77,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         return chunked_dataset(X, y, sample_weight, place, name, numbers=True)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
-        if dataset.target_names is None:
+        if not dataset.of_numbers:
             raise DataError(
                 f"{dataset.location} has no numbers as targets.", "Write it with `target`."
             )
@@ -121,6 +112,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         Kernel width over the mean distance between rows and basis rows.
     scale : {"none", "standard", "unit"}, default="none"
         Columns to mean 0 and variance 1, or rows to unit length.
+    prune : int, default=None
+        Keep only so many of the basis rows, those that explain most; with plain features.
     n_parts : int, default=None
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
@@ -174,6 +167,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         kernel: str = "gaussian",
         width_factor: float = 1.0,
         scale: str = "none",
+        prune: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
@@ -186,6 +180,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.kernel = kernel
         self.width_factor = width_factor
         self.scale = scale
+        self.prune = prune
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store

@@ -20,14 +20,14 @@ from dask_nrbfn.storage.run import Run
 class TunedNetwork(Network):
     """Network whose width, features, basis rule and penalty are chosen by cross-validation."""
 
-    def _values(self, n_rows: int) -> dict[str, Any]:
-        values = super()._values(n_rows)
+    def _values(self) -> dict[str, Any]:
+        values = super()._values()
         return {name: value for name, value in values.items() if name not in TUNED}
 
-    def _settings(self, n_rows: int) -> Settings:
+    def _settings(self) -> Settings:
         own = self.get_params()
         tried = {name: own[name] for name in TuneParams.options() if name in own}
-        return Settings(self._params(n_rows), TuneParams(**tried))
+        return Settings(self._params(), TuneParams(**tried))
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)
@@ -62,7 +62,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, n_parts, random_state, store
+prune, overlap, min_recall, scale, n_parts, random_state, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -101,6 +101,7 @@ overlap, min_recall, scale, n_parts, random_state, store
 
     def __init__(
         self,
+        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         *,
@@ -125,6 +126,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
+        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.folds = folds
@@ -156,7 +158,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ----------
     folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    basis, basis_size, scale, n_parts, random_state, store
+    basis, basis_size, prune, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -202,6 +204,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
+        prune: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
@@ -217,6 +220,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale
+        self.prune = prune
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store

@@ -100,6 +100,10 @@ class RidgeSystem:
         residuals: Floats = np.maximum(self.target_squares + fitted, 0.0)
         return residuals
 
+    def at(self, places: NDArray[np.int64] | None) -> Self:
+        """Return the system of the basis rows at these places, ascending; None: of all."""
+        return self if places is None else self.keep(np.isin(np.arange(len(self.gram)), places))
+
     def keep(self, kept: NDArray[np.bool_]) -> Self:
         """Return the system of some of the basis rows."""
         if kept.all():

@@ -157,6 +157,20 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Crite
     return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
 
 
+def pruning_chart(unexplained: NDArray[np.float64]) -> str:
+    """Return what is left of the squares of the targets by the number of basis rows."""
+    sizes = np.arange(1, len(unexplained) + 1)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot(xlabel="basis rows", ylabel="left of the squares")
+        axes.plot(sizes, unexplained, color=_SERIES[0])
+        _fitting_scale(axes, "x", sizes)
+        _fitting_scale(axes, "y", unexplained)
+
+    description = f"{len(unexplained)} basis rows leave {unexplained[-1]:.4g}."
+    return _svg("pruning", "What is left by the number of basis rows", description, draw)
+
+
 def width_chart(
     tried: Sequence[dict[str, Any]], chosen: dict[str, Any], criterion: Criterion
 ) -> str | None:

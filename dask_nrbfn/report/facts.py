@@ -7,6 +7,7 @@ from dask.utils import format_bytes
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.versions import n_rows_held
 
@@ -90,6 +91,7 @@ def _network_facts(results: Results) -> list[Fact]:
     tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
     return [
         Fact("basis", basis_text(finished)),
+        *_pruning_facts(finished),
         Fact("features", f"{params.features}, {params.kernel} kernel"),
         Fact(
             "width",
@@ -103,6 +105,14 @@ def _network_facts(results: Results) -> list[Fact]:
         Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
         *_spectrum_facts(finished),
     ]
+
+
+def _pruning_facts(finished: FinishedRun) -> list[Fact]:
+    record = finished.stages.get("prune")
+    if record is None:
+        return []
+    left = percent(record["unexplained"], 2)
+    return [Fact("pruned to", f"{record['n_kept']:,}, which leave {left} of the targets' squares")]
 
 
 def _version_facts(results: Results) -> list[Fact]:
@@ -138,19 +148,10 @@ def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
 
 def basis_text(finished: FinishedRun) -> str:
     """Return how many rows form the basis and by what rule."""
-    params, size = finished.params, finished.stages["basis"]["n_basis"]
-    if params.basis_is_given:
-        return f"{size:,} given rows"
-    if params.basis == "kmeans":
-        return f"{size:,} k-means centres"
-    rows = f"{plural(size, 'row')} ({percent(size / finished.n_rows, 1)})"
-    if params.basis == "random":
-        return f"{rows}, drawn evenly"
-    if params.basis_size is None and finished.stages["basis"].get("cap") is None:
-        return f"{rows}, all below confidence {params.confidence_threshold:g}"
-    if params.basis_rule == "uniform":
-        return f"{rows}, a draw below confidence {params.confidence_threshold:g}"
-    return f"{rows}, the least confident"
+    params, record = finished.params, finished.stages["basis"]
+    size, capped = record["n_basis"], record.get("cap") is not None
+    share = percent(size / finished.n_rows, 1)
+    return f"{size:,} ({share} of the rows), {source_of(params).described(params, capped)}"
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:

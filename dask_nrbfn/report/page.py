@@ -84,6 +84,7 @@ def _page(results: Results) -> str:
         confusions=results.confusions(),
         targets=results.target_table(),
         drawn=_drawn(results),
+        pruning=_pruning(finished),
         recall=_recall(finished),
         stages=_stages(finished),
         params=finished.params.to_dict(),
@@ -142,6 +143,12 @@ def _drawn(results: Results) -> list[dict[str, Any]]:
         }
         for place, target in enumerate(results.drawn_targets(), start=1)
     ]
+
+
+def _pruning(finished: FinishedRun) -> str | None:
+    if "prune" not in finished.stages:
+        return None
+    return charts.pruning_chart(finished.run.read("prune/unexplained"))
 
 
 def _recall(finished: FinishedRun) -> str | None:

@@ -104,17 +104,11 @@ def open_source(
         raise ParameterError(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
-    origin = os.fspath(source).removeprefix("file://")
-    place = File(origin, storage_options or {})
-    is_directory = place.is_directory()
-    files = _data_files(place) if is_directory else (place,)
+    place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
+    files = _data_files(place) if place.is_directory() else (place,)
     kind = _kind(files[0])
-    if is_directory and kind in ("npz", "npy"):
-        raise DataError(
-            f"{origin} is a directory of .{kind} files.", f"Give one .{kind} file instead."
-        )
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
-    _check_options(origin, kind, options)
+    _check_options(str(place), kind, options)
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
     for file in files:
@@ -124,21 +118,41 @@ def open_source(
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
         return open_npy(place, y=y, target=target, weights=weights)
-    # Each format's own library is loaded where a file of it is read.
     if kind == "svmlight":
-        from dask_nrbfn.sources.svmlight import open_svmlight
+        return _open_svmlight(files, str(place), target)
+    return _open_table(kind, files, str(place), label, target, weights)
 
-        if target not in (None, SVMLIGHT_TARGET):
-            raise ParameterError(
-                f"`target`={target} does not go with {origin}, whose format is svmlight.",
-                f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
-            )
-        return open_svmlight(files, origin=origin, numbers=target is not None)
-    from dask_nrbfn.sources.tabular import open_csv, open_parquet
 
-    open_table = open_csv if kind == "csv" else open_parquet
+# Each format's own library is loaded where a file of it is read.
+
+
+def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> Source:
+    from dask_nrbfn.sources.svmlight import open_svmlight
+
+    if target not in (None, SVMLIGHT_TARGET):
+        raise ParameterError(
+            f"`target`={target} does not go with {origin}, whose format is svmlight.",
+            f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
+        )
+    return open_svmlight(files, origin=origin, numbers=target is not None)
+
+
+def _open_table(
+    kind: str,
+    files: tuple[File, ...],
+    origin: str,
+    label: str | None,
+    target: str | None,
+    weights: str | None,
+) -> Source:
     targets = None if target is None else _target_columns(target)
-    return open_table(files, origin=origin, label=label, targets=targets, weights=weights)
+    if kind == "csv":
+        from dask_nrbfn.sources.delimited import open_csv
+
+        return open_csv(files, origin=origin, label=label, targets=targets, weights=weights)
+    from dask_nrbfn.sources.parquet import open_parquet
+
+    return open_parquet(files, origin=origin, label=label, targets=targets, weights=weights)
 
 
 def _data_files(directory: File) -> tuple[File, ...]:
@@ -158,6 +172,10 @@ def _data_files(directory: File) -> tuple[File, ...]:
         raise DataError(
             f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
             "Keep files of one suffix in a directory.",
+        )
+    if (kind := _kind(entries[0])) in ("npz", "npy"):
+        raise DataError(
+            f"{directory} is a directory of .{kind} files.", f"Give one .{kind} file instead."
         )
     return tuple(entries)
 

@@ -20,8 +20,8 @@ from dask_nrbfn.stages.weighting import (
     check_least_weight,
     check_total_weight,
 )
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, check_finite
-from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

@@ -6,13 +6,15 @@ import numpy as np
 
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 
@@ -90,6 +92,6 @@ CONFIDENCE = Stage(
     record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.basis == "sknn",
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     keeps_parts=True,
 )

@@ -16,8 +16,9 @@ from dask_nrbfn.neighbors import (
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import search_block_rows
 from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 # Rows that are searched in one pass over all rows; what a task holds grows with them.

@@ -7,6 +7,7 @@ from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataE
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.validation import VALIDATION
@@ -46,6 +47,7 @@ def _read_results(run_location: Location) -> None:
         run.read("validation/confusion")
     read_moments(run)
     read_shares(run)
+    read_places(run)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
@@ -57,12 +59,14 @@ def _read_results(run_location: Location) -> None:
 def _write_model(run_location: Location, dataset_location: Location) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     scaling = read_scaling(run)
-    trained = WEIGHTS.recorded(run)
+    trained, places = WEIGHTS.recorded(run), read_places(run)
+    basis = scaling.apply(run.read("basis/values"))
     model = Model(
-        basis=scaling.apply(run.read("basis/values")),
+        basis=basis if places is None else basis[places],
+        places=places,
         width=WIDTH.recorded(run).width,
         weights=run.read("weights/values"),
-        intercept=None if dataset.target_names is None else run.read("weights/intercept"),
+        intercept=run.read("weights/intercept") if dataset.of_numbers else None,
         classes=dataset.classes,
         scaling=scaling,
         params=run.params,

@@ -18,8 +18,9 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, last_read, read_total, sum_rows
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.migration import todays_moments
 from dask_nrbfn.storage.run import Run
 
@@ -58,7 +59,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
     """Return the ridge system of moments of a run."""
     targets = read_targets(run, len(moments.cross))
-    return RidgeSystem.of(moments, targets, normalized=run.params.features == "normalized")
+    return RidgeSystem.of(moments, targets, normalized=run.params.normalized)
 
 
 def moments_bytes(
@@ -169,7 +170,7 @@ def _combine_folds(run_location: Location, weight: float) -> None:
 
 def _check(run: Run, moments: Moments, weight: float) -> None:
     try:
-        check_moments(moments, weight, normalized=run.params.features == "normalized")
+        check_moments(moments, weight, normalized=run.params.normalized)
     except DamagedDataError as error:
         raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
 

@@ -23,6 +23,7 @@ from dask_nrbfn.neighbors import (
     search_bytes,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import search_partitions
@@ -136,7 +137,7 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     MemoryBudgetError
         If not even a small partition fits a worker.
     """
-    if params.basis != "sknn":
+    if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
     n_partitions = params.n_partitions
     if n_partitions is None:
@@ -334,7 +335,7 @@ NEIGHBORS = Stage(
     record=NeighborsRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.basis == "sknn",
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     remedy=_remedy,
     keeps_parts=True,
 )

@@ -30,8 +30,9 @@ from dask_nrbfn.stages.search_sizes import (
     searching_bytes,
 )
 from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)

@@ -165,7 +165,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
 def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
     """Return the weights of the classes where the bounds of hu-nrbfn hold, else None."""
     targets = read_targets(run, len(moments.cross))
-    bounded = run.params.features == "normalized" and not targets.centred
+    bounded = run.params.normalized and not targets.centred
     return moments.target_sums if bounded else None
 
 
@@ -235,7 +235,7 @@ PATH = Stage(
     record=PathRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: tuning is not None,
+    wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
     keeps_parts=True,
 )

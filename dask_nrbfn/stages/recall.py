@@ -7,6 +7,7 @@ import numpy as np
 
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import Recall, measure_recall
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
@@ -103,5 +104,5 @@ RECALL = Stage(
     record=RecallRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.basis == "sknn",
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
 )

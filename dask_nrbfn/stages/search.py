@@ -21,11 +21,12 @@ from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.basis import selection_bytes, small_basis
+from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import PathWeights, solve_all
+from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
@@ -38,8 +39,9 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.stages.validation import HeldOutPass, best_entry, describe_path
 from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ def _compute(job: StageJob) -> SearchRecord:
     (sample,) = run_tasks(engine, _write_sample, arguments, label="sample")
     units = [(asdict(candidate),) for candidate in tried]
     records = run_parts(run, dataset, engine, stage="search", task=_try, units=units)
-    compared = HeldOutSums.compared if dataset.target_names is None else ResidualSums.compared
+    compared = ResidualSums.compared if dataset.of_numbers else HeldOutSums.compared
     solved = [record for record in records if record[compared[0]] is not None]
     best = min(solved, key=lambda record: record[compared[0]], default=None)
     chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
@@ -94,8 +96,8 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     assert tuning is not None
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
     rows = _drawn_rows(dataset.n_rows, size, params.random_state)
-    classes = dataset.target_names is None
-    targets = dataset.codes()[rows].astype(np.int64) if classes else dataset.take_targets(rows)
+    numbers = dataset.of_numbers
+    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
     own = None if dataset.sample_weights is None else dataset.take_weights(rows)
     weights = RowWeights.of(dataset, params).of_rows(targets, own)
     group = run.group("search")
@@ -103,10 +105,10 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     write_array(group, "X", dataset.take(rows), "row", "feature")
     write_array(group, "targets", targets, *("row", "target")[: targets.ndim])
     write_array(group, "weights", np.ones(len(rows)) if weights is None else weights, "row")
-    size = search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes)
+    size, source = search_basis_size(dataset, params, tuning), source_of(params)
     rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
     for rule in sorted(rules):
-        basis = small_basis(run, dataset, size=size, rule=rule)
+        basis = source.choose(run, dataset, size, rule)
         write_array(group, f"basis_{rule}", basis.values, "basis", "feature")
         write_array(group, f"basis_rows_{rule}", basis.rows, "basis")
     return {"n_rows": len(rows), "n_basis": len(basis.rows)}
@@ -255,8 +257,8 @@ def _cost(s: FitSizes) -> StageCost:
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + max(2 * sample_bytes, 3 * 8 * s.n_clustered * s.p)
-        + selection_bytes(s, s.r_tried)
+        + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
+        + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
         + 8
         * (
             (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2
@@ -275,7 +277,7 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None) -> bool:
+def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return tuning is not None and len(candidates(params, tuning)) > 1
 
 

@@ -6,6 +6,7 @@ from typing import Self
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
     NeighborSearch,
@@ -16,10 +17,6 @@ from dask_nrbfn.stages.search_sizes import (
 from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import PartLayout
-
-# Rows of the sample for k-means, 256 MiB of float64 at most.
-_ROWS_PER_CENTRE = 64
-_CLUSTERED_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +41,10 @@ class FitSizes:
         most; 1 and 0 without tuning.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
-    n_clustered : int
-        Rows of the sample of k-means; 0 for another basis.
+    n_basis_sample : int
+        Rows of the sample that the source of the basis holds.
+    n_kept : int
+        Basis rows that the model keeps.
     n_tried, n_sampled, r_tried, n_search_folds : int
         Combinations that the search tries, its rows, basis rows and folds.
     n_judged, n_judged_parts, judged_reading_bytes : int
@@ -69,7 +68,8 @@ class FitSizes:
     n_folds: int
     n_ridges: int
     penalty_axes: int
-    n_clustered: int
+    n_basis_sample: int
+    n_kept: int
     n_tried: int
     n_sampled: int
     r_tried: int
@@ -116,16 +116,15 @@ class FitSizes:
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
-            n_clustered=clustered_rows(dataset, params.basis_size or 0)
-            if params.basis == "kmeans"
-            else 0,
+            n_basis_sample=source_of(params).n_sampled(
+                dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
+            ),
+            n_kept=params.prune or n_basis,
             n_tried=0 if tuning is None else len(candidates(params, tuning)),
             n_sampled=0
             if tuning is None
             else search_rows(dataset.n_rows, dataset.n_features, tuning),
-            r_tried=0
-            if tuning is None
-            else search_basis_size(params, tuning, dataset.n_rows, dataset.n_classes),
+            r_tried=0 if tuning is None else search_basis_size(dataset, params, tuning),
             n_search_folds=0 if tuning is None else tuning.folds,
             n_judged=judged.n_rows,
             n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
@@ -157,9 +156,3 @@ class FitSizes:
     def process_bytes(self) -> int:
         """Bytes of a worker that computes nothing, once it has searched neighbours."""
         return worker_bytes(self.method)
-
-
-def clustered_rows(dataset: Dataset, n_basis: int) -> int:
-    """Return the rows of the sample of which k-means finds `n_basis` centres."""
-    most = min(_ROWS_PER_CENTRE * n_basis, _CLUSTERED_ELEMENTS // dataset.n_features)
-    return min(dataset.n_rows, max(n_basis, most))

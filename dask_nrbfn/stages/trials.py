@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Self
 
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size, source_of
+from dask_nrbfn.storage.dataset import Dataset
 
 # Elements of the sample without a number of rows, and the bounds of that: the error of a percent is
 # known to a twentieth of it on 40,000 rows.
@@ -37,7 +39,7 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
     """
     _check_penalties(params, tuning)
     rules = tuning.basis_rules or (params.basis_rule,)
-    if params.basis != "sknn" or params.basis_size is None:
+    if params.basis_size is None or not source_of(params).by_confidence:
         rules = (params.basis_rule,)
     factors = sorted(set(tuning.width_factors), reverse=True)
     kernels = tuning.kernels or (params.kernel,)
@@ -85,7 +87,7 @@ def search_rows(n_rows: int, n_features: int, tuning: TuneParams) -> int:
     return min(rows, n_rows)
 
 
-def search_basis_size(params: FitParams, tuning: TuneParams, n_rows: int, n_classes: int) -> int:
+def search_basis_size(dataset: Dataset, params: FitParams, tuning: TuneParams) -> int:
     """Return the basis rows of the search: no more than the fit will have."""
-    size = min(tuning.search_basis, params.basis_size or n_rows, n_rows)
-    return max(size, n_classes)
+    asked = asked_size(params, dataset) or dataset.n_rows
+    return max(min(tuning.search_basis, asked, dataset.n_rows), dataset.n_classes)

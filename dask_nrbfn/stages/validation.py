@@ -31,8 +31,8 @@ from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import PartLayout, Run
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def codes_among(
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
     """Raise DataError unless a dataset has labels, or numbers as targets of these names."""
     if target_names is None:
-        if dataset.y is None or dataset.target_names is not None:
+        if dataset.y is None or dataset.of_numbers:
             has = "no labels" if dataset.y is None else "numbers as targets, not labels"
             raise DataError(
                 f"{dataset.location} has {has}.", "Write it with labels: `label` or `y`."
@@ -320,6 +320,6 @@ VALIDATION = Stage(
     record=ValidationRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: tuning is not None,
+    wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
 )

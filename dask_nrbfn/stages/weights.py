@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,13 @@ from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import PATH, read_path_weights, read_penalty
+from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.width import read_targets
-from dask_nrbfn.storage.group import Location, write_array
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -73,8 +75,10 @@ def _solve(run_location: Location) -> WeightsRecord:
     chosen = Ridge(run.params.penalty, run.params.alpha)
     alpha, penalty = chosen.alpha, read_penalty(run, chosen.penalty)
     system = read_system(run, read_moments(run))
-    if run.tuning is None:
-        solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=penalty)
+    places = read_places(run)
+    system = replace(system, penalty=penalty).at(places)
+    if run.tuning is None or places is not None:
+        solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
@@ -87,7 +91,7 @@ def _solve(run_location: Location) -> WeightsRecord:
         system.cross,
         target_norm=system.target_norm,
         alpha=alpha,
-        penalty=penalty,
+        penalty=system.penalty,
     )
     write_array(run.group("weights"), "values", weights, "target", "basis")
     intercept = read_intercept(run, system, weights)

@@ -23,8 +23,8 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.trials import penalties_of
 from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import write_array
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _compute(job: StageJob) -> WidthRecord:
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    origin = None if dataset.target_names is None else middle_targets(dataset).tolist()
+    origin = middle_targets(dataset).tolist() if dataset.of_numbers else None
     return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
 
@@ -119,7 +119,7 @@ def read_features(run: Run) -> RadialFeatures:
         WIDTH.recorded(run).width,
         scaling,
         kernel=params.kernel,
-        normalized=params.features == "normalized",
+        normalized=params.normalized,
     )
 
 

@@ -14,22 +14,18 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
-from dask_nrbfn.storage.group import (
+from dask_nrbfn.storage.array import (
     Array,
-    Location,
-    attributes_of,
     check_stored,
     chunk_checksum,
     chunk_rows_stored,
     create_array,
     expect_chunks,
     get_array,
-    mark_complete,
-    metadata_named,
-    normalize,
-    open_group,
     read_rows,
 )
+from dask_nrbfn.storage.group import Location, attributes_of, mark_complete, normalize, open_group
+from dask_nrbfn.storage.strict import metadata_named
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -202,6 +198,11 @@ class Dataset:
     def n_classes(self) -> int:
         """Number of distinct labels K."""
         return len(self.classes)
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the targets are numbers, not classes."""
+        return self.target_names is not None
 
     @property
     def n_targets(self) -> int:

@@ -17,22 +17,20 @@ from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
-    get_array,
     kind_of,
     mark_complete,
-    metadata_named,
     normalize,
     open_group,
     open_member,
-    read_rows,
     replacing_group,
-    write_array,
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]
@@ -47,7 +45,7 @@ class Model:
     basis : float64 (r, p)
         Basis rows, scaled.
     width : float
-        Sigma of the Gaussians.
+        Sigma of the kernel.
     weights : float64 (q, r)
     classes : int64, bool, float64 or str (K,)
         Labels, in the order of the scores; empty where the targets are numbers.
@@ -62,6 +60,8 @@ class Model:
         Of numbers; None for classes.
     intercept : float64 (q,) or None
         Added to the products of activations and weights; None: nothing.
+    places : int64 (r,) or None
+        Of its basis rows among those that its run has sums of, ascending; None: all of them.
     """
 
     basis: Floats
@@ -76,6 +76,7 @@ class Model:
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
     intercept: Floats | None = None
+    places: NDArray[np.int64] | None = None
 
     @property
     def n_features(self) -> int:
@@ -166,7 +167,7 @@ class Model:
             self.width,
             self.scaling,
             kernel=self.params.kernel,
-            normalized=self.params.features == "normalized",
+            normalized=self.params.normalized,
         )
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
@@ -186,6 +187,8 @@ class Model:
         write_array(group, "weights", self.weights, "target", "basis")
         if self.intercept is not None:
             write_array(group, "intercept", self.intercept, "target")
+        if self.places is not None:
+            write_array(group, "places", self.places, "basis")
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
@@ -228,6 +231,7 @@ class Model:
     def _read(cls, group: zarr.Group, attributes: dict[str, Any]) -> Self:
         classes = read_rows(get_array(group, "classes"))
         names, target_names = attributes["feature_names"], attributes.get("target_names")
+        params = FitParams(**todays_params(attributes["params"]))
         model = cls(
             basis=read_rows(get_array(group, "basis")),
             width=attributes["width"],
@@ -238,13 +242,14 @@ class Model:
                 read_rows(get_array(group, "shift")),
                 read_rows(get_array(group, "scale")),
             ),
-            params=FitParams(**todays_params(attributes["params"])),
+            params=params,
             fitting_error=attributes["fitting_error"],
             spectral_risk=attributes["spectral_risk"],
             temperature=attributes.get("temperature"),
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
+            places=None if params.prune is None else read_rows(get_array(group, "places")),
         )
         model._check_shapes(group)
         return model
@@ -255,6 +260,8 @@ class Model:
         names_fit = self.feature_names is None or len(self.feature_names) == p
         if self.intercept is not None:
             names_fit &= self.intercept.shape == (self.n_targets,)
+        if self.places is not None:
+            names_fit &= self.places.shape == (r,)
         if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."

@@ -24,26 +24,21 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.storage.array import Array, create_array, get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
-    Array,
     Location,
     attributes_of,
-    checksum,
-    create_array,
     create_group,
     exists,
     flush_member,
-    get_array,
     member_names,
-    metadata_named,
     normalize,
     open_group,
-    read_rows,
     update_record,
-    write_array,
 )
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
 logger = logging.getLogger(__name__)
@@ -309,6 +304,11 @@ class Run:
                 f"the run {self.location} was begun with {', '.join(changed)}.",
                 "Give the same parameters to finish it, or another path for a new run.",
             )
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether the targets are numbers, not classes."""
+        return self.attributes.get("target_names") is not None
 
     @property
     def params(self) -> FitParams:

@@ -6,8 +6,9 @@ import shutil
 import pytest
 import zarr
 
-from dask_nrbfn.storage.group import _layout, checksum
+from dask_nrbfn.storage.array import _layout
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse, run, succeed
 from tests.tables import spirals, write_table
 

@@ -52,10 +52,10 @@ def test_spelling__parameters_of_a_fit(dataset, tmp_path, option, value, paramet
 
 def test_spelling__advice_names_options_too(dataset, tmp_path):
     problem, fix = refuse(
-        "fit", dataset.location, tmp_path / "run", "--basis", "random", "--workers", 0
+        "fit", dataset.location, tmp_path / "run", "--penalty", "kernel", "--workers", 0
     )
-    assert problem == "--basis=random has no size."
-    assert fix == "Give --basis-size too."
+    assert problem == "--penalty is kernel, and --features is normalized."
+    assert fix == "Give --features=plain, or --penalty=weights."
 
 
 def test_spelling__parameters_of_the_engine(dataset, tmp_path):

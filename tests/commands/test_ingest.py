@@ -222,7 +222,7 @@ def test_ingest__files_of_numbers_store_the_same(tmp_path):
 
 
 @given(lengths=row_chunkings(), chunk_rows=st.integers(1, 41))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_ingest_dask__numbers_in_any_chunks(lengths, chunk_rows):
     n = sum(lengths)
     T = np.arange(2.0 * n).reshape(n, 2)

@@ -144,7 +144,7 @@ def test_regressor__datasets_of_the_other_kind_are_refused():
 
 
 def test_regressor__sknn_is_refused():
-    with pytest.raises(ParameterError, match="basis=sknn asks for rows near the border"):
+    with pytest.raises(ParameterError, match="basis=sknn asks for the classes"):
         NRBFNRegressor(basis="sknn").fit(X, y)
 
 

@@ -20,7 +20,13 @@ def defaults_of(estimator):
 
 
 def defaults(*kinds):
-    return {name: option.default for kind in kinds for name, option in kind.options().items()}
+    """Return those of a fit to classes, for which "auto" says too little in a signature."""
+    values = {name: option.default for kind in kinds for name, option in kind.options().items()}
+    suited = vars(FitParams().suited(numbers=False))
+    return {
+        name: suited[name] if value == "auto" and name != "neighbors" else value
+        for name, value in values.items()
+    }
 
 
 def test_classifier__signature_is_that_of_the_parameters():

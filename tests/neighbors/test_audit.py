@@ -11,7 +11,7 @@ FEW = st.sampled_from([0.0, 1.0, 2.0, 3.5])
 
 
 @given(exact=arrays("f8", SHAPES, elements=FEW), data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_measure_recall__equals_naive(exact, data):
     exact = np.sort(exact, axis=1)
     found = np.sort(data.draw(arrays("f8", exact.shape, elements=FEW)), axis=1)

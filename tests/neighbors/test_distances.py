@@ -26,7 +26,7 @@ def assert_measured(rows, queries, indices, *, rtol):
 
 
 @given(n_rows=st.integers(2, 30), n_features=st.integers(1, 5), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_measure_neighbors__equals_naive(n_rows, n_features, data):
     k = data.draw(st.integers(1, n_rows - 1))
     rows = blobs(n_rows, n_features)

@@ -23,7 +23,7 @@ def assert_nearest(found, queries, rows, *, rtol):
     seed=st.integers(0, 99),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_exact_neighbors__equals_naive(n_rows, n_features, seed, data):
     k = data.draw(st.integers(1, n_rows - 1))
     rows = blobs(n_rows, n_features, seed=seed)
@@ -67,7 +67,7 @@ def test_exact_neighbors__one_row_more_than_neighbors(k):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_exact_neighbors__any_split_of_the_queries(lengths, seed):
     n_rows = sum(lengths) + 3
     rows = blobs(n_rows, 4, seed=seed)

@@ -39,7 +39,7 @@ def lists(draw):
 
 
 @given(candidates=lists(), n_neighbors=st.integers(1, 8))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_merge_neighbors__equals_naive(candidates, n_neighbors):
     merged = merge_neighbors(*candidates, n_neighbors=n_neighbors)
     assert merged.indices.shape == merged.distances.shape == (len(candidates[0]), n_neighbors)
@@ -49,7 +49,7 @@ def test_merge_neighbors__equals_naive(candidates, n_neighbors):
 
 
 @given(candidates=lists(), n_neighbors=st.integers(1, 8), lengths=row_chunkings(max_rows=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merge_neighbors__one_list_after_the_other(candidates, n_neighbors, lengths):
     indices, distances = candidates
     whole = merge_neighbors(indices, distances, n_neighbors=n_neighbors)

@@ -168,7 +168,7 @@ def naive_route(partitions, rows, overlap):
     n_partitions=st.integers(1, 6),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_route__any_split_equals_naive(lengths, overlap, n_partitions, seed):
     rng = np.random.default_rng(seed)
     partitions = Partitions(

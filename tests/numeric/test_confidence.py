@@ -29,7 +29,7 @@ def draw(n_rows=30, n_neighbors=5, seed=0):
     offset=st.sampled_from([0.0, 1e8]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_soft_confidence__naive(n_rows, n_neighbors, offset, seed):
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(n_rows, 2)) + offset, rng.integers(0, 2, n_rows)
@@ -43,7 +43,7 @@ def test_soft_confidence__naive(n_rows, n_neighbors, offset, seed):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_soft_confidence__any_blocks(lengths, seed):
     distances, agrees = draw(sum(lengths), seed=seed)
     whole = soft_confidence(distances, agrees, width=1.0)
@@ -157,7 +157,7 @@ def chosen_rows(confidence, codes, tiebreak=None, **options):
     seed=st.integers(0, 10**6),
     data=st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_choose_basis__any_blocks_give_the_naive_choice(
     lengths, n_classes, n_points, threshold, seed, data
 ):
@@ -178,7 +178,7 @@ def test_choose_basis__any_blocks_give_the_naive_choice(
 
 
 @given(n_classes=st.integers(1, 4), size=st.integers(4, 20), seed=st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_keep_best__associative_and_commutative(n_classes, size, seed):
     rows = draw_candidates(60, n_classes, seed)
     a, b, c = (some_of(rows, block) for block in split(np.arange(60), [25, 5, 30]))
@@ -197,7 +197,7 @@ def test_keep_best__associative_and_commutative(n_classes, size, seed):
     threshold=st.sampled_from([None, 0.5, 1.0]),
     seed=st.integers(0, 10**6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_choose_basis__order_of_rows_is_free(size, threshold, seed):
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 4, (60, 2)).astype(np.float64)
@@ -213,7 +213,7 @@ def test_choose_basis__order_of_rows_is_free(size, threshold, seed):
 
 
 @given(size=st.integers(4, 12), n_points=st.integers(1, 15), seed=st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_choose_basis__has_its_size_every_class_and_no_row_twice(size, n_points, seed):
     rows = draw_candidates(80, 4, seed, n_points=n_points)
     basis = choose_basis(rows, size=size, n_classes=4)

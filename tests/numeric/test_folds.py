@@ -29,7 +29,7 @@ def test_folds__naive(start, seed, n_folds):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 2**32 - 1), n_folds=st.integers(1, 9))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_folds__any_blocks(lengths, seed, n_folds):
     edges = np.cumsum([0, *lengths]).tolist()
     options = {"n_folds": n_folds, "seed": seed}
@@ -65,7 +65,7 @@ def draw(folds, seed=0):
 @given(
     folds=st.lists(st.integers(0, 4), max_size=40), more=st.integers(0, 2), weighted=st.booleans()
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_fold_block__naive(folds, more, weighted):
     n_folds, own = 5 + more, np.array(folds, dtype=np.int64)
     X, codes, weights = draw(folds)

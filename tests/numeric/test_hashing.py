@@ -41,7 +41,7 @@ def test_hash_rows__follow_their_rows():
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_hash_rows__any_blocks(lengths, seed):
     X = np.random.default_rng(seed).normal(size=(sum(lengths), 3))
     parts = [hash_rows(block, seed=seed) for block in split(X, lengths)]

@@ -72,7 +72,7 @@ def test_held_out__error_rates_are_shares_of_the_weight():
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99), weighted=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_held_out__any_split_sums_to_one_block(lengths, seed, weighted):
     scores, codes = draw(sum(lengths), seed)
     weights = np.random.default_rng(seed).uniform(0.1, 3.0, len(codes)) if weighted else None
@@ -84,7 +84,7 @@ def test_held_out__any_split_sums_to_one_block(lengths, seed, weighted):
 
 
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=20), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_held_out__weights_equal_repeated_rows(repeats, seed):
     scores, codes = draw(len(repeats), seed)
     weighted = HeldOutSums.from_block(scores, codes, np.array(repeats, dtype=np.float64))
@@ -233,7 +233,7 @@ def test_residuals__as_scikit_learn_has_them(weighted):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_residuals__any_split_sums_to_one_block(lengths, seed):
     predicted, targets, weights = draw_numbers(sum(lengths), seed)
     whole = ResidualSums.from_block(predicted, targets, weights)

@@ -25,7 +25,7 @@ def moments_of(X, codes, cuts=(), n_classes=3):
     cuts=st.lists(st.integers(0, 40), max_size=6).map(sorted),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_linear__naive_in_any_blocks(n_rows, n_features, cuts, seed):
     X, codes = draw(n_rows, n_features, seed=seed)
     centre, moments = moments_of(X, codes, cuts)

@@ -63,7 +63,7 @@ def test_moments__packed_triangle(n_basis):
 
 
 @given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_moments__any_split_sums_to_one_block(lengths, n_basis, seed):
     Phi, codes = draw(sum(lengths), n_basis, seed)
     whole = of_block(Phi, codes)
@@ -96,7 +96,7 @@ def assert_near(moments, other, rtol=1e-12):
     n_basis=st.integers(1, 8),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_moments__weights_equal_repeated_rows(repeats, n_basis, seed):
     Phi, codes = draw(len(repeats), n_basis, seed)
     repeated = of_block(np.repeat(Phi, repeats, axis=0), np.repeat(codes, repeats))
@@ -104,7 +104,7 @@ def test_moments__weights_equal_repeated_rows(repeats, n_basis, seed):
 
 
 @given(lengths=row_chunkings(), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_moments__weights_any_split(lengths, n_basis, seed):
     Phi, codes = draw(sum(lengths), n_basis, seed)
     weights = np.random.default_rng(seed).uniform(1e-3, 1e3, len(codes))
@@ -151,7 +151,7 @@ def test_subtract_in_place__same_bits_as_a_difference():
 
 
 @given(held=st.lists(st.booleans(), min_size=2, max_size=40), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_subtract_in_place__leaves_the_other_rows(held, seed):
     Phi, codes = draw(len(held), 5, seed)
     held = np.array(held)
@@ -181,7 +181,7 @@ def test_check_moments__plain_activations_know_only_their_weights(field):
 @given(
     rows=st.tuples(*[st.integers(0, 20)] * 3), n_basis=st.integers(1, 6), seed=st.integers(0, 99)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_moments__monoid_laws(rows, n_basis, seed):
     a, b, c = (moments_of(n, n_basis, seed + 100 * i) for i, n in enumerate(rows))
     zero = Moments.zeros(n_basis, N_CLASSES)

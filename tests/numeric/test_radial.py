@@ -98,7 +98,7 @@ def test_activations__every_kind_far_offset(kind):
 
 
 @given(lengths=row_chunkings(max_rows=150), kind=st.sampled_from(KINDS), weighted=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_activations__every_kind_any_blocks(lengths, kind, weighted):
     X, features = draw(sum(lengths), 4), RadialFeatures.from_basis(draw(9, 4, 100), 1.3, **kind)
     factors = np.random.default_rng(3).uniform(0, 2, len(X)) if weighted else np.ones(len(X))
@@ -167,7 +167,7 @@ def test_activations__scratch_gives_the_same_bits():
 
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_activations__any_blocks(lengths, seed):
     X, features = draw(sum(lengths), 4, seed), RadialFeatures.from_basis(draw(9, 4, 100), 1.3)
     whole = features.activations(X)
@@ -403,7 +403,7 @@ def test_squared_distances__out_gives_the_same_bits():
 
 
 @given(repeats=st.lists(st.integers(0, 4), min_size=1, max_size=150), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_distances_total__weights_equal_repeated_rows(repeats, seed):
     X, distances = draw(len(repeats), 3, seed), BasisDistances.from_basis(draw(5, 3, 100))
     total = distances.total(X, weights=np.array(repeats, dtype=np.float64))
@@ -414,7 +414,7 @@ def test_distances_total__weights_equal_repeated_rows(repeats, seed):
 
 
 @given(lengths=row_chunkings(max_rows=150), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_distances_total__any_blocks(lengths, seed):
     X, basis = draw(sum(lengths), 3, seed), draw(5, 3, 100)
     parts = sum(BasisDistances.from_basis(basis).total(block) for block in split(X, lengths))

@@ -48,7 +48,7 @@ def naive(Phi, F, alpha):
     alpha=st.sampled_from([1e-6, 1e-3, 1.0, 1e3]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_weights__naive(n_basis, alpha, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     weights = solve(Phi, F, alpha)
@@ -199,7 +199,7 @@ def test_weights__inputs_stay_as_they_were():
     alphas=st.lists(st.sampled_from([1e-9, 1e-6, 1e-3, 0.5, 1.0]), max_size=6),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_path__equals_the_weights_of_each_penalty(n_basis, alphas, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     path = list(solve_path(Phi.T @ Phi, F.T @ Phi, alphas=alphas))
@@ -243,7 +243,7 @@ def test_path__weights_are_not_overwritten_by_the_next():
 @given(
     n_basis=st.integers(1, 12), alpha=st.sampled_from([1e-5, 1e-2, 1.0]), seed=st.integers(0, 99)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_penalty__reference_penalized(n_basis, alpha, seed):
     (Phi, T), (diagonal, P) = draw(n_basis=n_basis, seed=seed), draw_penalties(n_basis, seed)
     for penalty, matrix in ((diagonal, np.diag(diagonal)), (P, P)):

@@ -35,7 +35,7 @@ def ridge(Phi, F, alpha, penalty=None):
 
 
 @given(n_rows=st.integers(1, 50), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_risk__naive_second_pass(n_rows, n_basis, seed):
     Phi, F = draw(n_rows, n_basis, seed=seed)
     weights = np.random.default_rng(seed + 100).normal(size=(3, n_basis))
@@ -49,7 +49,7 @@ def test_risk__naive_second_pass(n_rows, n_basis, seed):
 
 
 @given(alpha=st.sampled_from([1e-8, 1e-4, 1.0]), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_risk__objective_of_the_ridge_solution(alpha, n_basis, seed):
     # From weights (gram + penalty) = cross: objective |fit|^2 = n - sum(weights * cross).
     Phi, F = draw(n_basis=n_basis, seed=seed)
@@ -156,7 +156,7 @@ def naive_perturbation(Phi, F):
 
 
 @given(alpha=st.sampled_from([0.0, 1e-6, 0.1]), n_basis=st.integers(1, 8), seed=st.integers(0, 99))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bounds__naive_from_the_full_features(alpha, n_basis, seed):
     Phi, F = draw(n_basis=n_basis, seed=seed)
     found = bounds(Phi, F, alpha)
@@ -215,7 +215,7 @@ def test_bounds__same_with_eigenvalues_given():
     alpha=st.sampled_from([0.0, 1e-4]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bounds__risk_of_classes_apart(rows, sizes, alpha, seed):
     Phi, F = apart(rows, sizes[: len(rows)], seed=seed)
     found = bounds(Phi, F, alpha)

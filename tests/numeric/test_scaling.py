@@ -24,7 +24,7 @@ def standard(X):
 
 
 @given(lengths=row_chunkings(), offset=st.sampled_from([0.0, -50.0, 1e4]), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_statistics__any_split(lengths, offset, seed):
     X = draw(sum(lengths), seed=seed) + offset
     statistics = statistics_of(X, lengths)
@@ -34,7 +34,7 @@ def test_statistics__any_split(lengths, offset, seed):
 
 
 @given(lengths=row_chunkings(), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_statistics__far_offset(lengths, seed):
     X = draw(sum(lengths), seed=seed) + 1e9
     exact = (X - 1e9).astype(np.longdouble)
@@ -51,7 +51,7 @@ def test_statistics__sums_of_squares_would_cancel():
 
 
 @given(rows=st.tuples(*[st.integers(1, 20)] * 3), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_statistics__monoid_laws(rows, seed):
     a, b, c = (statistics_of(draw(n, seed=seed + 100 * i)) for i, n in enumerate(rows))
     zero = ColumnStatistics.zeros(3)

@@ -34,7 +34,9 @@ def test_run_table__of_a_tuned_run(tuned):
     assert found["neighbours"] == "8, exact search in 1 partition"
     assert found["recall"].startswith("1, by an exact search")
     n_basis = stages["basis"]["n_basis"]
-    assert found["basis"] == f"{n_basis} rows ({n_basis / 3:.1f} %), all below confidence 0.95"
+    assert (
+        found["basis"] == f"{n_basis} ({n_basis / 3:.1f} % of the rows), all below confidence 0.95"
+    )
     params = tuned.params
     assert found["features"] == f"{params.features}, {params.kernel} kernel"
     width = stages["width"]
@@ -68,7 +70,7 @@ def test_run_table__long_paths_are_broken(dataset, tmp_path):
 
 def test_run_table__of_a_fit_without_neighbours():
     found = figures(run_table(fit(basis="random", basis_size=20)))
-    assert found["basis"] == "20 rows (10.0 %), drawn evenly"
+    assert found["basis"] == "20 (10.0 % of the rows), drawn evenly"
     absent = {"neighbours", "recall", "low confidence", "held-out error", "log loss"}
     assert not absent & found.keys()
     assert found["alpha"] == "1e-06"
@@ -77,8 +79,11 @@ def test_run_table__of_a_fit_without_neighbours():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"basis": "kmeans", "basis_size": 20}, "20 k-means centres"),
-        ({"basis_size": 20}, "20 rows (10.0 %), the least confident"),
+        (
+            {"basis": "kmeans", "basis_size": 20},
+            "20 (10.0 % of the rows), k-means centres",
+        ),
+        ({"basis_size": 20}, "20 (10.0 % of the rows), the least confident"),
         ({"basis_size": 20, "basis_rule": "uniform"}, "a draw below confidence 0.9"),
     ],
 )
@@ -91,7 +96,7 @@ def test_run_table__of_a_given_basis():
     params = given_basis(FitParams(**SMALL), X[:15])
     dataset = write_table(MemoryStore(), X, y)
     run = fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=X[:15])
-    assert figures(run_table(run))["basis"] == "15 given rows"
+    assert figures(run_table(run))["basis"] == "15 (7.5 % of the rows), given"
 
 
 def test_run_table__says_what_weighs_the_rows():

@@ -99,7 +99,16 @@ def test_page__of_a_random_basis(page_of):
     page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
     assert page.tags["svg"] == 0
     assert "How sure the rows are" not in page.text
-    assert "20 rows (13.3\xa0%), drawn evenly" in " ".join(page.words)
+    assert "20 (13.3\xa0% of the rows), drawn evenly" in " ".join(page.words)
+
+
+def test_page__of_a_pruned_basis(page_of):
+    params = FitParams(basis="random", basis_size=20, features="plain", alpha=1e-6, prune=5)
+    dataset = write_table(MemoryStore(), *spirals(150))
+    page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
+    assert page.tags["svg"] == 1
+    assert "What a smaller basis would cost" in page.text
+    assert "pruned to 5, which leave" in " ".join(page.words)
 
 
 def test_page__needs_nothing_beside_itself(page_of, tuned, tmp_path):

@@ -22,7 +22,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
-from dask_nrbfn.sources import files, open_source, tabular
+from dask_nrbfn.sources import delimited, files, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 
@@ -251,7 +251,7 @@ def test_ingest_file__url_with_options(memory, tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_url__first_block_needs_no_whole_file(web, monkeypatch, suffix):
     monkeypatch.setattr(files, "REQUEST_BYTES", 1 << 16)
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 1 << 12)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 1 << 12)
     address, directory, _ = web
     path, n = directory / f"large.{suffix}", 60_000
     X = np.random.default_rng(0).normal(size=(n, 2))

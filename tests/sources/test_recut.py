@@ -1,14 +1,13 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.sources import Block
 from dask_nrbfn.sources.recut import recut
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 7), max_size=8),
     block_rows=st.integers(1, 12),

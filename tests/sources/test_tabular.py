@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
+from pyarrow import parquet as arrow_parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.sources import open_source, tabular
+from dask_nrbfn.sources import delimited, open_source, parquet
 from dask_nrbfn.sources.dtypes import INT64, STRING, label_of_text
 
 N = 37
@@ -90,9 +90,7 @@ def test_table__directory_is_read_by_name_whatever_the_order_of_columns(tmp_path
     assert y.tolist() == table["kind"].tolist()
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), block_rows=st.integers(1, 12))
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__any_division_into_files_gives_the_same_rows(
@@ -111,9 +109,9 @@ def test_table__any_division_into_files_gives_the_same_rows(
 
 @pytest.mark.parametrize("batch_bytes", [40, 64, 100])
 def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
-    monkeypatch.setattr(tabular, "BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(parquet, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     for suffix in (".csv", ".parquet"):
         write(table, tmp_path / f"d{suffix}")
         X, y = collect(open_source(tmp_path / f"d{suffix}", label="kind"))
@@ -122,7 +120,7 @@ def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
 
 
 def test_csv__line_longer_than_a_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 1000)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 1000)
     p = 3000
     header = ",".join(f"c{j}" for j in range(p))
     path = csv_of(tmp_path, f"{header}\n{','.join(['0.123456789012345'] * p)}\n")
@@ -180,8 +178,8 @@ def test_csv__numbers_of_one_file_and_text_of_another_are_text(tmp_path):
 
 
 def test_csv__labels_of_many_batches_are_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 64)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 64)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     labels = [1, 2] * 20 + [3.0, 4.0] * 20
     path = csv_of(tmp_path, "a,y\n" + "".join(f"1,{label}\n" for label in labels))
     source = open_source(path, label="y")
@@ -204,8 +202,8 @@ def test_csv__true_and_false_are_features(tmp_path):
     ],
 )
 def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, cell, message):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 40)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     path = csv_of(tmp_path, "a,b\n" + "true,1\nfalse,1\n" * 20 + f"{cell},1\n")
     with pytest.raises(DataError, match=f"Column 'a' of .* {message}"):
         list(open_source(path).blocks(5))
@@ -213,8 +211,8 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
 
 @pytest.mark.parametrize("weights", [None, "a"])
 def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 40)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
     message = r"'true' in line 42, which is not a number\. Write numbers only, or .* only, .* and n"
     with pytest.raises(DataError, match=message):
@@ -250,8 +248,8 @@ def test_csv__empty_cells_and_blank_lines(tmp_path):
 def test_csv__value_that_is_not_finite_is_named(
     tmp_path, monkeypatch, suffix, cell, has, batch_bytes
 ):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     lines = ["a,y,b", *[f'{i},"x, \n",{i}' for i in range(9)], "", f"9,x,{cell}", "10,x,10", ""]
     text = "\n".join(lines)
     if suffix == ".tsv":
@@ -279,8 +277,8 @@ def test_csv__empty_line_of_one_column_is_a_row(tmp_path):
 def test_csv__quote_that_is_left_open_is_named_by_its_line(
     tmp_path, monkeypatch, suffix, label, batch_bytes, end
 ):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     rows = [f'{i},"a ""quoted"" word"' for i in range(50)]
     rows += ['50,"open']
     rows += [f"{i},x" for i in range(51, 200)]
@@ -305,8 +303,8 @@ def test_csv__last_cell_may_not_leave_its_quote_open(tmp_path):
 
 @pytest.mark.parametrize("batch_bytes", [40, 1000])
 def test_csv__cells_of_several_lines(tmp_path, monkeypatch, batch_bytes):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(tabular, "LINES_PER_BATCH", 2)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     labels = [f'of {i}\nlines, "say"' for i in range(40)]
     table = pd.DataFrame({"a": np.arange(40.0), "y": labels})
     write(table, tmp_path / "d.csv")
@@ -322,7 +320,7 @@ def test_csv__quotes_in_the_middle_of_cells_are_text(tmp_path):
 
 @pytest.mark.parametrize("cell", ["x" * 2000, '"' + "x\n" * 1000 + '"'])
 def test_csv__row_that_is_too_long_is_named_by_its_line(tmp_path, monkeypatch, cell):
-    monkeypatch.setattr(tabular, "TEXT_BYTES", 200)
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 200)
     path = csv_of(tmp_path, f"a,y\n1,u\n2,{cell}\n3,v\n")
     with pytest.raises(DataError, match=r"has a row of more than 200 bytes in line 3\. Shorten"):
         open_source(path, label="y")
@@ -426,7 +424,7 @@ def test_csv__damaged_gzip(tmp_path, spoil):
 
 
 def parquet_of(tmp_path, columns, name="d.parquet", **options):
-    parquet.write_table(pa.table(columns), tmp_path / name, **options)
+    arrow_parquet.write_table(pa.table(columns), tmp_path / name, **options)
     return tmp_path / name
 
 
@@ -866,8 +864,8 @@ def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     small, large = tmp_path / f"small{suffix}", tmp_path / f"large{suffix}"
     if suffix == ".parquet":
         columns = {f"c{j}": np.arange(n) + 0.5 for j in range(p)}
-        parquet.write_table(pa.table(columns), large, row_group_size=n, use_dictionary=False)
-        parquet.write_table(pa.table(columns)[:1000], small)
+        arrow_parquet.write_table(pa.table(columns), large, row_group_size=n, use_dictionary=False)
+        arrow_parquet.write_table(pa.table(columns)[:1000], small)
     else:
         header, line = ",".join(f"c{j}" for j in range(p)), ",".join(["0.125"] * p)
         for path, n_lines in ((small, 1000), (large, n)):

@@ -12,9 +12,8 @@ from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import largest_basis, stages_of
-from dask_nrbfn.stages import basis as basis_module
 from dask_nrbfn.stages import confidence as confidence_module
-from dask_nrbfn.stages import search_sizes
+from dask_nrbfn.stages import pool, search_sizes
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.neighbors import NeighborsRecord
@@ -22,7 +21,7 @@ from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage import run as run_module
-from dask_nrbfn.storage.group import write_array
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
 
@@ -54,7 +53,7 @@ def with_neighbors(X, y, params, *, seed=0, **options):
 
 def with_confidence(X, y, confidence, params, **options):
     """Begin a run whose rows have the confidence given."""
-    run, dataset = begin(X, y, params, **options)
+    run, dataset = begin(X, y, params.suited(numbers=False), **options)
     hashes = hash_rows(X, seed=params.random_state)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
@@ -91,8 +90,9 @@ def distinct_rows(n_rows=300, seed=0):
 
 def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
-    sizes = FitSizes.of(dataset, FitParams(), SEARCH, n_basis)
-    growing = [stage for stage in stages_of(FitParams()) if stage.grows_with_basis]
+    params = FitParams().suited(numbers=False)
+    sizes = FitSizes.of(dataset, params, SEARCH, n_basis)
+    growing = [stage for stage in stages_of(params, numbers=False) if stage.grows_with_basis]
     return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
 
 
@@ -166,7 +166,7 @@ def test_basis__any_blocks(monkeypatch, rule, basis_size):
     params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
     at_once, _ = chosen(X, y, confidence, params)
     monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 16)
-    monkeypatch.setattr(basis_module, "_SELECTION_ROWS", 1)
+    monkeypatch.setattr(pool, "_SELECTION_ROWS", 1)
     in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
     assert in_blocks.tolist() == at_once.tolist()
 
@@ -219,7 +219,8 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     X, y, confidence = distinct_rows()
     dataset = write_table(MemoryStore(), X, y)
     engine = engine_for(60, dataset)
-    assert largest_basis(dataset, FitParams(), SEARCH, engine) == 60
+    suited = FitParams().suited(numbers=False)
+    assert largest_basis(dataset, suited, SEARCH, engine) == 60
     rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
     n_below = np.count_nonzero(confidence < 0.9)
     assert record == BasisRecord(60, n_below, 60)

@@ -91,7 +91,7 @@ def test_search__more_overlap_finds_more():
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(chunk_rows=st.integers(7, 400), n_parts=st.sampled_from([1, 4]))
 def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
     X, y = spirals(200)

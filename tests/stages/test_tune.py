@@ -270,7 +270,7 @@ def test_search__rules_do_not_matter_without_a_size():
 
 
 @pytest.mark.slow
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(chunk_rows=st.integers(1, 40), n_parts=st.integers(1, 3))
 def test_tune__any_chunks(chunk_rows, n_parts):
     X, y = spirals(40)

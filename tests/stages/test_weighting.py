@@ -133,7 +133,7 @@ def test_weights__naive():
 
 
 @pytest.mark.slow
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     chunk_rows=st.integers(1, 45),
     n_parts=st.integers(1, 9),

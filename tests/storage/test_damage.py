@@ -15,10 +15,12 @@ from dask_nrbfn.errors import (
     NRBFNError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import checksum, get_array, open_group, read_rows, write_array
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.storage.written import (
     bytes_restored,
     chunk_files,

@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import (
     Dataset,
     create_dataset_arrays,
@@ -20,7 +21,8 @@ from dask_nrbfn.storage.dataset import (
     finish_dataset,
     write_chunk,
 )
-from dask_nrbfn.storage.group import checksum, get_array, open_group, replacing_group
+from dask_nrbfn.storage.group import open_group, replacing_group
+from dask_nrbfn.storage.strict import checksum
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
     bytes_restored,
@@ -72,7 +74,7 @@ def joined_weights(dataset, start, stop, block_rows):
     block_rows=st.integers(1, 50),
     data=st.data(),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, data):
     start = data.draw(st.integers(0, n_rows - 1))
     stop = data.draw(st.integers(start + 1, n_rows))
@@ -86,7 +88,7 @@ def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, data):
 
 
 @given(lengths=row_chunkings(), chunk_rows=st.integers(1, 41))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_blocks__any_cut_into_spans_gives_all_rows_once(lengths, chunk_rows):
     X = table(sum(lengths))
     dataset = write_dataset(MemoryStore(), X, chunk_rows=chunk_rows)
@@ -102,7 +104,7 @@ def test_blocks__any_cut_into_spans_gives_all_rows_once(lengths, chunk_rows):
     labelled=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_blocks__any_span_of_weights_equals_slicing(n_rows, chunk_rows, block_rows, labelled, data):
     start = data.draw(st.integers(0, n_rows - 1))
     stop = data.draw(st.integers(start + 1, n_rows))
@@ -136,7 +138,7 @@ def numbers_dataset(location, n_rows=11, n_targets=2, **options):
     n_targets=st.integers(1, 3),
     data=st.data(),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_blocks__any_span_of_numbers_equals_slicing(
     n_rows, chunk_rows, block_rows, n_targets, data
 ):
@@ -245,7 +247,7 @@ def test_dataset__chunk_of_zeros_is_not_missing(tmp_path, dtype):
     chunk_rows=st.integers(1, 31),
     rows=st.lists(st.integers(0, 29), max_size=40),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_take__any_ascending_rows(n_rows, chunk_rows, rows):
     X = table(n_rows)
     dataset = write_dataset(MemoryStore(), X, chunk_rows=chunk_rows)
@@ -400,7 +402,7 @@ def test_fingerprint__changes_with_the_numbers():
 
 
 @given(lengths=row_chunkings(), data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_content__of_numbers_in_any_order_chunks_and_type_of_rows(lengths, data):
     n_rows = sum(lengths)
     X, T = table(n_rows, dtype="i2"), table(n_rows, 2, seed=1)

@@ -23,18 +23,16 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.storage import group as group_module
 from dask_nrbfn.storage import local
+from dask_nrbfn.storage.array import create_array, get_array, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     attributes_of,
-    create_array,
     create_group,
     exists,
-    get_array,
     kind_of,
     open_group,
     replacing_group,
     update_record,
-    write_array,
 )
 from dask_nrbfn.storage.local import flush_tree, place_path
 from dask_nrbfn.storage.location import RemoteLocation, beside, join, locate, normalize

@@ -13,8 +13,9 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.array import create_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import create_array, open_group, replacing_group, update_record
+from dask_nrbfn.storage.group import open_group, replacing_group, update_record
 from dask_nrbfn.storage.model import Model
 from tests.storage.written import fill_dataset, make_model, table, write_dataset
 from tests.tables import spirals, write_table

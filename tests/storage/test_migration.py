@@ -5,9 +5,9 @@ import zarr
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.group import checksum
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.storage.written import make_model, table, write_dataset
 
 PARAMS = FitParams(alpha=1e-3, random_state=7)
@@ -35,4 +35,4 @@ def test_migration__seed_of_a_model():
     place = MemoryStore()
     make_model(params=PARAMS).save(place)
     store_seed(place)
-    assert Model.load(place).params == PARAMS
+    assert Model.load(place).params == PARAMS.suited(numbers=False)

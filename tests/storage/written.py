@@ -70,7 +70,8 @@ def make_model(classes=(0, 1, 2), *, n_basis=5, n_features=4, seed=0, **changes)
         "fitting_error": 0.1 + 0.2,
         "spectral_risk": 1e300,
     }
-    return Model(**(values | changes))
+    values |= changes
+    return Model(**values | {"params": values["params"].suited(numbers=False)})
 
 
 def chunk_files(root) -> list[Path]:

@@ -1,0 +1,112 @@
+"""Sources of a basis: which rows it has, or which centres.
+
+Each module here is a choice of the parameter `basis` of its own name: it defines `SOURCE`, and
+there is no more to add.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+# Basis rows of a fit that gives no size, where the source has none of its own.
+_MOST_UNASKED = 1000
+
+
+class Chosen(NamedTuple):
+    """A basis.
+
+    Attributes
+    ----------
+    values : floating (r, p)
+        As in the dataset, not scaled.
+    rows : int64 (r,)
+        Their numbers; -1 for what is no row of the dataset.
+    n_beyond : int
+        How many of them are not below the threshold of confidence.
+    capped : bool
+        Whether there would have been more.
+    """
+
+    values: NDArray[Any]
+    rows: NDArray[np.int64]
+    n_beyond: int = 0
+    capped: bool = False
+
+    @classmethod
+    def of_points(cls, values: NDArray[Any]) -> Self:
+        """Return a basis of what are no rows of the dataset."""
+        return cls(values, np.full(len(values), -1))
+
+
+def _no_sample(n_rows: int, n_features: int, n_basis: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasisSource:
+    """Where a basis comes from.
+
+    Attributes
+    ----------
+    choose : callable
+        Takes the run, the dataset, a number of basis rows and a `basis_rule`, returns `Chosen`: so
+        many, or as many distinct ones as there are.
+    choose_all : callable or None
+        Takes the run, the dataset and the most basis rows, returns those of a fit that gives no
+        `basis_size`. None: such a fit has those that `asked_size` returns.
+    described : callable
+        Takes the parameters of the fit and whether the basis was capped, returns what a report says
+        of its rows.
+    by_confidence : bool
+        Whether it asks for the confidence of rows, which only labels have.
+    n_sampled : callable
+        Takes the number of rows, features and basis rows, returns of how many rows it holds a
+        sample.
+    """
+
+    choose: Callable[[Run, Dataset, int, str], Chosen]
+    choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
+    described: Callable[[FitParams, bool], str]
+    by_confidence: bool = False
+    n_sampled: Callable[[int, int, int], int] = _no_sample
+
+
+def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    """Return the rows that were handed to the fit, or a draw of them."""
+    values = run.read("given/values")
+    if size < len(values):
+        values = values[np.random.default_rng(run.params.random_state).permutation(len(values))]
+    return Chosen.of_points(values[:size])
+
+
+_GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given")
+
+
+@cache
+def _source_named(name: str) -> BasisSource:
+    source: BasisSource = import_module(f"{__name__}.{name}").SOURCE
+    return source
+
+
+def source_of(params: FitParams) -> BasisSource:
+    """Return where the basis of a fit comes from."""
+    return _GIVEN if params.basis_is_given else _source_named(params.basis)
+
+
+def asked_size(params: FitParams, dataset: Dataset) -> int | None:
+    """Return how many basis rows a fit asks for, as far as they are distinct.
+
+    None: all that its source finds.
+    """
+    if params.basis_size is not None or source_of(params).choose_all is not None:
+        return params.basis_size
+    return max(1, dataset.n_classes, min(_MOST_UNASKED, dataset.n_rows // 4))

@@ -1,0 +1,50 @@
+"""The centres of k-means clusters of a sample."""
+
+import numpy as np
+from sklearn.cluster import MiniBatchKMeans
+
+from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.pool import pool_alike
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+# Rows of one step.
+_BATCH_ROWS = 4096
+
+# Rows of the sample, 256 MiB of float64 at most.
+_ROWS_PER_CENTRE = 64
+_SAMPLE_ELEMENTS = 2**25
+
+
+def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    """Return the centres, float64, not scaled.
+
+    The sample is drawn and ordered by the rows' hash: it does not depend on their order.
+    """
+    n_sampled = _n_sampled(dataset.n_rows, dataset.n_features, size)
+    pool = pool_alike(run, dataset, n_sampled)
+    # Rows are read in their order and clustered in that of their hashes.
+    rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
+    by_number = np.argsort(rows)
+    scaling = read_scaling(run)
+    scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
+    means = MiniBatchKMeans(
+        n_clusters=min(size, pool.n_distinct),
+        batch_size=_BATCH_ROWS,
+        n_init=1,
+        random_state=run.params.random_state,
+    ).fit(scaled)
+    return Chosen.of_points(scaling.restore(means.cluster_centers_))
+
+
+def _n_sampled(n_rows: int, n_features: int, n_basis: int) -> int:
+    most = min(_ROWS_PER_CENTRE * n_basis, _SAMPLE_ELEMENTS // n_features)
+    return min(n_rows, max(n_basis, most))
+
+
+SOURCE = BasisSource(
+    choose=_choose,
+    described=lambda params, capped: "k-means centres",
+    n_sampled=_n_sampled,
+)

@@ -1,0 +1,16 @@
+"""Rows drawn evenly, of which every class gives at least one."""
+
+from dask_nrbfn.numeric.confidence import choose_basis
+from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.pool import classes_of_pool, pool_alike
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+
+def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    pool = pool_alike(run, dataset, size)
+    rows = choose_basis(pool, size=size, n_classes=classes_of_pool(dataset)).rows
+    return Chosen(dataset.take(rows), rows)
+
+
+SOURCE = BasisSource(choose=_choose, described=lambda params, capped: "drawn evenly")

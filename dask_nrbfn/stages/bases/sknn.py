@@ -1,0 +1,48 @@
+"""Rows of low soft-kNN confidence, near the border of classes (hu-nrbfn, Algorithm 1)."""
+
+import numpy as np
+
+from dask_nrbfn.numeric.confidence import Candidates, choose_basis
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.pool import pool_by_confidence
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+
+def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
+    """Return a basis of a size; a draw, where all rows below the threshold are asked for."""
+    rule = "uniform" if run.params.basis_size is None else rule
+    pool = pool_by_confidence(run, size, rule, n_classes=dataset.n_classes)
+    return _chosen(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
+
+
+def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
+    """Return the rows below the threshold."""
+    # One more than the most, because duplicates and the rows of classes that have none below leave
+    # no other way to know whether it bites.
+    threshold, n_classes = run.params.confidence_threshold, dataset.n_classes
+    pool = pool_by_confidence(run, most + 1, run.params.basis_rule, n_classes=n_classes)
+    basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
+    capped = len(basis) > most
+    if capped:
+        basis = choose_basis(pool, size=most, n_classes=n_classes, threshold=threshold)
+    return _chosen(run, dataset, basis, capped=capped)
+
+
+def _chosen(run: Run, dataset: Dataset, basis: Candidates, *, capped: bool = False) -> Chosen:
+    n_beyond = int(np.count_nonzero(basis.priority >= run.params.confidence_threshold))
+    return Chosen(dataset.take(basis.rows), basis.rows, n_beyond, capped)
+
+
+def _described(params: FitParams, capped: bool) -> str:
+    if params.basis_size is None and not capped:
+        return f"all below confidence {params.confidence_threshold:g}"
+    if params.basis_rule == "uniform":
+        return f"a draw below confidence {params.confidence_threshold:g}"
+    return "the least confident"
+
+
+SOURCE = BasisSource(
+    choose=_choose, choose_all=_choose_all, described=_described, by_confidence=True
+)

@@ -1,0 +1,68 @@
+"""The rows that may enter a basis, in one pass over all rows."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from dask_nrbfn.numeric.confidence import Candidates, even_below, keep_best
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.stages.parts import narrow_block_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.run import Run
+
+# Rows that enter the selection at once, 28 MB while they are sorted. With fewer, sorting the pool,
+# some ten thousand rows, again and again would take longer than sorting the rows.
+_SELECTION_ROWS = 2**18
+
+# A block of rows while the selection sorts it.
+_SELECTION_BYTES = 64 * 2**20
+
+
+def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> Candidates:
+    """Return the candidates for `size` basis rows by confidence, as a `basis_rule` orders them."""
+    return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
+
+
+def pool_alike(run: Run, dataset: Dataset, size: int) -> Candidates:
+    """Return the candidates for `size` basis rows where the hash of their values decides."""
+    return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
+
+
+def classes_of_pool(dataset: Dataset) -> int:
+    """Return of how many classes rows are chosen; rows with numbers as targets are all alike."""
+    return max(dataset.n_classes, 1)
+
+
+def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
+    """Return the bytes of choosing rows: the codes of all, the candidates, and a block of rows."""
+    pool = min(n_rows, n_basis + n_sampled + n_classes**2)
+    return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
+
+
+def _best(blocks: Iterable[Candidates], *, size: int, n_classes: int) -> Candidates:
+    pool = Candidates.none()
+    for block in blocks:
+        pool = keep_best(pool, block, size=size, n_classes=n_classes)
+    return pool
+
+
+def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
+    codes, threshold = run.read("confidence/codes"), run.params.confidence_threshold
+    step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
+    for start in range(0, run.n_rows, step):
+        stop = min(start + step, run.n_rows)
+        priority = run.read("confidence/values", start, stop)
+        if rule == "uniform":
+            priority = even_below(priority, threshold=threshold)
+        tiebreak = run.read("confidence/tiebreak", start, stop)
+        yield Candidates(priority, tiebreak, codes[start:stop], np.arange(start, stop))
+
+
+def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
+    start, seed = 0, run.params.random_state
+    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
+        if codes is None or dataset.of_numbers:
+            codes = np.zeros(len(X), dtype=np.int64)
+        rows = np.arange(start, start + len(X))
+        yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)
+        start += len(X)

@@ -1,0 +1,107 @@
+"""Stage "prune": which of the basis rows the model keeps."""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
+from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.moments import read_moments, read_system
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PruneRecord:
+    """How many basis rows are kept, and what they leave.
+
+    Attributes
+    ----------
+    n_kept : int
+    unexplained : float
+        Of the squares of the targets, the share that is left by the orthogonal weights.
+    """
+
+    n_kept: int
+    unexplained: float
+
+
+def _compute(job: StageJob) -> PruneRecord:
+    """Choose and store the places of the basis rows that are kept, in the order of their choice."""
+    record: PruneRecord
+    (record,) = run_tasks(job.engine, _choose, [(job.run.location,)], label="prune")
+    logger.info(
+        "prune: %d basis rows leave %.4g of the squares of the targets",
+        record.n_kept,
+        record.unexplained,
+    )
+    return record
+
+
+def _choose(run_location: Location) -> PruneRecord:
+    run = Run.open(run_location)
+    path = choose_kept(read_system(run, read_moments(run)), run.params)
+    assert path is not None
+    group = run.group("prune")
+    write_array(group, "places", path.chosen, "kept")
+    write_array(group, "unexplained", path.unexplained, "kept")
+    return PruneRecord(len(path.chosen), float(path.unexplained[-1]))
+
+
+def choose_kept(system: RidgeSystem, params: FitParams) -> ForwardPath | None:
+    """Return the basis rows that a network keeps of all that a system has; None: all."""
+    if params.prune is None:
+        return None
+    return forward_selection(system, size=params.prune, alpha=params.alpha)
+
+
+def read_places(run: Run) -> NDArray[np.int64] | None:
+    """Return the places of the basis rows that the fitted model keeps, ascending; None: all."""
+    return None if run.params.prune is None else np.sort(run.read("prune/places"))
+
+
+def check_prune(params: FitParams) -> None:
+    """Raise ParameterError if the basis cannot be pruned, or not to this size."""
+    if params.prune is None:
+        return
+    if params.features != "plain":
+        raise ParameterError(
+            f"`prune` is {params.prune}, and `features` is {params.features}.",
+            "Give `features`=plain: normalized activations need all basis rows.",
+        )
+    if params.basis_size is not None and params.prune > params.basis_size:
+        raise ParameterError(
+            f"`prune` is {params.prune}, and `basis_size` is {params.basis_size}.",
+            f"Give `prune` of at most {params.basis_size}.",
+        )
+
+
+def _cost(s: FitSizes) -> StageCost:
+    flops = s.n_kept**2 * s.r
+    return StageCost(
+        flops=flops,
+        read_bytes=4 * s.r**2,
+        written_bytes=16 * s.n_kept,
+        held_bytes=s.process_bytes + s.solve_bytes + selection_bytes(s.r, s.q, s.n_kept),
+        alone={"solve_flops": flops, "scratch_bytes": 4 * s.r**2},
+    )
+
+
+PRUNE = Stage(
+    name="prune",
+    record=PruneRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning, numbers: params.prune is not None,
+    grows_with_basis=True,
+)

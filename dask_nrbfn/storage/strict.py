@@ -1,0 +1,94 @@
+"""Stores that are read only as they were written."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+import zarr.abc.store
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import WrapperStore
+
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError
+
+# Every chunk ends in a checksum of what is in it, that of Zstandard or CRC32C, which decoding
+# compares; recorded beside it, it also tells the chunk from all others.
+CHECKSUM_BYTES = 4
+
+# Whatever else is asked for is a chunk.
+_METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+
+
+class StrictStore(WrapperStore[zarr.abc.store.Store]):
+    """Raises where zarr would read a missing chunk as the fill value, or one of another place.
+
+    Attributes
+    ----------
+    checksums : mapping of str to str
+        What chunks end in, in hexadecimal, by their key.
+    """
+
+    checksums: Mapping[str, str] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        return str(self._store)
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """Return what is stored under a key; None if that is nothing, and no chunk."""
+        value = await super().get(key, prototype, byte_range)
+        if value is None and not key.endswith(_METADATA_NAMES):
+            raise self._missing(key)
+        if value is not None and byte_range is None and key in self.checksums:
+            self._check_whole(key, value)
+        return value
+
+    def _check_whole(self, key: str, chunk: Buffer) -> None:
+        if chunk[-CHECKSUM_BYTES:].to_bytes().hex() != self.checksums[key]:
+            raise DamagedDataError(
+                f"chunk {key} of {self._store} is not the one that was written there.",
+                "Restore it from a copy, or write the data again.",
+            )
+
+    async def getsize(self, key: str) -> int:
+        """Return the bytes of what is stored under a key."""
+        try:
+            return await self._store.getsize(key)
+        except FileNotFoundError as error:
+            raise self._missing(key) from error
+
+    def _missing(self, key: str) -> MissingDataError:
+        return MissingDataError(
+            f"chunk {key} of {self._store} is missing.",
+            "Restore it from a copy, or write the data again.",
+        )
+
+
+@contextmanager
+def metadata_named(place: object) -> Iterator[None]:
+    """Say which metadata it is that zarr cannot make sense of, however that shows."""
+    try:
+        yield
+    except (NRBFNError, OSError, MemoryError):
+        raise
+    except ImportError as error:
+        raise ParameterError(
+            f"{place} needs a package that is not installed ({error}).", "Install it."
+        ) from error
+    except Exception as error:
+        raise DamagedDataError(
+            f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
+            "Restore it from a copy, or write the data again.",
+        ) from error
+
+
+def checksum(content: object) -> str:
+    """Return a digest of JSON content, which zarr's metadata has no checksum of its own for."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

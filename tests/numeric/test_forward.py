@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from dask_nrbfn.numeric.forward import forward_selection
+from dask_nrbfn.numeric.ridge import RidgeSystem
+
+
+def drawn(n_rows=200, n_basis=30, n_targets=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.random((n_rows, n_basis)), rng.normal(size=(n_rows, n_targets))
+
+
+def system_of(Phi, T):
+    zeros = np.zeros(T.shape[1]), np.zeros(Phi.shape[1])
+    return RidgeSystem(Phi.T @ Phi, T.T @ Phi, (T**2).sum(axis=0), *zeros)
+
+
+def left(Phi, T):
+    """Return the share of the squares of T that least squares leaves."""
+    weights = np.linalg.lstsq(Phi, T, rcond=None)[0]
+    return np.sum((T - Phi @ weights) ** 2) / np.sum(T**2)
+
+
+def reference_path(Phi, T, penalty, size):
+    """Return the choice of orthogonal columns of the rows themselves, one after another."""
+    rest, residual, chosen, unexplained = Phi.copy(), T.copy(), [], []
+    for _ in range(size):
+        squares = np.sum(rest**2, axis=0)
+        usable = squares > 1e-12 * np.sum(Phi**2, axis=0)
+        products = np.sum((rest.T @ T) ** 2, axis=1)
+        place = np.where(usable, products / (np.where(usable, squares, 1) + penalty), -1).argmax()
+        column = rest[:, place].copy()
+        residual -= np.outer(column, column @ T) / (column @ column + penalty)
+        rest -= np.outer(column, column @ rest) / (column @ column)
+        chosen.append(int(place))
+        unexplained.append(np.sum(residual**2) / np.sum(T**2))
+    return chosen, unexplained
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-3, 0.1])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_forward_selection__is_that_of_orthogonal_columns(alpha, n_targets):
+    Phi, T = drawn(n_targets=n_targets)
+    penalty = alpha * np.sum(Phi**2)
+    path = forward_selection(system_of(Phi, T), size=12, alpha=alpha)
+    chosen, unexplained = reference_path(Phi, T, penalty, 12)
+    assert path.chosen.tolist() == chosen
+    np.testing.assert_allclose(path.unexplained, unexplained, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_forward_selection__without_a_penalty_is_least_squares_on_the_chosen(size):
+    Phi, T = drawn()
+    path = forward_selection(system_of(Phi, T), size=size, alpha=0.0)
+    shares = [left(Phi[:, path.chosen[: count + 1]], T) for count in range(size)]
+    np.testing.assert_allclose(path.unexplained, shares, rtol=1e-10)
+
+
+def test_forward_selection__is_nested():
+    system = system_of(*drawn())
+    longer = forward_selection(system, size=20, alpha=1e-6)
+    shorter = forward_selection(system, size=8, alpha=1e-6)
+    assert longer.chosen[:8].tolist() == shorter.chosen.tolist()
+
+
+def test_forward_selection__takes_no_column_twice_and_no_repetition():
+    Phi, T = drawn(n_basis=6)
+    path = forward_selection(system_of(np.hstack([Phi, Phi, 0 * Phi]), T), size=18, alpha=0.0)
+    assert len(path.chosen) == 6
+    assert len(set((path.chosen % 6).tolist())) == 6
+    assert path.chosen.max() < 12
+
+
+def test_forward_selection__leaves_the_system_as_it_was():
+    Phi, T = drawn()
+    system = system_of(Phi, T)
+    forward_selection(system, size=10, alpha=1e-9)
+    np.testing.assert_array_equal(system.gram, Phi.T @ Phi)
+    np.testing.assert_array_equal(system.cross, T.T @ Phi)
+
+
+def test_forward_selection__of_targets_that_are_0():
+    Phi, _ = drawn()
+    path = forward_selection(system_of(Phi, np.zeros((200, 2))), size=3, alpha=0.0)
+    assert path.unexplained.tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,229 @@
+"""Networks that keep some of their basis rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.forward import forward_selection
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.pipeline import STAGES
+from dask_nrbfn.report.facts import run_facts
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.results import results_of
+from dask_nrbfn.stages.moments import read_moments, read_system
+from dask_nrbfn.stages.prune import PRUNE
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(
+    basis="random", basis_size=40, features="plain", width_factor=0.3, alpha=1e-4, prune=12
+)
+ENGINE = InlineEngine()
+
+
+def fit(X, y, params=PARAMS, **options):
+    return fit_dataset(write_table(MemoryStore(), X, y, **options), MemoryStore(), params, ENGINE)
+
+
+def same_network(one, two, X, rtol=1e-7):
+    np.testing.assert_array_equal(one.basis, two.basis)
+    scores = two.scores(X)
+    np.testing.assert_allclose(one.scores(X), scores, atol=rtol * np.abs(scores).max())
+
+
+def ridge_of(Phi, T, alpha, P):
+    gram = Phi.T @ Phi
+    mu = alpha * np.trace(gram) * len(P) / np.trace(P)
+    return np.linalg.solve(gram + mu * P, Phi.T @ T).T
+
+
+@pytest.mark.parametrize("penalty", ["weights", "kernel"])
+def test_fit__is_the_ridge_of_the_chosen(penalty):
+    X, y = spirals(300)
+    run = fit(X, y, replace(PARAMS, penalty=penalty))
+    model, features = Model.load(run.location), read_features(run)
+    path = forward_selection(read_system(run, read_moments(run)), size=12, alpha=1e-4)
+    places = np.sort(path.chosen)
+    assert model.places.tolist() == places.tolist()
+    np.testing.assert_array_equal(model.basis, run.read("basis/values")[places])
+    Phi = features.activations(X)[:, places]
+    P = np.eye(12) if penalty == "weights" else features.activations(model.basis)[:, places]
+    np.testing.assert_allclose(model.weights, ridge_of(Phi, np.eye(3)[y], 1e-4, P), rtol=1e-6)
+    record = PRUNE.recorded(run)
+    assert (record.n_kept, record.unexplained) == (12, path.unexplained[-1])
+
+
+def test_fit__of_as_many_as_there_are_is_the_whole_network():
+    X, y = spirals(300)
+    whole = Model.load(fit(X, y, replace(PARAMS, prune=None)).location)
+    same_network(Model.load(fit(X, y, replace(PARAMS, prune=40)).location), whole, X)
+
+
+def test_fit__more_than_the_distinct_rows():
+    X, y = spirals(30)
+    X, y = np.repeat(X, 4, axis=0), np.repeat(y, 4)
+    run = fit(X, y, replace(PARAMS, basis_size=None, prune=50))
+    assert PRUNE.recorded(run).n_kept == 30
+
+
+@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(7, 5), (64, 3), (300, 1)])
+def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
+    X, y = spirals(300)
+    expected = Model.load(fit(X, y).location)
+    run = fit(X, y, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
+    same_network(Model.load(run.location), expected, X)
+
+
+def test_fit__of_numbers():
+    X, Y = surfaces(300)
+    dataset = write_table(MemoryStore(), X, target=Y)
+    run = fit_dataset(dataset, MemoryStore(), replace(PARAMS, width_factor=0.6), ENGINE)
+    model = Model.load(run.location)
+    Phi = read_features(run).activations(X)[:, model.places]
+    centred, means = Phi - Phi.mean(axis=0), Y.mean(axis=0)
+    weights = ridge_of(centred, Y - means, 1e-4, np.eye(12))
+    np.testing.assert_allclose(model.scores(X), centred @ weights.T + means, rtol=1e-6)
+
+
+def test_fit__stopped_after_any_task_ends_with_the_same_bits():
+    X, y = spirals(150)
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
+    expected = Model.load(fit_dataset(dataset, MemoryStore(), PARAMS, engine).location).digest()
+    for n_done in range(1, engine.done.total()):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            fit_dataset(dataset, place, PARAMS, CountingEngine(n_done))
+        run = fit_dataset(dataset, place, PARAMS, ENGINE)
+        assert Model.load(run.location).digest() == expected
+
+
+def test_update_and_forget__choose_anew_among_all():
+    X, y = spirals(400)
+    slices = [slice(0, 200), slice(200, 300), slice(300, 400)]
+    first, second, third = (write_table(MemoryStore(), X[rows], y[rows]) for rows in slices)
+    run = fit_dataset(first, MemoryStore(), PARAMS, ENGINE)
+    before = Model.load(run.location)
+    update_run(run.location, second, ENGINE)
+    update_run(run.location, third, ENGINE)
+    update_run(run.location, third, ENGINE, forget=True)
+    after = Model.load(run.location)
+    assert before.places.tolist() != after.places.tolist()
+    features = read_features(run)
+    Phi, T = features.activations(X[:300]), np.eye(3)[y[:300]]
+    zeros = np.zeros(3), np.zeros(40)
+    system = replace(
+        read_system(run, read_moments(run)),
+        gram=Phi.T @ Phi,
+        cross=T.T @ Phi,
+        target_squares=T.sum(axis=0),
+        target_means=zeros[0],
+        activation_means=zeros[1],
+    )
+    places = np.sort(forward_selection(system, size=12, alpha=1e-4).chosen)
+    assert after.places.tolist() == places.tolist()
+    expected = ridge_of(Phi[:, places], T, 1e-4, np.eye(12))
+    np.testing.assert_allclose(after.weights, expected, rtol=1e-6)
+
+
+def test_branch_and_merge__are_the_update():
+    X, y = spirals(300)
+    first, second = (
+        write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))
+    )
+    one, two = (fit_dataset(first, MemoryStore(), PARAMS, ENGINE) for _ in range(2))
+    update_run(one.location, second, ENGINE)
+    branch = branch_run(two.location, MemoryStore())
+    update_run(branch.location, second, ENGINE)
+    merge_runs(two.location, branch.location, ENGINE)
+    same_network(Model.load(two.location), Model.load(one.location), X)
+
+
+def test_refresh__prunes_again(tmp_path):
+    X, y = spirals(300)
+    dataset = write_table(tmp_path / "data", X[:200], y[:200])
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    update_run(run.location, write_table(tmp_path / "more", X[200:], y[200:]), ENGINE)
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert len(Model.load(refreshed.location).basis) == 12
+
+
+def test_tune__is_pruned_with_what_was_chosen():
+    X, y = spirals(300)
+    tuning = TuneParams(folds=2, alphas=(1e-2, 1e-5), width_factors=(0.3,), features=("plain",))
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, ENGINE)
+    expected = fit(X, y, run.params)
+    same_network(Model.load(run.location), Model.load(expected.location), X)
+
+
+def test_predict_and_evaluate__take_the_kept_alone(tmp_path):
+    X, y = spirals(300)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    predict_dataset(run.location, dataset, tmp_path / "out", ENGINE)
+    evaluated = evaluate_dataset(run.location, dataset, ENGINE)
+    model = Model.load(run.location)
+    assert evaluated.n_errors == np.count_nonzero(model.scores(X).argmax(axis=1) != y)
+    model.save(tmp_path / "model")
+    assert describe(tmp_path / "model")["n_basis"] == 12
+    loaded = Model.load(tmp_path / "model")
+    assert loaded.digest() == model.digest()
+    assert loaded.places.tolist() == model.places.tolist()
+
+
+@pytest.mark.parametrize("network", [NRBFNClassifier, NRBFNRegressor])
+def test_estimators__name_the_kept_rows(network):
+    X, y = spirals(300)
+    values = {"basis": "random", "basis_size": 40, "features": "plain", "alpha": 1e-4, "prune": 9}
+    fitted = network(**values).fit(X[:200], y[:200])
+    for _ in range(2):
+        assert fitted.basis_.shape == (9, 4)
+        np.testing.assert_array_equal(X[fitted.basis_indices_], fitted.basis_)
+        fitted.partial_fit(X[200:], y[200:])
+
+
+def test_estimators__number_the_rows_that_were_given():
+    X, y = spirals(300)
+    weights = np.arange(300) % 3
+    values = {"basis": "random", "basis_size": 40, "features": "plain", "alpha": 1e-4, "prune": 9}
+    fitted = NRBFNClassifier(**values).fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(X[fitted.basis_indices_], fitted.basis_)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": "normalized"}, r"prune is 12, and features is normalized\. Give features=pl"),
+        ({"features": "auto"}, r"prune is 12, and features is normalized\."),
+        ({"prune": 41}, r"prune is 41, and basis_size is 40\. Give prune of at most 40\."),
+    ],
+)
+def test_fit__refuses(changes, message):
+    X, y = spirals(100)
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
+    with pytest.raises(ParameterError, match=message):
+        fit_dataset(dataset, MemoryStore(), replace(PARAMS, **changes), engine)
+    with pytest.raises(ParameterError, match="prune is 12, and features is normalized"):
+        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(), engine)
+    assert engine.done.total() == 0
+
+
+def test_stage__has_its_place_and_its_words():
+    X, y = spirals(150)
+    run = fit(X, y)
+    names = [stage.name for stage in STAGES]
+    assert names.index("validation") < names.index("prune") < names.index("weights")
+    facts = {fact.name: fact.value for fact in run_facts(results_of(FinishedRun.of(run), None))}
+    assert facts["pruned to"].startswith("12, which leave ")
