@@ -112,13 +112,11 @@ def check_stage_budget(
     cost = stage.cost(sizes)
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
-        knob = (
-            "`basis_size`"
-            if asked_size(params, dataset)
-            else "`confidence_threshold`, or give `basis_size`"
-        )
+        change = "Give a lower `basis_size`"
+        if asked_size(params, dataset) is None:
+            change = "Lower `confidence_threshold`, or give `basis_size`"
         most = largest_basis(dataset, params, search, engine, tuning, layout)
-        remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
+        remedy = f"{change}: from {n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
 

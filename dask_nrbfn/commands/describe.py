@@ -91,6 +91,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_features": attributes["n_features"],
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
+        "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
         "penalty": run.params.penalty,
         "alpha": run.params.alpha,

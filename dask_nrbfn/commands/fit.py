@@ -242,8 +242,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
     if tuning is None:
         check_penalty(params)
-    for features in (params.features,) if tuning is None else tuning.features:
-        check_prune(replace(params, features=features))
+    check_prune(params, tuning)
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
     if dataset.of_numbers:
         _check_for_numbers(params)

@@ -62,7 +62,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
-prune, overlap, min_recall, scale, n_parts, random_state, store
+overlap, min_recall, scale, n_parts, random_state, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -101,7 +101,6 @@ prune, overlap, min_recall, scale, n_parts, random_state, store
 
     def __init__(
         self,
-        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         *,
@@ -126,7 +125,6 @@ prune, overlap, min_recall, scale, n_parts, random_state, store
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
-        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.folds = folds
@@ -158,7 +156,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ----------
     folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    basis, basis_size, prune, scale, n_parts, random_state, store
+    basis, basis_size, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -204,7 +202,6 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
-        prune: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
@@ -220,7 +217,6 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale
-        self.prune = prune
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store

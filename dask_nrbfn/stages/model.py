@@ -47,7 +47,9 @@ def _read_results(run_location: Location) -> None:
         run.read("validation/confusion")
     read_moments(run)
     read_shares(run)
-    read_places(run)
+    if run.params.prune is not None:
+        read_places(run)
+        run.read("prune/unexplained")
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:

@@ -43,8 +43,8 @@ class FitSizes:
         See `Penalty`; the most of any that is tried.
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
-    n_kept : int
-        Basis rows that the model keeps.
+    prune : int or None
+        The most basis rows that the model keeps; None: all.
     n_tried, n_sampled, r_tried, n_search_folds : int
         Combinations that the search tries, its rows, basis rows and folds.
     n_judged, n_judged_parts, judged_reading_bytes : int
@@ -69,7 +69,7 @@ class FitSizes:
     n_ridges: int
     penalty_axes: int
     n_basis_sample: int
-    n_kept: int
+    prune: int | None
     n_tried: int
     n_sampled: int
     r_tried: int
@@ -119,7 +119,7 @@ class FitSizes:
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
             ),
-            n_kept=params.prune or n_basis,
+            prune=params.prune,
             n_tried=0 if tuning is None else len(candidates(params, tuning)),
             n_sampled=0
             if tuning is None
@@ -135,6 +135,11 @@ class FitSizes:
     def n_parts(self) -> int:
         """Parts of a pass."""
         return len(self.layout.spans)
+
+    @property
+    def n_kept(self) -> int:
+        """Basis rows that the model keeps."""
+        return min(self.prune or self.r, self.r)
 
     @property
     def rows_bytes(self) -> int:

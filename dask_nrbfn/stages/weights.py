@@ -77,7 +77,7 @@ def _solve(run_location: Location) -> WeightsRecord:
     system = read_system(run, read_moments(run))
     places = read_places(run)
     system = replace(system, penalty=penalty).at(places)
-    if run.tuning is None or places is not None:
+    if run.tuning is None:
         solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
@@ -127,7 +127,7 @@ def read_intercept(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    solves = 0.0 if s.n_ridges else s.r**3 / 3
+    solves = 0.0 if s.n_ridges else s.n_kept**3 / 3
     return StageCost(
         flops=solves,
         read_bytes=4 * s.r**2,
