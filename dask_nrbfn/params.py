@@ -462,10 +462,10 @@ class TuneParams(Params):
         return 1 if self.validation is not None else self.folds
 
 
-# What a tuning chooses is no parameter of it.
+# What a tuning chooses is no parameter of it, nor what would change the network that it has judged.
 TUNED = frozenset(
     definition.tunes for definition in TuneParams.options().values() if definition.tunes
-)
+) | {"loss", "prune"}
 
 
 def _plain(value: Any) -> Any:

@@ -60,9 +60,16 @@ STAGES: tuple[Stage[Any], ...] = (
 """All there are, in the order in which a fit goes through those that it wants."""
 
 
-def stages_of(params: FitParams, tuning: TuneParams | None = None) -> list[Stage[Any]]:
-    """Return the stages of a fit, or of its tuning, in order."""
-    return [stage for stage in STAGES if stage.wanted(params, tuning)]
+def stages_of(
+    params: FitParams, tuning: TuneParams | None = None, *, numbers: bool
+) -> list[Stage[Any]]:
+    """Return the stages of a fit to numbers or classes, or of its tuning, in order."""
+    return [stage for stage in STAGES if stage.wanted(params, tuning, numbers)]
+
+
+def stages_of_run(run: Run) -> list[Stage[Any]]:
+    """Return the stages of a run, those that it has not reached too, in order."""
+    return stages_of(run.asked, run.tuning, numbers=run.of_numbers)
 
 
 def largest_basis(
@@ -76,7 +83,11 @@ def largest_basis(
     """Return the most basis rows that the workers' memory allows, at most all rows."""
     layout = layout or _layout(dataset, params, engine)
     sizes = FitSizes.of(dataset, params, search, 1, tuning, layout=layout)
-    costs = [stage.cost for stage in stages_of(params, tuning) if stage.grows_with_basis]
+    costs = [
+        stage.cost
+        for stage in stages_of(params, tuning, numbers=dataset.of_numbers)
+        if stage.grows_with_basis
+    ]
 
     def fits(n_basis: int) -> bool:
         tried = replace(sizes, r=n_basis)
@@ -103,13 +114,11 @@ def check_stage_budget(
     cost = stage.cost(sizes)
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
-        knob = (
-            "`basis_size`"
-            if asked_size(params, dataset)
-            else "`confidence_threshold`, or give `basis_size`"
-        )
+        change = "Give a lower `basis_size`"
+        if asked_size(params, dataset) is None:
+            change = "Lower `confidence_threshold`, or give `basis_size`"
         most = largest_basis(dataset, params, search, engine, tuning, layout)
-        remedy = f"Lower {knob}: from {n_basis} basis rows to at most {most}"
+        remedy = f"{change}: from {n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
 
@@ -151,7 +160,7 @@ def _fitting_search(
     search = plan_search(dataset, params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
-    for stage in stages_of(params, tuning):
+    for stage in stages_of(params, tuning, numbers=dataset.of_numbers):
         check_stage_budget(
             stage,
             dataset,
@@ -185,7 +194,7 @@ def finish_run(
         Raises if the run belongs to another job by then.
     """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    stages = stages_of(run.asked, run.tuning)
+    stages = stages_of_run(run)
     _drop_scratch(run, run.stages)
     while True:
         check_still_locked()
@@ -215,7 +224,7 @@ def finish_run(
 
 def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     """Delete what stages that are finished left and no later one needs."""
-    stages = stages_of(run.asked, run.tuning)
+    stages = stages_of_run(run)
     ended = all(stage.name in run.stages for stage in stages)
     for stage in stages:
         if stage.name in finished and (ended or not stage.keeps_parts):

@@ -24,11 +24,38 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+# The files whose slow tests take longest, as CI runs them.
+LONGEST = (
+    "tests/test_recovery.py",
+    "workflows/test_flow.py",
+    "storage/test_object_store.py",
+    "workflows/test_benchmarks.py",
+    "cli/test_watching.py",
+    "cluster/test_slurm.py",
+    "cluster/test_tls.py",
+    "estimators/test_classifier.py",
+    "commands/test_fit.py",
+    "engine/test_lost.py",
+    "workflows/test_killed_night.py",
+    "stages/test_tune.py",
+    "neighbors/test_threads.py",
+    "workflows/test_jobs.py",
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tell what is slow, before it is deselected, and what cannot run here."""
     mark_slow_cases(items)
     skip_without_ci_packages(items)
+    # So that none of them is left to run alone at the end.
+    items.sort(key=lambda item: place_of(item.path))
+
+
+def place_of(path):
+    """Return when a file begins: those that take minutes first, the longest before the others."""
+    name = path.relative_to(path.parents[1]).as_posix()
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def mark_slow_cases(items):

@@ -16,7 +16,7 @@ from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.stage import Stage, StageCost
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
-from tests.tables import spirals, write_table
+from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(alpha=1e-6, n_neighbors=5, n_parts=3)
 
@@ -41,7 +41,7 @@ COUNTS = Stage(
     record=CountsRecord,
     compute=compute_counts,
     cost=lambda sizes: StageCost(held_bytes=PROCESS_BYTES + 8 * sizes.K, n_tasks=sizes.n_parts),
-    wanted=lambda params, tuning: params.features == "normalized",
+    wanted=lambda params, tuning, numbers: not numbers,
 )
 
 
@@ -59,7 +59,7 @@ def test_stages__have_names_of_their_own():
 @pytest.mark.parametrize("basis", ["sknn", "random"])
 @pytest.mark.parametrize("tuning", [None, TuneParams(), TuneParams(width_factors=(1.0,))])
 def test_stages_of__in_their_order(basis, tuning):
-    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning)
+    stages = stages_of(FitParams(basis=basis, basis_size=9), tuning, numbers=False)
     assert stages == [stage for stage in STAGES if stage in stages]
     names = {stage.name for stage in stages}
     assert {"columns", "basis", "width", "moments", "weights", "model"} <= names
@@ -84,9 +84,10 @@ def test_stage__one_more_runs_and_is_resumed_and_planned():
 
 @pytest.mark.usefixtures("with_counts")
 def test_stage__one_more_is_left_out_where_it_is_not_wanted():
-    dataset = write_table(MemoryStore(), *spirals(60))
-    params = FitParams(features="plain", basis="random", basis_size=9, alpha=1e-6)
-    assert "counts" not in fit_dataset(dataset, MemoryStore(), params, InlineEngine()).stages
+    X, Y = surfaces(60)
+    dataset = write_table(MemoryStore(), X, target=Y)
+    run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
+    assert "counts" not in run.stages
 
 
 def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):

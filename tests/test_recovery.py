@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 from dask_nrbfn.engine.settings import worker_environment
-from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.run import Run, parts_in
 from tests.engine.processes import PATIENCE_S, Processes, alive, kill_tree, wait_until
 from tests.tables import spirals, write_table
 
@@ -26,9 +26,10 @@ FITS = (
 )
 
 N_ROWS, N_PARTS, BASIS_SIZE = 6000, 12, 200
-N_SEEDS = 20
 MAX_STARTS = 5
 VICTIMS = ("worker", "nanny", "scheduler", "job")
+# Each dies early in the first fit, mostly while the job connects, and anywhere in the second.
+N_SEEDS = len(FITS) * len(VICTIMS)
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +124,13 @@ def assert_same_bits(job, expected):
 
 @pytest.mark.parametrize("seed", range(N_SEEDS))
 def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, seed):
-    options = FITS[seed // len(VICTIMS) % len(FITS)]
+    options = FITS[seed // len(VICTIMS)]
     expected, seconds = undisturbed(options)
     rng = random.Random(seed)
     job = Job(cluster, table, tmp_path / "run", options)
     cluster.revive()
     job.start()
     if seed >= len(VICTIMS):
-        # The first of each kind die earlier, mostly while the job connects.
         job.wait_until(job.run.exists)
     time.sleep(rng.uniform(0, seconds))
     victim = VICTIMS[seed % len(VICTIMS)]
@@ -144,10 +144,10 @@ def test_fit__a_random_process_dies(cluster, table, undisturbed, tmp_path, seed)
 
 
 # Large enough that each stage lasts long enough to be killed in its middle.
-LARGE = {"basis_size": 2000, "n_parts": 40}
+LARGE = {"basis_size": 1200, "n_parts": 40}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("stage", ["neighbors", "moments"])
 def test_fit__a_byte_of_a_finished_part_flips(cluster, table, undisturbed, tmp_path, stage, seed):
     options = ("--neighbors", "exact")
@@ -157,7 +157,7 @@ def test_fit__a_byte_of_a_finished_part_flips(cluster, table, undisturbed, tmp_p
     cluster.revive()
     job.start()
     parts = job.run / stage / "parts"
-    job.wait_until(lambda: len(list(parts.glob("*/zarr.json"))) > 5)
+    job.wait_until(lambda: len(parts_written(parts)) > 5)
     job.kill()
     wait_until(lambda: is_idle(cluster))
     flipped = flip_byte(rng, rng.choice(files_of_finished_parts(job.run, stage)))
@@ -177,6 +177,12 @@ def is_idle(cluster):
 
 def n_executing(dask_worker):
     return len(dask_worker.state.executing)
+
+
+def parts_written(parts):
+    """Return the parts that are there, alone or in a sum."""
+    names = (path.parent.name for path in parts.glob("*/zarr.json"))
+    return {part for name in names for part in parts_in(name)}
 
 
 def files_of_finished_parts(run, stage):

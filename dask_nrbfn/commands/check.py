@@ -103,7 +103,7 @@ def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
 def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
     problems = []
     if fingerprint(dataset.X, summaries) != dataset.fingerprint:
-        targets = "labels" if dataset.target_names is None else "targets"
+        targets = "targets" if dataset.of_numbers else "labels"
         weighted = dataset.sample_weights is not None
         what = f"rows, {targets} or weights" if weighted else f"rows or {targets}"
         problems.append(f"{what} are not the ones that ingest wrote.")

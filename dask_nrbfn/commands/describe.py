@@ -91,6 +91,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_features": attributes["n_features"],
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
+        "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
         "penalty": run.params.penalty,
         "alpha": run.params.alpha,
@@ -119,7 +120,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in validation["path"]]
     chosen = {name: getattr(run.params, name) for name in TUNED}
-    figures = _JUDGED[run.attributes.get("target_names") is None]
+    figures = _JUDGED[not run.of_numbers]
     return {
         "chosen": chosen | {name: validation[name] for name in figures},
         "tried": search.get("tried", []),

@@ -16,7 +16,7 @@ from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
-from dask_nrbfn.stages.refine import is_refined
+from dask_nrbfn.stages.refine import check_loss
 from dask_nrbfn.stages.trials import candidates
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
@@ -90,8 +90,7 @@ def tune_dataset(
     Parameters
     ----------
     dataset, location, params, engine, basis, min_recall
-        As for `fit_dataset`. What `tuning` tries replaces what `params` say of it. With another
-        loss than the squared one it is tried with that, and what is chosen is then refined.
+        As for `fit_dataset`. What `tuning` tries replaces what `params` say of it.
     tuning : TuneParams
     validation : Dataset, optional
         Rows to judge penalties on, instead of folds.
@@ -99,8 +98,7 @@ def tune_dataset(
     Returns
     -------
     Run
-        With its model, whose probabilities are calibrated on the held-out rows if its loss is the
-        squared one.
+        With its model, whose probabilities are calibrated on the held-out rows.
 
     Raises
     ------
@@ -141,7 +139,7 @@ def tune_dataset(
 
 def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
     """Return the parameters of a fit with what "auto" stands for on a dataset."""
-    return params.suited(numbers=dataset.target_names is not None)
+    return params.suited(numbers=dataset.of_numbers)
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
@@ -245,10 +243,10 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
     if tuning is None:
         check_penalty(params)
-    for features in (params.features,) if tuning is None else tuning.features:
-        check_prune(replace(params, features=features))
+    check_prune(params, tuning)
+    check_loss(params, tuning, numbers=dataset.of_numbers)
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
-    if dataset.target_names is not None:
+    if dataset.of_numbers:
         _check_for_numbers(params)
         if n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows.")
@@ -281,10 +279,6 @@ def _check_for_numbers(params: FitParams) -> None:
         raise ParameterError(
             f"`class_weight` is {params.class_weight}, and the targets are numbers.",
             "Leave it out, or give weights of rows.",
-        )
-    if is_refined(params):
-        raise ParameterError(
-            f"`loss` is {params.loss}, and the targets are numbers.", "Give `loss`=squared."
         )
 
 

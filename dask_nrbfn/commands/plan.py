@@ -94,7 +94,9 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     n_basis = _planned_basis(dataset, params, search, engine)
     layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
     sizes = FitSizes.of(dataset, params, search, n_basis, layout=layout)
-    costs = {stage.name: stage.cost(sizes) for stage in stages_of(params)}
+    costs = {
+        stage.name: stage.cost(sizes) for stage in stages_of(params, numbers=dataset.of_numbers)
+    }
     stages = tuple(
         PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()

@@ -585,9 +585,10 @@ def _solve_version(
     write_sums(run, place, moments)
     alpha, system = model.params.alpha, read_system(run, moments)
     penalty = penalty_named(model.params.penalty).of(lambda: model.features, read_shares(run))
-    path = choose_kept(system, model.params)
+    system = replace(system, penalty=penalty)
+    path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
-    system = replace(system, penalty=penalty).at(places)
+    system = system.at(places)
     solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
     weights = solution.weights
     risk = error_and_risk(

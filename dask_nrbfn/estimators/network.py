@@ -271,7 +271,7 @@ class PlainNetwork(Network):
         model = Model.load(location)
         params = model.params.to_dict()
         if model.params.basis_is_given:
-            params["basis"] = model.scaling.restore(model.basis)
+            params |= {"basis": model.scaling.restore(model.basis), "basis_size": None}
         network = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         network._take_model(model)
         return network

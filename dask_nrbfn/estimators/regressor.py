@@ -77,7 +77,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         return chunked_dataset(X, y, sample_weight, place, name, numbers=True)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
-        if dataset.target_names is None:
+        if not dataset.of_numbers:
             raise DataError(
                 f"{dataset.location} has no numbers as targets.", "Write it with `target`."
             )

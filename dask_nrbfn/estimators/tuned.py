@@ -61,8 +61,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         Basis rows while all but the penalty is tried.
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
-    n_neighbors, confidence_threshold, basis, basis_size, loss, class_weight, neighbors, \
-n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
+    n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
+overlap, min_recall, scale, n_parts, random_state, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -74,8 +74,7 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
     error_rate_, log_loss_ : float
         Of rows that were held out, with the chosen parameters; shares of their weight.
     temperature_ : float
-        At which `predict_proba` is calibrated on the held-out scores; with another loss than the
-        squared one it is not used.
+        At which `predict_proba` is calibrated on the held-out scores.
     path_ : list of dict
         For every penalty and alpha the held-out error_rate, log_loss and temperature, the
         fitting_error, spectral_risk and reciprocal_condition of all rows, absolute_error,
@@ -88,8 +87,7 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
     Notes
     -----
     Each fold is held out with its basis rows; width, scaling and shares of clusters are those of
-    all rows, and so is the choice of the basis: the error rate serves to compare. Whatever the
-    loss, all is tried with the squared one, and the network that was chosen is then refined. See
+    all rows, and so is the choice of the basis: the error rate serves to compare. See
     `NRBFNClassifier` for the other attributes.
 
     Examples
@@ -103,7 +101,6 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
 
     def __init__(
         self,
-        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         *,
@@ -118,7 +115,6 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
         search_rows: int | None = None,
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
-        loss: str = "squared",
         class_weight: Mapping[Any, float] | str | None = None,
         neighbors: str = "auto",
         n_partitions: int | None = None,
@@ -129,7 +125,6 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
-        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.folds = folds
@@ -143,7 +138,6 @@ n_partitions, prune, overlap, min_recall, scale, n_parts, random_state, store
         self.search_rows = search_rows
         self.basis = basis
         self.basis_size = basis_size
-        self.loss = loss
         self.class_weight = class_weight
         self.neighbors = neighbors
         self.n_partitions = n_partitions
@@ -162,7 +156,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     ----------
     folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    basis, basis_size, prune, scale, n_parts, random_state, store
+    basis, basis_size, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -208,7 +202,6 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
-        prune: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
@@ -224,7 +217,6 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale
-        self.prune = prune
         self.n_parts = n_parts
         self.random_state = random_state
         self.store = store

@@ -47,7 +47,8 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     basis function networks*, 1996, by a Cholesky factorization of gram whose pivots are chosen by
     what they explain: with s_j what is left of the square of a column beside those chosen, and c_j
     of its product with a target, the next one has the largest ``sum_q c_jq^2 / (s_j + lambda)``.
-    Each choice is one row of the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
+    Basis rows whose weights the system's penalty holds at 0 are not candidates. Each choice is one
+    row of the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
 
     Examples
     --------
@@ -59,6 +60,9 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     """
     gram, cross = system.gram, np.array(system.cross, dtype=np.float64, order="C")
     squares = gram.diagonal().copy()
+    if system.penalty is not None and system.penalty.ndim == 1:
+        # A basis row that the penalty gives weight 0 explains nothing.
+        squares[np.isinf(system.penalty)] = 0.0
     least, penalty = _LEAST_LEFT * squares, alpha * float(squares.sum())
     factor, chosen = np.empty((min(size, len(gram)), len(gram))), []
     left, unexplained = system.target_norm, []

@@ -100,6 +100,12 @@ class RidgeSystem:
         residuals: Floats = np.maximum(self.target_squares + fitted, 0.0)
         return residuals
 
+    def standardized(self) -> Self:
+        """Return the system of targets of mean square 1; those that are 0 stay so."""
+        sizes = np.sqrt(np.where(self.target_squares > 0, self.target_squares, 1.0))
+        squares = (self.target_squares > 0).astype(np.float64)
+        return replace(self, cross=self.cross / sizes[:, None], target_squares=squares)
+
     def at(self, places: NDArray[np.int64] | None) -> Self:
         """Return the system of the basis rows at these places, ascending; None: of all."""
         return self if places is None else self.keep(np.isin(np.arange(len(self.gram)), places))

@@ -6,7 +6,7 @@ from typing import Any, Self
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
@@ -54,7 +54,7 @@ class FinishedRun:
                 "Report on the run that it is merged into.",
             )
         stages = attributes["stages"]
-        names = [stage.name for stage in stages_of(run.asked, run.tuning)]
+        names = [stage.name for stage in stages_of_run(run)]
         missing = [name for name in names if name not in stages]
         if missing:
             command = "fit" if run.tuning is None else "tune"

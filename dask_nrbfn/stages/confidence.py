@@ -92,6 +92,6 @@ CONFIDENCE = Stage(
     record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     keeps_parts=True,
 )

@@ -8,7 +8,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
-from dask_nrbfn.stages.refine import is_refined, read_weights
+from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.validation import VALIDATION
@@ -48,7 +48,9 @@ def _read_results(run_location: Location) -> None:
         run.read("validation/confusion")
     read_moments(run)
     read_shares(run)
-    read_places(run)
+    if run.params.prune is not None:
+        read_places(run)
+        run.read("prune/unexplained")
     read_weights(run)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
@@ -61,7 +63,6 @@ def _read_results(run_location: Location) -> None:
 def _write_model(run_location: Location, dataset_location: Location) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     scaling = read_scaling(run)
-    calibrated = run.tuning is not None and not is_refined(run.params)
     trained, places = WEIGHTS.recorded(run), read_places(run)
     basis = scaling.apply(run.read("basis/values"))
     model = Model(
@@ -69,13 +70,13 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         places=places,
         width=WIDTH.recorded(run).width,
         weights=read_weights(run),
-        intercept=None if dataset.target_names is None else run.read("weights/intercept"),
+        intercept=run.read("weights/intercept") if dataset.of_numbers else None,
         classes=dataset.classes,
         scaling=scaling,
         params=run.params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
-        temperature=VALIDATION.recorded(run).temperature if calibrated else None,
+        temperature=VALIDATION.recorded(run).temperature if run.tuning else None,
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
     )

@@ -335,7 +335,7 @@ NEIGHBORS = Stage(
     record=NeighborsRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     remedy=_remedy,
     keeps_parts=True,
 )

@@ -235,7 +235,7 @@ PATH = Stage(
     record=PathRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: tuning is not None,
+    wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
     keeps_parts=True,
 )

@@ -61,7 +61,7 @@ def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
 def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     start, seed = 0, run.params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
-        if codes is None or dataset.target_names is not None:
+        if codes is None or dataset.of_numbers:
             codes = np.zeros(len(X), dtype=np.int64)
         rows = np.arange(start, start + len(X))
         yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)

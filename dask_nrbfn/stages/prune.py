@@ -1,7 +1,7 @@
 """Stage "prune": which of the basis rows the model keeps."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.ridge import RidgeSystem
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.path import read_penalty
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -29,7 +30,8 @@ class PruneRecord:
     ----------
     n_kept : int
     unexplained : float
-        Of the squares of the targets, the share that is left by the orthogonal weights.
+        Of the squares of the targets, the share that is left by the orthogonal weights; of numbers
+        on average over the targets.
     """
 
     n_kept: int
@@ -50,7 +52,9 @@ def _compute(job: StageJob) -> PruneRecord:
 
 def _choose(run_location: Location) -> PruneRecord:
     run = Run.open(run_location)
-    path = choose_kept(read_system(run, read_moments(run)), run.params)
+    system = read_system(run, read_moments(run))
+    system = replace(system, penalty=read_penalty(run, run.params.penalty))
+    path = choose_kept(system, run.params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")
     write_array(group, "places", path.chosen, "kept")
@@ -58,11 +62,16 @@ def _choose(run_location: Location) -> PruneRecord:
     return PruneRecord(len(path.chosen), float(path.unexplained[-1]))
 
 
-def choose_kept(system: RidgeSystem, params: FitParams) -> ForwardPath | None:
-    """Return the basis rows that a network keeps of all that a system has; None: all."""
+def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
+    """Return the basis rows that a network keeps of all that a system has; None: all.
+
+    Numbers count alike, whatever their units.
+    """
     if params.prune is None:
         return None
-    return forward_selection(system, size=params.prune, alpha=params.alpha)
+    return forward_selection(
+        system.standardized() if numbers else system, size=params.prune, alpha=params.alpha
+    )
 
 
 def read_places(run: Run) -> NDArray[np.int64] | None:
@@ -70,10 +79,15 @@ def read_places(run: Run) -> NDArray[np.int64] | None:
     return None if run.params.prune is None else np.sort(run.read("prune/places"))
 
 
-def check_prune(params: FitParams) -> None:
+def check_prune(params: FitParams, tuning: TuneParams | None) -> None:
     """Raise ParameterError if the basis cannot be pruned, or not to this size."""
     if params.prune is None:
         return
+    if tuning is not None:
+        raise ParameterError(
+            f"`prune` is {params.prune}, and a tuning judges the network with all basis rows.",
+            "Tune without it, then fit with what was chosen and with it.",
+        )
     if params.features != "plain":
         raise ParameterError(
             f"`prune` is {params.prune}, and `features` is {params.features}.",
@@ -81,7 +95,7 @@ def check_prune(params: FitParams) -> None:
         )
     if params.basis_size is not None and params.prune > params.basis_size:
         raise ParameterError(
-            f"`prune` is {params.prune}, and `basis_size` is {params.basis_size}.",
+            f"`prune` is {params.prune}, and the basis has {params.basis_size} rows.",
             f"Give `prune` of at most {params.basis_size}.",
         )
 
@@ -102,6 +116,6 @@ PRUNE = Stage(
     record=PruneRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: params.prune is not None,
+    wanted=lambda params, tuning, numbers: params.prune is not None,
     grows_with_basis=True,
 )

@@ -104,5 +104,5 @@ RECALL = Stage(
     record=RecallRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
 )

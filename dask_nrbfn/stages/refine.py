@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
@@ -266,6 +266,21 @@ def read_weights(run: Run) -> Floats:
     return run.read("refine/values" if is_refined(run.params) else "weights/values")
 
 
+def check_loss(params: FitParams, tuning: TuneParams | None, *, numbers: bool) -> None:
+    """Raise ParameterError if the loss is not for the targets, or not what a tuning judges."""
+    if not is_refined(params):
+        return
+    if numbers:
+        raise ParameterError(
+            f"`loss` is {params.loss}, and the targets are numbers.", "Give `loss`=squared."
+        )
+    if tuning is not None:
+        raise ParameterError(
+            f"`loss` is {params.loss}, and a tuning judges the squared loss.",
+            "Tune without it, then fit with what was chosen and with it.",
+        )
+
+
 def check_updatable(params: FitParams, remedy: str) -> None:
     """Raise ParameterError if the weights cannot be solved anew from sums that rows joined."""
     if is_refined(params):
@@ -305,6 +320,6 @@ REFINE = Stage(
     record=RefineRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: is_refined(params),
+    wanted=lambda params, tuning, numbers: is_refined(params),
     grows_with_basis=True,
 )

@@ -78,7 +78,7 @@ def _compute(job: StageJob) -> SearchRecord:
     (sample,) = run_tasks(engine, _write_sample, arguments, label="sample")
     units = [(asdict(candidate),) for candidate in tried]
     records = run_parts(run, dataset, engine, stage="search", task=_try, units=units)
-    compared = HeldOutSums.compared if dataset.target_names is None else ResidualSums.compared
+    compared = ResidualSums.compared if dataset.of_numbers else HeldOutSums.compared
     solved = [record for record in records if record[compared[0]] is not None]
     best = min(solved, key=lambda record: record[compared[0]], default=None)
     chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
@@ -96,8 +96,8 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     assert tuning is not None
     size = search_rows(dataset.n_rows, dataset.n_features, tuning)
     rows = _drawn_rows(dataset.n_rows, size, params.random_state)
-    classes = dataset.target_names is None
-    targets = dataset.codes()[rows].astype(np.int64) if classes else dataset.take_targets(rows)
+    numbers = dataset.of_numbers
+    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
     own = None if dataset.sample_weights is None else dataset.take_weights(rows)
     weights = RowWeights.of(dataset, params).of_rows(targets, own)
     group = run.group("search")
@@ -277,7 +277,7 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _wanted(params: FitParams, tuning: TuneParams | None) -> bool:
+def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return tuning is not None and len(candidates(params, tuning)) > 1
 
 

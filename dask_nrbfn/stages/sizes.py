@@ -44,7 +44,7 @@ class FitSizes:
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
     prune : int or None
-        Basis rows that the model keeps, if not all.
+        The most basis rows that the model keeps; None: all.
     n_tried, n_sampled, r_tried, n_search_folds : int
         Combinations that the search tries, its rows, basis rows and folds.
     n_judged, n_judged_parts, judged_reading_bytes : int

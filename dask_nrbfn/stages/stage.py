@@ -71,7 +71,7 @@ def _fields(record: Any) -> tuple[Field[Any], ...]:
     return fields(record)
 
 
-def _always(params: FitParams, tuning: TuneParams | None) -> bool:
+def _always(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return True
 
 
@@ -94,7 +94,8 @@ class Stage(Generic[Record]):
     cost : callable
         Takes `FitSizes`, returns a `StageCost`.
     wanted : callable
-        Takes `FitParams` and `TuneParams` or None, returns whether a fit has the stage.
+        Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
+        whether a fit has the stage.
     grows_with_basis : bool
         Whether it holds something of the size of the basis.
     remedy : callable
@@ -109,7 +110,7 @@ class Stage(Generic[Record]):
     record: type[Record]
     compute: Callable[[StageJob], Record]
     cost: Callable[[FitSizes], StageCost]
-    wanted: Callable[[FitParams, TuneParams | None], bool] = _always
+    wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False

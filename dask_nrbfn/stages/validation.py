@@ -164,7 +164,7 @@ def codes_among(
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
     """Raise DataError unless a dataset has labels, or numbers as targets of these names."""
     if target_names is None:
-        if dataset.y is None or dataset.target_names is not None:
+        if dataset.y is None or dataset.of_numbers:
             has = "no labels" if dataset.y is None else "numbers as targets, not labels"
             raise DataError(
                 f"{dataset.location} has {has}.", "Write it with labels: `label` or `y`."
@@ -320,6 +320,6 @@ VALIDATION = Stage(
     record=ValidationRecord,
     compute=_compute,
     cost=_cost,
-    wanted=lambda params, tuning: tuning is not None,
+    wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
 )

@@ -74,7 +74,7 @@ def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
     chosen = Ridge(run.params.penalty, run.params.alpha)
     alpha, system = chosen.alpha, read_kept_system(run)
-    if run.tuning is None or run.params.prune is not None:
+    if run.tuning is None:
         solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
@@ -131,7 +131,7 @@ def read_intercept(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    solves = 0.0 if s.n_ridges else s.r**3 / 3
+    solves = 0.0 if s.n_ridges else s.n_kept**3 / 3
     return StageCost(
         flops=solves,
         read_bytes=4 * s.r**2,

@@ -92,7 +92,7 @@ def _compute(job: StageJob) -> WidthRecord:
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    origin = None if dataset.target_names is None else middle_targets(dataset).tolist()
+    origin = middle_targets(dataset).tolist() if dataset.of_numbers else None
     return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
 

@@ -200,6 +200,11 @@ class Dataset:
         return len(self.classes)
 
     @property
+    def of_numbers(self) -> bool:
+        """Whether the targets are numbers, not classes."""
+        return self.target_names is not None
+
+    @property
     def n_targets(self) -> int:
         """Columns of what is learned: q numbers, or one for each of K classes; 0 without either."""
         return self.n_classes if self.target_names is None else self._n_numbers

@@ -46,7 +46,7 @@ class Model:
     basis : float64 (r, p)
         Basis rows, scaled.
     width : float
-        Sigma of the Gaussians.
+        Sigma of the kernel.
     weights : float64 (q, r)
     classes : int64, bool, float64 or str (K,)
         Labels, in the order of the scores; empty where the targets are numbers.

@@ -306,6 +306,11 @@ class Run:
             )
 
     @property
+    def of_numbers(self) -> bool:
+        """Whether the targets are numbers, not classes."""
+        return self.attributes.get("target_names") is not None
+
+    @property
     def params(self) -> FitParams:
         """The parameters it was begun with, but for those that tuning has chosen since."""
         if self.tuning is None:

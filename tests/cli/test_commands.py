@@ -363,7 +363,7 @@ def large(tmp_path):
 
 
 def fit_arguments(dataset, place):
-    options = "--basis-size 2000 --n-parts 8 --alpha 1e-9 --threads 1 --workers 1"
+    options = "--basis-size 1200 --n-parts 8 --alpha 1e-9 --threads 1 --workers 1"
     return [*PROGRAM, "fit", str(dataset), str(place), *options.split()]
 
 

@@ -127,7 +127,9 @@ def test_metrics__scraped_while_the_job_runs(tmp_path, large):
 @pytest.mark.slow
 def test_json_logs__of_a_job_on_a_cluster(tmp_path, large):
     page, place = tmp_path / "report.html", tmp_path / "run"
-    with started("fit", large, place, *SLOW, "--performance-report", page) as job:
+    # Longer than it takes to ask its dashboard.
+    options = (*SLOW, "--basis-size", 400, "--performance-report", page)
+    with started("fit", large, place, *options) as job:
         entry = entry_with(job, "dashboard")
         assert entry["message"] == f"dashboard: {entry['dashboard']}"
         assert urlopen(entry["dashboard"]).status == 200

@@ -2,9 +2,9 @@ import dataclasses
 import json
 import random
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
@@ -26,13 +26,13 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.reference import reference_fit
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine, StoppedError, middles
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
@@ -167,32 +167,29 @@ def test_fit__second_start_does_nothing(tmp_path):
     first = fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     before = first.stages
     assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
-    assert list(before) == [stage.name for stage in stages_of(first.asked)]
+    assert list(before) == [stage.name for stage in stages_of_run(first)]
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 9])
-def test_fit__stopped_after_any_task_ends_with_the_same_bits(tmp_path, step):
+@pytest.mark.parametrize(
+    "stages", [slice(1, None, 4), pytest.param(slice(None), marks=pytest.mark.slow)]
+)
+def test_fit__stopped_in_any_stage_ends_with_the_same_bits(tmp_path, stages):
     X, y = spirals(200)
     dataset = write_table(tmp_path / "data", X, y, chunk_rows=17)
     params = FitParams(alpha=1e-4, n_parts=3)
-    expected = fit_dataset(dataset, tmp_path / "whole", params, InlineEngine())
-    n_stops = 0
-    for n_tasks in range(0, 100, step):
-        place = tmp_path / f"run{n_tasks}"
-        try:
-            fit_dataset(dataset, place, params, CountingEngine(n_tasks))
-        except StoppedError:
-            n_stops += 1
-            run = fit_dataset(dataset, place, params, InlineEngine())
-            assert gram_bits(run) == gram_bits(expected)
-            assert (
-                Model.load(place).weights.tobytes()
-                == Model.load(expected.location).weights.tobytes()
-            )
-        else:
-            break
+    engine = CountingEngine()
+    expected = fit_dataset(dataset, tmp_path / "whole", params, engine)
     # Three parts in each of five passes, and codes, combine, basis, weights, model and its check.
-    assert n_stops == len(range(0, 5 * 3 + 6, step))
+    assert engine.done.total() == 5 * 3 + 6
+    for n_tasks in middles(engine.done)[stages]:
+        place = tmp_path / f"run{n_tasks}"
+        with pytest.raises(StoppedError):
+            fit_dataset(dataset, place, params, CountingEngine(n_tasks))
+        run = fit_dataset(dataset, place, params, InlineEngine())
+        assert gram_bits(run) == gram_bits(expected)
+        assert (
+            Model.load(place).weights.tobytes() == Model.load(expected.location).weights.tobytes()
+        )
 
 
 def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
@@ -322,25 +319,51 @@ def undisturbed(tmp_path_factory):
     return dataset, weights
 
 
+@pytest.fixture(scope="module")
+def stopped_fit(undisturbed, tmp_path_factory):
+    """Give a function that leaves a fit as it was stopped, and returns the tasks that it did."""
+    dataset, _ = undisturbed
+    stopped = {}
+
+    def leave(place, params, label, n_done):
+        key = (params, label, n_done)
+        if key not in stopped:
+            kept = tmp_path_factory.mktemp("stopped") / "run"
+            engine = CountingEngine(n_done, label=label)
+            with pytest.raises(StoppedError):
+                fit_dataset(dataset, kept, params, engine, min_recall=0.0)
+            stopped[key] = kept, engine.done
+        kept, done = stopped[key]
+        shutil.copytree(kept, place)
+        return done
+
+    return leave
+
+
+def in_turn(places, *kinds):
+    """Return the places with one kind of damage each, the kinds in turn."""
+    return [(*place, kind) for place, kind in zip(places, cycle(kinds), strict=False)]
+
+
 @pytest.mark.fast_cases(2)
-@pytest.mark.parametrize("kind", ["flipped", "missing"])
-@pytest.mark.parametrize(("params", "stop", "pattern", "label", "n_tasks"), DAMAGE)
+@pytest.mark.parametrize(
+    ("params", "stop", "pattern", "label", "n_tasks", "kind"),
+    in_turn(DAMAGE, "flipped", "missing"),
+)
 def test_fit__damaged_results_are_computed_again(
-    tmp_path, caplog, undisturbed, params, stop, pattern, label, n_tasks, kind
+    tmp_path, caplog, undisturbed, stopped_fit, params, stop, pattern, label, n_tasks, kind
 ):
     dataset, weights = undisturbed
-    place, (stopped_in, n_done) = tmp_path / "run", stop
-    first, second = CountingEngine(n_done, label=stopped_in), CountingEngine()
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, params, first, min_recall=0.0)
+    place, engine = tmp_path / "run", CountingEngine()
+    done_before = stopped_fit(place, params, *stop)
     damaged(place, pattern, kind)
     caplog.set_level("WARNING", logger="dask_nrbfn")
-    run = fit_dataset(dataset, place, params, second, min_recall=0.0)
+    run = fit_dataset(dataset, place, params, engine, min_recall=0.0)
     assert run.read("weights/values").tobytes() == weights[params]
     assert "computed again" in caplog.text
     if n_tasks is not None:
         # Once, and what was damaged once more, and the part that was to be added to it.
-        assert first.done[label] + second.done[label] == n_tasks
+        assert done_before[label] + engine.done[label] == n_tasks
 
 
 METADATA = [
@@ -358,15 +381,15 @@ METADATA = [
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("kind", ["flipped", "garbage"])
-@pytest.mark.parametrize(("params", "stop", "pattern"), METADATA)
+@pytest.mark.parametrize(
+    ("params", "stop", "pattern", "kind"), in_turn(METADATA, "garbage", "flipped")
+)
 def test_fit__damaged_metadata_is_written_again(
-    tmp_path, caplog, undisturbed, params, stop, pattern, kind
+    tmp_path, caplog, undisturbed, stopped_fit, params, stop, pattern, kind
 ):
     dataset, weights = undisturbed
-    place, (label, n_done) = tmp_path / "run", stop
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, params, CountingEngine(n_done, label=label), min_recall=0.0)
+    place = tmp_path / "run"
+    stopped_fit(place, params, *stop)
     damaged(place, pattern, kind)
     run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
     assert run.read("weights/values").tobytes() == weights[params]
@@ -386,18 +409,23 @@ def cut_power(place, seed):
                 path.unlink()
 
 
+# Each case draws the fates of all files of its run, with a seed of its own for each stop.
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("stop", [None, "columns", "confidence", "width", "combine", "model"])
+@pytest.mark.parametrize(
+    ("seed", "stop"),
+    list(enumerate([None, "columns", "confidence", "width", "combine", "model"])),
+)
 @pytest.mark.parametrize(
     "params",
     [pytest.param(CUT, id="at once"), pytest.param(PARTED, id="partitioned")],
 )
-def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, params, stop, seed):
+def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, stopped_fit, params, stop, seed):
     dataset, weights = undisturbed
-    place, engine = tmp_path / "run", CountingEngine(None if stop is None else 0, label=stop)
-    with nullcontext() if stop is None else pytest.raises(StoppedError):
-        fit_dataset(dataset, place, params, engine, min_recall=0.0)
+    place = tmp_path / "run"
+    if stop is None:
+        fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
+    else:
+        stopped_fit(place, params, stop, 0)
     cut_power(place, seed)
     run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
     assert run.read("weights/values").tobytes() == weights[params]

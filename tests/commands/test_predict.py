@@ -49,9 +49,9 @@ def new_rows():
     return spirals(250, seed=1)
 
 
+# Chunks of one row, of some and of all rows, by one worker or several.
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("n_workers", [1, 7])
-@pytest.mark.parametrize("chunk_rows", [1, 37, 1000])
+@pytest.mark.parametrize(("chunk_rows", "n_workers"), [(1, 1), (37, 7), (37, 1), (1000, 7)])
 def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, n_workers):
     for name, value in {"_MIN_CHUNK_ROWS": 3, "_TASK_ROWS": 9, "_MAX_BLOCK_ROWS": 4}.items():
         monkeypatch.setattr(predict_module, name, value)

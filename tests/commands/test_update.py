@@ -240,9 +240,9 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
     assert_moments(run, *table_of([rows[0], later]))
 
 
+# Chunks of one row, of some and of all rows, in one part or several.
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("chunk_rows", [1, 7, 150])
-@pytest.mark.parametrize("n_parts", [1, 4])
+@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 4), (7, 1), (7, 4), (150, 1)])
 def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
     params = replace(PARAMS, n_parts=n_parts)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
@@ -566,7 +566,7 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
 def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
     params = replace(PARAMS, n_parts=4)
     run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
-    whole = fit_dataset(rows[0], tmp_path / "whole", params, InlineEngine())
+    whole = Run.open(shutil.copytree(tmp_path / "run", tmp_path / "whole"))
     update(whole, rows[1])
     latest = Model.load(run.location).digest()
     stopped = CountingEngine(n_tasks)

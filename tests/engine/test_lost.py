@@ -108,11 +108,14 @@ def test_run__all_workers_killed_and_one_comes(processes, begun, caplog):
 
 
 JOB = """
+import signal
 import sys
 from dask_nrbfn.engine import EngineOptions, connect
 from tests.engine import work
 if __name__ == "__main__":
     scheduler, directory = sys.argv[1:]
+    # As in a terminal: what a shell starts in the background ignores it, and so would this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with connect(EngineOptions(scheduler=scheduler) if scheduler else None) as engine:
         # Longer than a test may take: it must be left as it runs.
         tasks = [(directory, number, 600 * (number == 0)) for number in range(9)]

@@ -44,8 +44,9 @@ def counted(partitions, rows, overlap):
     return np.bincount(routed[routed >= 0], minlength=len(partitions.offsets))
 
 
+# An overlap of 2, between these two, has tests of its own below.
 @pytest.mark.fast_cases(10)
-@pytest.mark.parametrize("overlap", [1, 2, 3])
+@pytest.mark.parametrize("overlap", [1, 3])
 @pytest.mark.parametrize("name", ROWS)
 def test_balanced__no_partition_is_much_larger_than_the_mean(name, overlap):
     rows = ROWS[name](4000)

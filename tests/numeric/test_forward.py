@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,6 +71,13 @@ def test_forward_selection__takes_no_column_twice_and_no_repetition():
     assert len(path.chosen) == 6
     assert len(set((path.chosen % 6).tolist())) == 6
     assert path.chosen.max() < 12
+
+
+def test_forward_selection__leaves_out_what_the_penalty_holds_at_0():
+    Phi, T = drawn(n_basis=6)
+    penalty = np.where(np.arange(6) == 2, np.inf, 1.0)
+    path = forward_selection(replace(system_of(Phi, T), penalty=penalty), size=6, alpha=1e-6)
+    assert sorted(path.chosen.tolist()) == [0, 1, 3, 4, 5]
 
 
 def test_forward_selection__leaves_the_system_as_it_was():

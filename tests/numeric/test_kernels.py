@@ -92,10 +92,10 @@ def inverse_multiquadric(monkeypatch):
             log_factor=lambda t: -np.log(np.hypot(1, t)),
         )
     )
-    monkeypatch.setitem(sys.modules, f"{kernels.__name__}.multiquadric", module)
+    monkeypatch.setitem(sys.modules, f"{kernels.__name__}.inverse_multiquadric", module)
     option = FitParams.options()["kernel"]
-    monkeypatch.setitem(vars(option), "choices", (*KERNELS, "multiquadric"))
-    yield "multiquadric"
+    monkeypatch.setitem(vars(option), "choices", (*KERNELS, "inverse_multiquadric"))
+    yield "inverse_multiquadric"
     kernel_named.cache_clear()
 
 

@@ -1,6 +1,7 @@
 """Engines that count tasks, and stop as a killed job does."""
 
 from collections import Counter
+from itertools import accumulate
 
 from dask_nrbfn.engine import InlineEngine
 
@@ -25,3 +26,9 @@ class CountingEngine(InlineEngine):
             results += super().run(task, [values], label=label)
             self.done[label] += 1
         return results
+
+
+def middles(done):
+    """Return how many tasks have run where half of a label's have, for every label in its order."""
+    ends = accumulate(done.values())
+    return [end - (n_tasks + 1) // 2 for end, n_tasks in zip(ends, done.values(), strict=True)]

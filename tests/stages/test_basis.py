@@ -92,7 +92,7 @@ def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
     params = FitParams().suited(numbers=False)
     sizes = FitSizes.of(dataset, params, SEARCH, n_basis)
-    growing = [stage for stage in stages_of(params) if stage.grows_with_basis]
+    growing = [stage for stage in stages_of(params, numbers=False) if stage.grows_with_basis]
     return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
 
 

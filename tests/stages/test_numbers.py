@@ -201,7 +201,7 @@ def assert_one_fit(location, X, T):
     model = Model.load(location)
     expected = naive_predictions(model, X, T)
     scale = np.abs(expected).max()
-    np.testing.assert_allclose(model.scores(X), expected, rtol=0, atol=1e-9 * scale)
+    np.testing.assert_allclose(model.scores(X), expected, rtol=0, atol=1e-10 * scale)
     moments = read_latest_moments(location)
     assert moments.total_weight == pytest.approx(len(X), rel=1e-12)
 

@@ -182,7 +182,7 @@ def test_clusters__are_the_weighted_network(rows):
 
 
 @pytest.mark.fast_cases(2)
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(chunk_rows=st.integers(1, 120), n_parts=st.integers(1, 9))
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shares__any_chunks_and_parts(weighted, chunk_rows, n_parts):

@@ -1,5 +1,6 @@
 """Networks that keep some of their basis rows."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
@@ -24,6 +26,8 @@ from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
+from tests.commands.test_plan import RATES
+from tests.numeric.test_forward import system_of
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
@@ -78,6 +82,24 @@ def test_fit__more_than_the_distinct_rows():
     assert PRUNE.recorded(run).n_kept == 30
 
 
+def test_plan__more_than_there_are_costs_as_all_of_them():
+    X, y = spirals(300)
+    dataset, whole = write_table(MemoryStore(), X, y), replace(PARAMS, basis_size=None)
+    plans = [plan_fit(dataset, replace(whole, prune=prune), ENGINE, RATES) for prune in (75, 10**6)]
+    assert plans[0].stages == plans[1].stages
+
+
+@pytest.mark.parametrize("name", ["places", "unexplained"])
+def test_fit__a_missing_choice_is_made_again(tmp_path, name):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    expected = run.read(f"prune/{name}")
+    shutil.rmtree(tmp_path / "run" / "prune" / name)
+    again = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    np.testing.assert_array_equal(again.read(f"prune/{name}"), expected)
+
+
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(7, 5), (64, 3), (300, 1)])
 def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
     X, y = spirals(300)
@@ -86,13 +108,19 @@ def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
     same_network(Model.load(run.location), expected, X)
 
 
-def test_fit__of_numbers():
+@pytest.mark.parametrize("unit", [1.0, 1e6])
+def test_fit__of_numbers_in_any_units(unit):
     X, Y = surfaces(300)
+    Y *= [unit, 1.0]
     dataset = write_table(MemoryStore(), X, target=Y)
     run = fit_dataset(dataset, MemoryStore(), replace(PARAMS, width_factor=0.6), ENGINE)
     model = Model.load(run.location)
-    Phi = read_features(run).activations(X)[:, model.places]
-    centred, means = Phi - Phi.mean(axis=0), Y.mean(axis=0)
+    Phi = read_features(run).activations(X)
+    centred, standardized = Phi - Phi.mean(axis=0), (Y - Y.mean(axis=0)) / Y.std(axis=0)
+    system = system_of(centred, standardized / np.sqrt(300))
+    places = np.sort(forward_selection(system, size=12, alpha=1e-4).chosen)
+    assert model.places.tolist() == places.tolist()
+    centred, means = centred[:, places], Y.mean(axis=0)
     weights = ridge_of(centred, Y - means, 1e-4, np.eye(12))
     np.testing.assert_allclose(model.scores(X), centred @ weights.T + means, rtol=1e-6)
 
@@ -122,16 +150,7 @@ def test_update_and_forget__choose_anew_among_all():
     assert before.places.tolist() != after.places.tolist()
     features = read_features(run)
     Phi, T = features.activations(X[:300]), np.eye(3)[y[:300]]
-    zeros = np.zeros(3), np.zeros(40)
-    system = replace(
-        read_system(run, read_moments(run)),
-        gram=Phi.T @ Phi,
-        cross=T.T @ Phi,
-        target_squares=T.sum(axis=0),
-        target_means=zeros[0],
-        activation_means=zeros[1],
-    )
-    places = np.sort(forward_selection(system, size=12, alpha=1e-4).chosen)
+    places = np.sort(forward_selection(system_of(Phi, T), size=12, alpha=1e-4).chosen)
     assert after.places.tolist() == places.tolist()
     expected = ridge_of(Phi[:, places], T, 1e-4, np.eye(12))
     np.testing.assert_allclose(after.weights, expected, rtol=1e-6)
@@ -159,13 +178,11 @@ def test_refresh__prunes_again(tmp_path):
     assert len(Model.load(refreshed.location).basis) == 12
 
 
-def test_tune__is_pruned_with_what_was_chosen():
-    X, y = spirals(300)
-    tuning = TuneParams(folds=2, alphas=(1e-2, 1e-5), width_factors=(0.3,), features=("plain",))
-    dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, ENGINE)
-    expected = fit(X, y, run.params)
-    same_network(Model.load(run.location), Model.load(expected.location), X)
+def test_tune__judges_the_whole_network():
+    X, y = spirals(100)
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine(0)
+    with pytest.raises(ParameterError, match=r"prune is 12, and a tuning judges .* Tune without"):
+        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(features=("plain",)), engine)
 
 
 def test_predict_and_evaluate__take_the_kept_alone(tmp_path):
@@ -194,6 +211,14 @@ def test_estimators__name_the_kept_rows(network):
         fitted.partial_fit(X[200:], y[200:])
 
 
+def test_estimators__of_a_given_basis_are_fitted_again(tmp_path):
+    X, y = spirals(300)
+    given = NRBFNClassifier(basis=X[:40], features="plain", alpha=1e-4, prune=9).fit(X, y)
+    given.save(tmp_path / "model")
+    again = NRBFNClassifier.load(tmp_path / "model").fit(X, y)
+    np.testing.assert_allclose(again.basis_, given.basis_, rtol=1e-12)
+
+
 def test_estimators__number_the_rows_that_were_given():
     X, y = spirals(300)
     weights = np.arange(300) % 3
@@ -207,7 +232,7 @@ def test_estimators__number_the_rows_that_were_given():
     [
         ({"features": "normalized"}, r"prune is 12, and features is normalized\. Give features=pl"),
         ({"features": "auto"}, r"prune is 12, and features is normalized\."),
-        ({"prune": 41}, r"prune is 41, and basis_size is 40\. Give prune of at most 40\."),
+        ({"prune": 41}, r"prune is 41, and the basis has 40 rows\. Give prune of at most 40\."),
     ],
 )
 def test_fit__refuses(changes, message):
@@ -215,8 +240,6 @@ def test_fit__refuses(changes, message):
     dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
     with pytest.raises(ParameterError, match=message):
         fit_dataset(dataset, MemoryStore(), replace(PARAMS, **changes), engine)
-    with pytest.raises(ParameterError, match="prune is 12, and features is normalized"):
-        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(), engine)
     assert engine.done.total() == 0
 
 

@@ -6,7 +6,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.params import FitLimits, FitParams
-from dask_nrbfn.pipeline import stages_of
+from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import naive_distances
 from tests.stages.stopping import CountingEngine
@@ -74,7 +74,7 @@ def test_recall__below_the_floor(dataset):
     assert "n_partitions from 8" in caught.value.remedy
     engine = CountingEngine()
     run = fit_dataset(dataset, place, POOR, engine, min_recall=found)
-    assert list(run.stages) == [stage.name for stage in stages_of(run.asked)]
+    assert list(run.stages) == [stage.name for stage in stages_of_run(run)]
     assert not engine.done.keys() & {"columns", "partitions", "candidates", "neighbors", "recall"}
     with pytest.raises(RecallError):
         fit_dataset(dataset, place, POOR, InlineEngine(), min_recall=0.99)

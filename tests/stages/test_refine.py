@@ -14,8 +14,8 @@ from scipy.special import expit
 from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV
-from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset
@@ -335,20 +335,12 @@ def test_model__is_saved_with_its_loss(tmp_path):
     assert network.loss == "logistic"
 
 
-def test_tune__chooses_with_the_squared_loss_and_refines():
+def test_tune__judges_the_squared_loss():
     X, y = table()
-    tuning = TuneParams(folds=2, alphas=(1e-2, 1e-5), width_factors=(0.3,), features=("plain",))
-    dataset = write_table(MemoryStore(), X, y)
-    run, squared = (
-        tune_dataset(dataset, MemoryStore(), replace(PARAMS, loss=loss), tuning, ENGINE)
-        for loss in ("logistic", "squared")
-    )
-    assert describe_tuning(run) == describe_tuning(squared)
-    model, expected = (Model.load(each.location) for each in (run, fit(X, y, run.params)))
-    same_scores(model, expected, X)
-    assert model.temperature is None
-    P = model.probabilities(expit(np.zeros((1, 3))))
-    np.testing.assert_allclose(P, 1 / 3)
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
+    with pytest.raises(ParameterError, match=r"a tuning judges the squared loss\. Tune without"):
+        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(), engine)
+    assert engine.done.total() == 0
 
 
 @pytest.mark.usefixtures("few_passes")
@@ -401,17 +393,6 @@ def test_estimators__take_no_further_rows():
     with pytest.raises(ParameterError, match="loss is hinge"):
         network.forget(X[:10], y[:10])
     assert NRBFNClassifier(**values).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
-
-
-def test_estimator_cv__refines_what_it_chose():
-    X, y = table()
-    values = {"basis": "random", "basis_size": 20, "width_factors": (0.3, 1.0), "folds": 2}
-    network = NRBFNClassifierCV(**values, loss="logistic").fit(X, y)
-    squared = NRBFNClassifierCV(**values).fit(X, y)
-    assert (network.alpha_, network.error_rate_) == (squared.alpha_, squared.error_rate_)
-    odds = expit(network.decision_function(X))
-    expected = odds / odds.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(network.predict_proba(X), expected, rtol=1e-12)
 
 
 @pytest.fixture

@@ -615,14 +615,15 @@ def test_weights_chunk__any_damage(tmp_path):
         n_found = 0
         with bytes_restored(path) as good:
             shorter = (good[:length] for length in range(len(good)))
-            for bad in (*shorter, *(flipped for _, flipped in flips(good))):
+            harmed = (*shorter, *(flipped for _, flipped in flips(good)))
+            for bad in harmed:
                 path.write_bytes(bad)
                 try:
                     assert joined_weights(dataset, 0, 7, 3).tolist() == weights
                 except DamagedDataError:
                     n_found += 1
         # Zstandard frames have a few bits without meaning.
-        assert n_found >= 9 * len(good) - 8
+        assert n_found >= len(harmed) - 3
 
 
 def test_weights_chunk__missing(tmp_path):

@@ -46,9 +46,10 @@ from dask_nrbfn.storage.location import RemoteLocation, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.logs import fresh_logging
 from tests.storage.written import fill_dataset, make_model, table, write_dataset
 from tests.tables import spirals
-from tests.workflows.script import run_script
+from tests.workflows.script import run_here
 
 RUNS = list(enumerate(["first", "second", "third", "fourth"]))
 
@@ -297,6 +298,7 @@ def test_remote_location__must_be_a_url():
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_object_store__environment_is_enough(bucket, options, monkeypatch):
     for name, value in environment(options).items():
         monkeypatch.setenv(name, value)
@@ -550,6 +552,7 @@ def test_errors__no_credentials(bucket, endpoint):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_errors__nobody_listens(options):
     unreachable = {**options, "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{free_port()}"}}
     location = RemoteLocation("s3://bucket/data", unreachable)
@@ -689,6 +692,15 @@ def command(options, *arguments):
     return out, log
 
 
+def command_here(options, *arguments):
+    """Do so in this process, which has loaded its libraries."""
+    with fresh_logging():
+        done = CliRunner().invoke(commands, [*map(str, arguments), *storage_arguments(options)])
+    assert done.exit_code == 0, done.stderr
+    assert SECRET not in done.output
+    return done.stdout, done.stderr
+
+
 FIT = ("--alpha", 1e-6, "--n-parts", 4, "--workers", 2, "--threads", 1)
 
 
@@ -704,8 +716,8 @@ def rows(tmp_path):
 def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     data, run, out = (join(bucket, name) for name in ("data", "run", "out"))
     command(options, "ingest", rows, data, "--chunk-rows", 20)
-    command(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
-    assert "problem            none" in command(options, "check", data)[0]
+    command_here(options, "ingest", rows, data, "--chunk-rows", 40, "--overwrite")
+    assert "problem            none" in command_here(options, "check", data)[0]
 
     killed = start(options, "fit", data, run, *FIT)
     wait_until(lambda: exists(run) and "neighbors" in Run.open(run).stages, process=killed)
@@ -730,9 +742,9 @@ def test_command_line__every_step_and_a_killed_fit(bucket, options, rows):
     expected = NRBFNClassifier(alpha=1e-6, n_parts=4).fit(X, y)
     np.testing.assert_allclose(Model.load(run).weights, expected.weights_, rtol=1e-6)
 
-    assert "error_rate" in command(options, "evaluate", run, data, "--workers", 0)[0]
+    assert "error_rate" in command_here(options, "evaluate", run, data, "--workers", 0)[0]
     command(options, "predict", run, data, out, "--workers", 2, "--threads", 1)
-    assert "predictions" in command(options, "inspect", out)[0]
+    assert "predictions" in command_here(options, "inspect", out)[0]
     assert {name.split("/")[0] for name in files(bucket)} == {"data", "run", "out"}
 
 
@@ -761,7 +773,7 @@ def test_jobs__storage_table(bucket, endpoint, rows):
     settings = rows.with_name("settings.toml")
     settings.write_text(SETTINGS.format(bucket=bucket, secret=SECRET, endpoint=endpoint))
     for job in ("ingest", "ingest", "fit", "predict", "evaluate"):
-        process = run_script(f"workflows/jobs/{job}.py", settings, cwd="/")
+        process = run_here(f"workflows/jobs/{job}.py", settings, cwd="/")
         assert process.returncode == 0, process.stderr
         assert SECRET not in process.stdout + process.stderr
     assert json.loads(process.stdout)["rows"] == 150
@@ -770,6 +782,7 @@ def test_jobs__storage_table(bucket, endpoint, rows):
 
 
 @pytest.mark.ci
+@pytest.mark.slow
 def test_estimator__store_with_options_on_workers(bucket, two_workers):
     X, y = load_iris(return_X_y=True)
     rows, labels = da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50)

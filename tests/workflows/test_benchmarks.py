@@ -93,7 +93,7 @@ def test_predict__prints_the_ratio(tmp_path, dataset):
 
 
 def test_workers__prints_a_ratio_for_every_stage(tmp_path, dataset):
-    counts = ("--n-partitions", 3, "--n-parts", 2, "--repeats", 2, "--products", 1)
+    counts = ("--n-partitions", 3, "--n-parts", 2, "--products", 1)
     out = run_benchmark("workers", dataset, "--basis-size", 50, *counts, cwd=tmp_path)
     for stage in ("product", "neighbors", "width", "moments", "predict"):
         line = rf"^{stage} +[\d.]+ +[\d.]+ +([\d.]+)  \(([\d.]+) \.\.\. ([\d.]+)\)$"

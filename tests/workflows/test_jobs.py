@@ -37,7 +37,8 @@ def run_job(name, settings, *options, run=run_script):
 def workplace(tmp_path_factory):
     """A directory with rows and settings, and the processes of all jobs run twice in it.
 
-    The first fit runs on a cluster; the other jobs in their own process, to save starting one.
+    The first fit runs on a cluster; the other jobs in their own process, to save starting one, and
+    all of the second round in this one.
     """
     directory = tmp_path_factory.mktemp("jobs")
     X, y = load_iris(return_X_y=True)
@@ -47,7 +48,7 @@ def workplace(tmp_path_factory):
     inline.write_text(SETTINGS)
     cluster.write_text(SETTINGS.replace("workers = 0", "workers = 1"))
     first = {job: run_job(job, cluster if job == "fit" else inline) for job in JOBS}
-    return directory, (first, {job: run_job(job, inline) for job in JOBS})
+    return directory, (first, {job: run_job(job, inline, run=run_here) for job in JOBS})
 
 
 @pytest.mark.slow

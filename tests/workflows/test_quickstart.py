@@ -29,6 +29,7 @@ def test_quickstart__prints_what_it_promises(finished):
     assert all(stage in lines["seconds"] for stage in ("neighbors", "moments", "weights"))
 
 
+@pytest.mark.slow
 def test_quickstart__saved_model_makes_the_errors_it_prints(finished):
     directory, process = finished
     X, y = load_digits(return_X_y=True)

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
 from dask_nrbfn.commands.fit import check_fit, suited_params
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.pipeline import run_stage, stages_of, start_run
+from dask_nrbfn.pipeline import run_stage, stages_of_run, start_run
 from dask_nrbfn.stages.stage import Stage
 
 PRODUCT_ROWS = 4096
@@ -46,7 +46,7 @@ def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) ->
 
 def run_until(stage: Stage[Any], run: Run, dataset: Dataset, engine: Engine) -> None:
     """Run the stages before `stage` that are not finished."""
-    stages = stages_of(run.asked, run.tuning)
+    stages = stages_of_run(run)
     for earlier in stages[: stages.index(stage)]:
         if earlier.name not in run.stages:
             run_stage(earlier, run, dataset, engine)

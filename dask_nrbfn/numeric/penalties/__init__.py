@@ -88,7 +88,8 @@ def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
     """Raise ParameterError if the penalty, asked for as `named`, is not for the parameters."""
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
-        found = " and ".join(f"`{name}` is {getattr(params, name)}" for name in unmet)
+        values = vars(params) | ({"basis": "given rows"} if params.basis_is_given else {})
+        found = " and ".join(f"`{name}` is {values[name]}" for name in unmet)
         needed = " and ".join(f"`{name}`={penalty.needs[name]}" for name in unmet)
         raise ParameterError(
             f"`{named}` is {params.penalty}, and {found}.",
