@@ -163,8 +163,6 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     Parameters
     ----------
-    prune : int, default=None
-        Keep only so many of the basis rows, those that explain most; with plain features.
     n_neighbors : int, default=20
         Neighbours from which a row's confidence in its own label is computed; less than the
         number of rows.
@@ -180,6 +178,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         What the network keeps small beside the penalty: the distance from the class indicators, or
         a loss of each class against the others, in up to 10 more passes over the rows. A network
         with one of these takes no further rows.
+    prune : int, default=None
+        Keep only so many of the basis rows, those that explain most; with plain features.
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
@@ -256,13 +256,13 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     def __init__(
         self,
-        prune: int | None = None,
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
         *,
         penalty: str = "weights",
         loss: str = "squared",
+        prune: int | None = None,
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
@@ -279,12 +279,12 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         random_state: int | np.random.RandomState | None = 0,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
-        self.prune = prune
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
         self.penalty = penalty
         self.loss = loss
+        self.prune = prune
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule
