@@ -21,7 +21,6 @@ from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
-from dask_nrbfn.stages.partitions import drop_partitions
 from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
@@ -229,8 +228,8 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
     for stage in stages:
         if stage.name in finished and (ended or not stage.keeps_parts):
             run.drop_parts(stage.name)
-    if NEIGHBORS.name in finished:
-        drop_partitions(run)
+        if stage.name in finished:
+            stage.drop_scratch(run)
 
 
 def run_stage(

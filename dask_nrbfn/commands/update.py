@@ -254,7 +254,7 @@ def merge_version(
         place = latest_place(attributes)
         if place is None:
             raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
-        _check_updatable(added)
+        check_updatable(added.params.loss, f"Refresh {location} with the rows of both.")
         _check_mergeable(draft, added, place)
         held, further = members_held(run.attributes), members_held(attributes)
         both = [content for content in further if held[content] > 0 and further[content] > 0]
@@ -418,7 +418,10 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
 
 
 def _check_updatable(run: Run) -> None:
-    check_updatable(run.params, f"Refresh {run.location} with all rows that it is to hold.")
+    remedy = f"Refresh {run.location} with all rows that it is to hold."
+    if run.params.basis_is_given:
+        remedy = "Fit a new run with all rows that it is to hold."
+    check_updatable(run.params.loss, remedy)
 
 
 def _stage_of(version: int, action: str, dataset: Dataset) -> str:

@@ -17,6 +17,7 @@ from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.frames import plain_dtype
+from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
@@ -230,7 +231,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
-        eps of the training rows; 1 is a perfect fit.
+        eps of the training rows; 1 is a perfect fit. With another loss than the squared one this
+        and the next are of the network from which it began.
     spectral_risk_ : float
         gamma; large where the fit uses the minor directions of the features.
     n_features_in_ : int
@@ -307,4 +309,8 @@ def _labels(model: Model, scores: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def _decisions(model: Model, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+    if scores.shape[1] != 2:
+        return scores
+    # The two of a margin are each other's negative.
+    difference: NDArray[np.float64] = scores[:, 1] - scores[:, 0]
+    return difference / 2 if is_refined(model.params) else difference

@@ -104,7 +104,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             If the rows cannot all have been fitted or added, or none would be left.
         """
         check_is_fitted(self)
-        _check_updatable(self.params_)
+        check_updatable(self.params_.loss, "Call fit with all rows.")
         self._update(X, y, sample_weight, forget=True)
         return self
 
@@ -206,7 +206,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit_or_add(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Train on a first batch of rows, or let further rows join it."""
-        _check_updatable(getattr(self, "params_", None) or self._params())
+        check_updatable(getattr(self, "loss", FitParams.loss), "Call fit with all rows.")
         if hasattr(self, "basis_"):
             self._update(X, y, sample_weight, forget=False)
         elif self.store is None and is_chunked(X):
@@ -256,10 +256,6 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             X = plain_array(self, X)
         self._model.check_columns(X.shape[1])
         return scores_in_blocks(self._model, X, threads=blas_threads())
-
-
-def _check_updatable(params: FitParams) -> None:
-    check_updatable(params, "Call fit with all rows.")
 
 
 class PlainNetwork(Network):

@@ -16,6 +16,7 @@ from dask_nrbfn.commands.update import branch_run, merge_version, update_run
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join, normalize
 from dask_nrbfn.storage.run import Run
@@ -104,6 +105,8 @@ class KeptRun(NamedTuple):
     def of_fit(cls, run: Run, store: Location | None) -> Self | None:
         """Return the run of a fit if it is in this process's memory or in a store."""
         if isinstance(run.location, MemoryStore):
+            if is_refined(run.params):
+                return None
             for stage in _NOT_FOR_UPDATES:
                 run.drop(stage)
             return cls(run.location, 0, shared=False)

@@ -89,6 +89,7 @@ def _network_facts(results: Results) -> list[Fact]:
     params, width = finished.params, finished.stages["width"]
     weights = finished.stages["weights"]
     tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
+    beginning = ", of the squared loss at first" if "refine" in finished.stages else ""
     return [
         Fact("basis", basis_text(finished)),
         *_pruning_facts(finished),
@@ -101,9 +102,9 @@ def _network_facts(results: Results) -> list[Fact]:
         Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
         *_loss_facts(finished),
-        Fact("fitting error", f"eps {number(weights['fitting_error'])}"),
+        Fact("fitting error", f"eps {number(weights['fitting_error'])}{beginning}"),
         *results.training_facts(weights),
-        Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}"),
+        Fact("spectral risk", f"gamma {number(weights['spectral_risk'])}{beginning}"),
         *_spectrum_facts(finished),
     ]
 

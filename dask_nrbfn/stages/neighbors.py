@@ -26,7 +26,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.exact_search import exact_search_bytes
-from dask_nrbfn.stages.partitions import search_partitions
+from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.search_sizes import (
@@ -338,4 +338,5 @@ NEIGHBORS = Stage(
     wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     remedy=_remedy,
     keeps_parts=True,
+    drop_scratch=drop_partitions,
 )

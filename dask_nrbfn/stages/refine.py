@@ -14,7 +14,7 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
+from dask_nrbfn.numeric.ridge import ridge_of
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.prune import read_places
@@ -95,7 +95,6 @@ def _compute(job: StageJob) -> RefineRecord:
             # The first one holds what all of them need.
             run.flush_part("refine", range(n_passes + 1, n_passes + 2))
             run.drop_part("refine", range(n_passes, n_passes + 1))
-    run.drop_groups(_PASSES)
     path, stopped = step["path"], step["stopped"]
     logger.info("refine: stopped by the %s after %d passes", stopped, len(path))
     return RefineRecord(run.params.loss, len(path), stopped, step["objective"], path)
@@ -104,6 +103,8 @@ def _compute(job: StageJob) -> RefineRecord:
 def _step(job: StageJob, n_passes: int) -> dict[str, Any]:
     """Store the weights of the next pass, or those that are taken; return what came out so far."""
     step: dict[str, Any]
+    # Sums of other weights than these, if the step was made before and is lost.
+    job.run.drop_groups(f"{_PASSES}{n_passes}")
     (step,) = run_tasks(job.engine, _look_back, [(job.run.location, n_passes)], label="refine")
     if n_passes:
         figures = step["path"][-1].values()
@@ -139,16 +140,15 @@ def _look_back(run_location: Location, n_passes: int) -> dict[str, Any]:
 def _start(run: Run) -> dict[str, Floats]:
     """Return the weights of the squared loss for targets +1 and -1, and what all passes share.
 
-    As T is twice the indicators less 1, `T' Phi` is twice that of the moments less the sums of the
-    activations, which those of the classes add up to.
+    As T is twice the indicators less 1, they are twice those of the indicators less their sum over
+    the classes.
     """
-    params, system = run.params, read_kept_system(run)
-    gram, cross, penalty = system.gram, system.cross, system.penalty
-    signed = 2.0 * cross - cross.sum(axis=0)
-    solution = solve_weights(gram, signed, alpha=params.alpha, penalty=penalty)
-    ridge = ridge_of(gram, alpha=params.alpha, penalty=penalty)
-    preconditioner = Preconditioner.of(gram, ridge, curvature=loss_named(params.loss).curvature)
-    return {"next": solution.weights, "ridge": ridge, "factor": preconditioner.factor}
+    params, system, weights = run.params, read_kept_system(run), run.read("weights/values")
+    ridge = ridge_of(system.gram, alpha=params.alpha, penalty=system.penalty)
+    curvature = loss_named(params.loss).curvature
+    preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
+    signed = 2.0 * weights - weights.sum(axis=0)
+    return {"next": signed, "ridge": ridge, "factor": preconditioner.factor}
 
 
 def _read_points(run: Run, n_passes: int) -> tuple[list[Point], list[dict[str, float]]]:
@@ -281,26 +281,26 @@ def check_loss(params: FitParams, tuning: TuneParams | None, *, numbers: bool) -
         )
 
 
-def check_updatable(params: FitParams, remedy: str) -> None:
-    """Raise ParameterError if the weights cannot be solved anew from sums that rows joined."""
-    if is_refined(params):
+def check_updatable(loss: str, remedy: str) -> None:
+    """Raise ParameterError if the weights of a loss are not solved from sums that rows join."""
+    if not loss_named(loss).solved_at_once:
         raise ParameterError(
-            f"`loss` is {params.loss}, whose weights are not solved from sums that rows join or "
-            "leave.",
+            f"`loss` is {loss}, whose weights are not solved from sums that rows join or leave.",
             remedy,
         )
 
 
 def _cost(s: FitSizes) -> StageCost:
     r, rows, weights = s.n_kept, block_rows(s.n_kept), 8 * s.q * s.n_kept
-    flops, solves = MAX_PASSES * s.n * r * (2 * s.p + 4 * s.q), 2 * r**3 / 3
+    flops, solves = MAX_PASSES * s.n * r * (2 * s.p + 4 * s.q), r**3 / 3
     read = MAX_PASSES * s.rows_bytes
-    factor = 8 * r**2
-    passing = s.reading_bytes + 8 * (rows * r + 4 * r * s.p + 5 * rows * s.p + 6 * rows * s.q)
+    # The ridge of a penalty that is a matrix is stored beside the factor.
+    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes)
+    passing = s.reading_bytes + 8 * (rows * r + 4 * r * s.p + 5 * rows * s.p + 8 * rows * s.q)
     return StageCost(
         flops=flops + solves,
-        read_bytes=read + MAX_PASSES * (factor + (s.n_parts + MAX_PASSES) * weights),
-        written_bytes=factor + MAX_PASSES * (s.n_parts + MAX_PASSES) * weights,
+        read_bytes=read + MAX_PASSES * (stored + (s.n_parts + MAX_PASSES) * weights),
+        written_bytes=stored + MAX_PASSES * (s.n_parts + MAX_PASSES) * weights,
         held_bytes=s.process_bytes
         + max(passing + 4 * weights, s.solve_bytes + factor, 2 * factor + 6 * MAX_PASSES * weights),
         n_tasks=s.n_parts,
@@ -310,9 +310,13 @@ def _cost(s: FitSizes) -> StageCost:
             "activations": MAX_PASSES * s.n * r,
             "scratch_bytes": 2 * MAX_PASSES * s.n_parts * weights,
         },
-        alone={"solve_flops": solves, "scratch_bytes": (MAX_PASSES + 1) * factor},
+        alone={"solve_flops": solves, "scratch_bytes": (MAX_PASSES + 1) * stored},
         fixed_s=MAX_PASSES * _PASS_S,
     )
+
+
+def _drop_passes(run: Run) -> None:
+    run.drop_groups(_PASSES)
 
 
 REFINE = Stage(
@@ -322,4 +326,5 @@ REFINE = Stage(
     cost=_cost,
     wanted=lambda params, tuning, numbers: is_refined(params),
     grows_with_basis=True,
+    drop_scratch=_drop_passes,
 )

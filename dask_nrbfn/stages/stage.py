@@ -75,6 +75,10 @@ def _always(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
     return True
 
 
+def _nothing(run: Run) -> None:
+    """Drop nothing."""
+
+
 def _smaller_chunks(params: FitParams) -> str:
     return "Ingest with a smaller `chunk_rows`"
 
@@ -104,6 +108,8 @@ class Stage(Generic[Record]):
     keeps_parts : bool
         Whether its parts are kept until the fit ends, because later stages read them or they have a
         row for every row: if a chunk of the result is damaged, only its part is done again.
+    drop_scratch : callable
+        Takes the run, deletes what else the stage has stored that nothing needs once it has ended.
     """
 
     name: str
@@ -114,6 +120,7 @@ class Stage(Generic[Record]):
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False
+    drop_scratch: Callable[[Run], None] = _nothing
 
     def written(self, record: Record) -> dict[str, Any]:
         """Return what a run is to keep of a record: not what is None by default."""

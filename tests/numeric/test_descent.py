@@ -167,6 +167,18 @@ def test_next_weights__a_step_that_is_too_long_is_shortened(objective):
     np.testing.assert_allclose(share, 0.1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("expected", [0.2, 0.35])
+def test_next_weights__shortened_to_the_least_of_a_parabola(expected):
+    problem = Problem("logistic")
+    points = problem.descend(3)
+    best, tried = points[1], points[-1].weights
+    slope = np.vdot(best.gradient, tried - best.weights)
+    bend = -slope / (2 * expected)
+    points[-1] = points[-1]._replace(objective=best.objective + slope + bend)
+    share = (next_weights(points, problem.preconditioner) - best.weights) / (tried - best.weights)
+    np.testing.assert_allclose(share, expected, rtol=1e-6)
+
+
 def test_descent__is_a_function_of_the_points():
     problem = Problem("hinge")
     points = problem.descend(9)

@@ -1,6 +1,7 @@
 """Networks of other losses than the squared one."""
 
 import logging
+import shutil
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -382,6 +383,37 @@ def test_fit__refuses_numbers(train):
     assert engine.done.total() == 0
 
 
+def test_estimators__two_classes_have_log_odds():
+    X, y = spirals(200, n_classes=2)
+    values = {"basis": "random", "basis_size": 20, "features": "plain", "alpha": 1e-3}
+    network = NRBFNClassifier(**values, loss="logistic").fit(X, y)
+    odds = expit(network.decision_function(X))
+    np.testing.assert_allclose(network.predict_proba(X)[:, 1], odds, rtol=1e-9)
+    assert network._kept_run is None
+
+
+def test_partial_fit__draws_its_seed_once():
+    X, y = table()
+    values = {"basis": "random", "basis_size": 20, "alpha": 1e-3}
+    one, two = (NRBFNClassifier(**values, random_state=np.random.RandomState(0)) for _ in range(2))
+    np.testing.assert_array_equal(one.fit(X, y).basis_, two.partial_fit(X, y).basis_)
+
+
+def test_fit__sums_of_lost_weights_are_made_again(tmp_path):
+    X, y = table()
+    dataset = write_table(tmp_path / "data", X, y)
+    expected = fit_dataset(dataset, tmp_path / "whole", PARAMS, ENGINE)
+    place = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, PARAMS, CountingEngine(3, label="refine"))
+    shutil.rmtree(place / "refine")
+    for sums in place.glob("refine-*/parts/*/loss/c/*"):
+        sums.write_bytes(b"of other weights")
+    run = fit_dataset(dataset, place, PARAMS, ENGINE)
+    assert Model.load(run.location).digest() == Model.load(expected.location).digest()
+    assert not list(place.glob("refine-*"))
+
+
 def test_estimators__take_no_further_rows():
     X, y = table()
     values = {"basis": "random", "basis_size": 20, "features": "plain", "alpha": 1e-3}
@@ -433,7 +465,7 @@ def test_plan__counts_all_passes_there_may_be():
     with_stage = [plan for plan in plans if "refine" in [stage.name for stage in plan.stages]]
     assert len(with_stage) == len(LOSSES) - 1
     (planned,) = [stage for stage in with_stage[0].stages if stage.name == "refine"]
-    assert planned.cost.flops == refine.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 2 * 20**3 / 3
+    assert planned.cost.flops == refine.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 20**3 / 3
     pruned = plan_fit(dataset, replace(PARAMS, prune=5), ENGINE, RATES)
     assert pruned.stages[-2].cost.flops < planned.cost.flops / 3.9
 

@@ -10,6 +10,7 @@ from typing import Any
 from dask_nrbfn import EngineOptions
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
@@ -186,11 +187,14 @@ def read_settings(path: Path) -> Settings:
     nightly = _read_night(tables["night"], base) if "night" in tables else None
     read = [*sources.values(), *([] if nightly is None else [nightly.incoming])]
     limits = {name: fit.pop(name) for name in FitLimits.options() if name in fit}
+    params = FitParams(**fit)
+    if nightly is not None:
+        check_updatable(params.loss, "Give no [night], or `loss`=squared.")
     _check_apart((directory, predictions), [source["source"] for source in read])
     return Settings(
         sources=sources,
         chunk_rows=data.get("chunk_rows"),
-        fit=FitParams(**fit),
+        fit=params,
         limits=FitLimits(**limits),
         engine=EngineOptions(**engine),
         nightly=nightly,
