@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
-from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
@@ -66,12 +66,19 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
     """Return the basis rows that a network keeps of all that a system has; None: all.
 
     Numbers count alike, whatever their units.
+
+    Raises
+    ------
+    IllConditionedError
+        If the features are all 0.
     """
     if params.prune is None:
         return None
-    return forward_selection(
-        system.standardized() if numbers else system, size=params.prune, alpha=params.alpha
-    )
+    told = system.standardized() if numbers else system
+    path = forward_selection(told, size=params.prune, alpha=params.alpha)
+    if not len(path.chosen):
+        raise singular_system(system.gram, tried=f"`alpha`={params.alpha:g}", above=params.alpha)
+    return path
 
 
 def read_places(run: Run) -> NDArray[np.int64] | None:

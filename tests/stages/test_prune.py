@@ -15,7 +15,7 @@ from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import IllConditionedError, ParameterError
 from dask_nrbfn.numeric.forward import forward_selection
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import STAGES
@@ -23,7 +23,7 @@ from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.prune import PRUNE
+from dask_nrbfn.stages.prune import PRUNE, choose_kept
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
@@ -241,6 +241,12 @@ def test_fit__refuses(changes, message):
     with pytest.raises(ParameterError, match=message):
         fit_dataset(dataset, MemoryStore(), replace(PARAMS, **changes), engine)
     assert engine.done.total() == 0
+
+
+def test_choose_kept__of_features_that_are_0():
+    system = system_of(np.zeros((9, 3)), np.ones((9, 1)))
+    with pytest.raises(IllConditionedError, match="No penalty helps: the features are 0"):
+        choose_kept(system, PARAMS, numbers=True)
 
 
 def test_stage__has_its_place_and_its_words():
