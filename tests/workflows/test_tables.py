@@ -1,70 +1,293 @@
+import re
+import sys
+
+import numpy as np
 import pytest
 
-from tests.workflows.script import run_script
+from tests.tables import spirals, surfaces
+from tests.workflows.script import ROOT, run_here, run_script
 
-# tests/test_paper.py has the figures that are fitted fast.
-pytestmark = pytest.mark.slow
+PAPERS = ("hu", "que", "xue", "lin", "lee")
+
+
+def lines_of(process):
+    """Return the lines of the printed tables: the cells by table, data and what."""
+    assert process.returncode == 0, process.stderr
+    found = {}
+    for section in process.stdout.split("\n## ")[1:]:
+        title, *rows = section.splitlines()
+        for row in rows[3:]:
+            data, what, *cells = (cell.strip() for cell in row.strip("| \n").split("|"))
+            found[title.partition(":")[0], data, what] = cells
+    return found
+
+
+def run_tables(*arguments, cwd):
+    return lines_of(run_here("workflows/paper/tables.py", *arguments, cwd=cwd))
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    """Rows of every printed table by its number, as lists of cells."""
-    process = run_script("workflows/paper/tables.py", cwd=tmp_path_factory.mktemp("tables"))
-    assert process.returncode == 0, process.stderr
-    assert "the seed draws the one whose eps and gamma are the paper's" in process.stdout
-    sections = process.stdout.split("\nTable ")[1:]
-    return {
-        int(section[0]): [line.split() for line in section.splitlines()[2:]] for section in sections
+def folder(tmp_path_factory):
+    """A folder with tiny files of the sets that do not come with scikit-learn."""
+    place = tmp_path_factory.mktemp("data")
+    X, y = spirals(90, n_features=2, n_classes=2)
+    rows = np.arange(90)
+    splits = np.stack([rows, rows[::-1]])
+    np.savez(
+        place / "raetsch_banana.npz",
+        X=X,
+        y=2 * y - 1,
+        train_splits=splits[:, :60],
+        test_splits=splits[:, 60:],
+    )
+    np.savez(place / "pima.npz", X=np.tile(X, (6, 1)), y=np.tile(y, 6))
+    np.savez(place / "ionosphere.npz", X=X, y=y)
+    np.savez(place / "glass.npz", X=X, y=y)
+    digits, labels = spirals(140, n_features=9)
+    digits = np.rint(40 * digits + 128).clip(0, 255).astype(np.uint8)
+    official = {
+        "X_train": digits[:110],
+        "y_train": labels[:110],
+        "X_test": digits[110:],
+        "y_test": labels[110:],
     }
+    np.savez(place / "mnist.npz", **official)
+    np.savez(place / "adult.npz", **(official | {"y_train": labels[:110] % 2}))
+    X, Y = surfaces(80)
+    np.savez(place / "isomap_faces_32x32.npz", X=X, y=Y[:, 0])
+    return place
 
 
-def test_tables__1_test_error(tables):
-    assert tables[1] == [
-        ["iris", "5.3", "5.3", "18.7", "18.7", "6.7", "8.0", "5.3", "5.3"],
-        ["wdbc", "6.3", "4.6", "6.3", "6.3", "7.7", "-", "4.9", "4.9"],
-        ["wine", "33.0", "2.3", "3.4", "3.4", "6.8", "-", "1.1", "1.1"],
-    ]
+def test_tables__a_set_that_is_not_there(tmp_path):
+    for paper in PAPERS:
+        found = run_tables(paper, "--data", tmp_path, "--sets", "mnist", "colon", cwd=tmp_path)
+        assert {tuple(cells) for cells in found.values()} <= {("", "", "not here")}
+    arguments = ("lee", "--only", "regression")
+    found = run_tables(*arguments, cwd=tmp_path)
+    assert found["regression", "reg_houses", ""] == ["", "", "not here"]
 
 
-def test_tables__2_basis(tables):
-    assert tables[2] == [
-        ["iris", "36.0", "42.7", "42.7"],
-        ["wdbc", "23.2", "25.6", "25.6"],
-        ["wine", "55.6", "82.2", "82.2"],
-    ]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hu", "--only", "table-9"], "no table table-9; there are table-1, "),
+        (["hu", "--data", "nowhere"], "nowhere is no folder."),
+        (["que", "--splits", "0"], "--splits must be at least 1."),
+        (["que", "--most-rows", "0"], "--most-rows must be at least 1."),
+        (["other"], "invalid choice: 'other'"),
+    ],
+)
+def test_tables__refuses(tmp_path, arguments, message):
+    process = run_here("workflows/paper/tables.py", *arguments, cwd=tmp_path)
+    assert process.returncode == 2
+    assert message in process.stderr
 
 
-def test_tables__3_basis_size_of_svm(tables):
-    assert tables[3] == [
-        ["iris", "36.0", "36.0", "5.3", "5.3", "5.3"],
-        ["wdbc", "23.2", "23.2", "4.6", "4.6", "4.9"],
-        ["wine", "55.6", "55.6", "2.3", "1.1", "1.1"],
-    ]
+def test_tables__help_names_the_files(tmp_path):
+    process = run_here("workflows/paper/tables.py", "--help", cwd=tmp_path)
+    assert "NAME.npz" in process.stdout
 
 
-def test_tables__4_fixed_alpha(tables):
-    assert tables[4] == [
-        ["iris", "5.3", "8.0", "8.0"],
-        ["wdbc", "4.6", "5.3", "5.3"],
-        ["wine", "2.3", "1.1", "1.1"],
-    ]
+def test_tables__network_of_the_paper(tmp_path):
+    arguments = ("hu", "--sets", "iris", "--only", "table-2", "table-4", "table-6")
+    found = run_tables(*arguments, cwd=tmp_path)
+    assert found["table-2", "iris", "nRBFN"] == ["42.7", "42.7", "reproduced"]
+    assert found["table-4", "iris", "nRBFN"] == ["8.0", "8.0", "reproduced"]
+    verdicts = {key: cells[-1] for key, cells in found.items()}
+    assert set(verdicts.values()) == {"reproduced"}
+    assert len(verdicts) == 10
 
 
-def test_tables__5_error_and_risk(tables):
-    rows = {(row[0], row[2]): row[3:] for row in tables[5]}
-    assert rows["iris", "nRNwr"] == ["1.022", "1.022", "9.7e+09", "9.7e+09", "6.7", "8.0"]
-    assert rows["iris", "nRBFN"] == ["1.044", "1.044", "2.5e+06", "2.5e+06", "5.3", "5.3"]
-    assert rows["wdbc", "nRNwr"] == ["1.045", "-", "2.6e+15", "-", "7.7", "-"]
-    assert rows["wdbc", "nRBFN"] == ["1.106", "1.106", "2.4e+06", "2.4e+06", "4.9", "4.9"]
-    assert rows["wine", "nRNwr"] == ["-"] * 6
-    assert rows["wine", "nRBFN"] == ["-", "1.074", "-", "9.6e+10", "-", "1.1"]
+def test_tables__drawn_halves(tmp_path, folder):
+    arguments = ("hu", "--sets", "glass", "--only", "table-4", "--splits", 2, "--data", folder)
+    (cells,) = run_tables(*arguments, cwd=tmp_path).values()
+    assert cells[0] == "35.2"
+    assert "mean of 2 splits" in cells[-1]
 
 
-def test_tables__6_linear_regression_and_network(tables):
-    rows = {(row[0], row[1]): row[2:] for row in tables[6]}
-    assert len(rows) == 6
-    # The paper's rank of wine is a misprint.
-    assert rows["wine", "LRC"].pop(1) == "34.4"
-    assert rows["wine", "LRC"].pop(1) == "15.6"
-    for _, *cells in rows.values():
-        assert cells[::2] == cells[1::2]
+def test_tables__networks_revisited(tmp_path, folder):
+    arguments = ("que", "--data", folder, "--splits", 1, "--sets", "adult")
+    found = run_tables(*arguments, "--only", "table-1", "table-3", cwd=tmp_path)
+    for method in ("K-RLSC", "RBFN-LS", "RBFN-hinge"):
+        assert 0 <= float(found["table-1", "adult", method][1]) < 60
+    for method in ("RBF-rand", "k-means", "k-means(w)"):
+        assert 0 <= float(found["table-3", "adult", method][1]) < 60
+    assert found["table-3", "adult", "RBF-rand"][0] == "15.0"
+
+
+def test_tables__networks_revisited__few_labels(tmp_path, folder):
+    arguments = ("que", "--data", folder, "--splits", 2, "--sets", "mnist", "--only", "table-2")
+    found = run_tables(*arguments, cwd=tmp_path)
+    assert "2 splits" in found["table-2", "mnist", "RBFN-LS"][-1]
+
+
+def test_tables__networks_revisited__figure(tmp_path, folder):
+    found = run_tables("que", "--data", folder, "--only", "figure-5", cwd=tmp_path)
+    assert len(found) == 8
+    assert found["figure-5", "mnist-rand", "best k"][0] == "one in the middle"
+
+
+def test_tables__fewer_rows(tmp_path, folder):
+    arguments = ("que", "--data", folder, "--sets", "mnist", "--only", "table-3")
+    found = run_tables(*arguments, "--most-rows", 50, cwd=tmp_path)
+    assert found["table-3", "mnist", "k-means"][-1].endswith("50 of 110 rows")
+
+
+def test_tables__locality(tmp_path, folder):
+    arguments = ("xue", "--data", folder, "--splits", 2)
+    found = run_tables(*arguments, "--sets", "raetsch_banana", cwd=tmp_path)
+    assert found["table-10", "raetsch_banana", "RN"][0] == "87.90"
+    found = run_tables(*arguments, "--sets", "ionosphere", "iris", cwd=tmp_path)
+    assert {key[0] for key in found} == {"table-6", "table-7"}
+    assert float(found["table-6", "iris", "RN"][1]) > 85
+
+
+def test_tables__lecture(tmp_path, folder):
+    found = run_tables("lin", "--data", folder, cwd=tmp_path)
+    cells = {what: cells for (_, _, what), cells in found.items()}
+    assert cells["full network, E_in"][-1] == "reproduced"
+    assert cells["full network, x_1 = x_2"] == ["Z singular", "rank r - 1", "reproduced"]
+    assert cells["most regularized"][-1] == "reproduced"
+
+
+def test_tables__regression(tmp_path, folder):
+    arguments = ("lee", "--data", folder, "--only", "regression", "--splits", 2)
+    found = run_tables(*arguments, "--sets", "isomap_faces_32x32", cwd=tmp_path)
+    losses = {what: float(cells[1]) for (_, _, what), cells in found.items()}
+    assert losses["kernel ridge"] < losses["nearest neighbours"]
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """Import the modules beside the command."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "paper")
+    import datasets
+    import lines
+    import networks
+
+    yield datasets, lines, networks
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(
+            str(ROOT / "workflows" / "paper")
+        ):
+            del sys.modules[name]
+
+
+def test_lines__verdicts(modules):
+    _, lines, _ = modules
+    beside = lines.Line.beside
+    assert beside("a", "5.3", 5.333, close=1.0).verdict == "reproduced"
+    assert beside("a", "5.3", 5.333, close=1.0, note="2 splits", why="x").verdict == (
+        "reproduced: 2 splits"
+    )
+    assert beside("a", "5.3", 5.36, close=1.0, note="2 splits", why="x").verdict == (
+        "close: x; 2 splits"
+    )
+    assert beside("a", "5.3", 6.4, close=1.0).verdict == "not"
+    singular = beside("a", "5.3", None, close=1.0, why="singular")
+    assert (singular.here, singular.verdict) == ("-", "not: singular")
+    assert beside("a", "2.5e+06", 2.52e6, close=0.0).verdict == "reproduced"
+    assert lines.like(97.6, "98") == "98"
+    assert lines.spread([1.0, 3.0]) == (2.0, "2 splits, +- 1")
+    assert lines.printed("d a b\nx - 2\n") == {"x": {"b": "2"}}
+
+
+def test_datasets__drawn_sets_are_as_hard_as_their_distributions(modules):
+    datasets, _, _ = modules
+    data = datasets.Folder(None, None, 2).find("twonorm")
+    split = list(data.official())[1]
+    assert split.X_train.shape == (400, 20)
+    wrong = (split.X_test.sum(axis=1) < 0) != split.y_test
+    assert 0.015 < wrong.mean() < 0.03
+    ring = datasets.Folder(None, None, 1).find("ringnorm")
+    of_first = ring.X[ring.y == 0]
+    np.testing.assert_allclose(of_first.std(axis=0), 2.0, rtol=0.05)
+    np.testing.assert_allclose(ring.X[ring.y == 1].mean(axis=0), 20**-0.5 * 2, atol=0.06)
+
+
+def test_datasets__noise_lies_behind_digits(modules, folder):
+    datasets, _, _ = modules
+    plain, noisy = (datasets.Folder(folder, None, 1).find(n) for n in ("mnist", "mnist-rand"))
+    (split,) = noisy.official()
+    assert (len(split.y_train), len(split.y_test)) == (110, 30)
+    assert (plain.X[: len(noisy.X)] / 255 <= noisy.X).all()
+    assert noisy.X.max() <= 1
+
+
+def test_datasets__classes_are_numbered(modules):
+    datasets, _, _ = modules
+    iris = datasets.Folder(None, None, 1).find("iris").of_classes(1, 2)
+    assert len(iris.y) == 100
+    assert set(iris.y) == {0, 1}
+
+
+def test_networks__as_the_estimator(modules):
+    from dask_nrbfn import NRBFNClassifier
+
+    _, _, networks = modules
+    X, y = spirals(200)
+    recipe = networks.Recipe(basis=lambda rows: X[:30], penalty="kernel")
+    width = networks.mean_distance(X[:30], X)
+    network = recipe.fit(X, y, networks.Setting(width, 1e-6, 0.0))
+    estimator = NRBFNClassifier(basis=X[:30], features="plain", penalty="kernel", alpha=1e-6)
+    estimator.fit(X, y)
+    np.testing.assert_allclose(estimator.width_, width, rtol=1e-12)
+    np.testing.assert_allclose(network.scores(X), estimator.decision_function(X), atol=1e-7)
+
+
+def test_networks__search_finds_the_least_loss(modules):
+    _, _, networks = modules
+    X, y = spirals(150)
+    recipe = networks.Recipe(basis=lambda rows: rows[:40])
+    folds = [(np.arange(100), np.arange(100, 150))]
+    options = {"widths": [0.2, 1.0, 5.0], "alphas": [1e-3, 1e-9]}
+    setting = recipe.search(X, y, folds, **options)
+    losses = {
+        (width, alpha): networks.loss(network.scores(X[100:]), y[100:])
+        for width in options["widths"]
+        for alpha, network in zip(
+            options["alphas"],
+            recipe.path(X[:100], y[:100], width=width, alphas=options["alphas"]),
+            strict=True,
+        )
+    }
+    assert losses[setting[:2]] == setting.loss == min(losses.values())
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory):
+    """The lines of all tables of hu-nrbfn, of the sets that come with scikit-learn."""
+    arguments = ["hu", "--sets", "iris", "wdbc", "wine"]
+    place = tmp_path_factory.mktemp("tables")
+    return lines_of(run_script("workflows/paper/tables.py", *arguments, cwd=place))
+
+
+# ROLS by folds; its penalties apart are in test_comparators.py.
+@pytest.mark.slow
+def test_tables__all_of_hu(figures):
+    other = {key for key, cells in figures.items() if cells[-1].partition(":")[0] != "reproduced"}
+    methods = {(name, what) for table, name, what in other if table == "table-1"}
+    assert methods <= {
+        ("iris", "ROLS"),
+        ("iris", "RBFNnl"),
+        ("iris", "nRNwr"),
+        ("iris", "nRNrb"),
+        ("iris", "SVM"),
+        ("wdbc", "ROLS"),
+        ("wdbc", "RBFNnl"),
+        ("wdbc", "nRNwr"),
+        ("wdbc", "nRNrb"),
+        ("wdbc", "SVM"),
+        ("wine", "RBFNnl"),
+        ("wine", "nRNwr"),
+        ("wine", "nRNrb"),
+        ("wine", "SVM"),
+    }
+    assert {key for key in other if key[0] != "table-1"} == {
+        ("table-3", "wdbc", "nRBFN"),
+        ("table-5", "wdbc", "nRNwr eps"),
+        ("table-5", "wdbc", "nRNwr gamma"),
+        ("table-6", "wine", "LRC rank"),
+    }
+    assert re.match("not: a misprint", figures["table-6", "wine", "LRC rank"][-1])

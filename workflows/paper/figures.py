@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datasets import Folder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from protocol import Halves, Outcome
-from published import DATA
+from papers.hu_fits import Outcome, fit_network
+
+SETS = ("iris", "wdbc", "wine")
 
 # Each parameter with its symbol in the paper and the values it takes.
 SWEEPS: dict[str, tuple[str, Sequence[float]]] = {
@@ -68,16 +70,18 @@ def parse_options() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path, help="where the files are written")
-    parser.add_argument("--sets", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
     parser.add_argument("--formats", nargs="+", choices=("png", "svg"), default=["png"])
     return parser.parse_args()
 
 
 def sweep(name: str) -> list[Point]:
     """Return the points of a data set, of one parameter after the other."""
-    halves = Halves.of(DATA[name])
+    data = Folder(None, None, 1).find(name)
+    assert data is not None
+    split = data.first_half()
     return [
-        Point(name, parameter, value, halves.fit_network(**{parameter: value}))
+        Point(name, parameter, value, fit_network(split, **{parameter: value}))
         for parameter, (_, values) in SWEEPS.items()
         for value in values
     ]

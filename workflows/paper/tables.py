@@ -1,196 +1,82 @@
-"""The paper's tables for the sets that come with scikit-learn, its figures beside those of a fit.
+"""The tables of a paper, its figures beside ours, in Markdown.
 
-The paper is Hu, Pan & Wu, "Spectral-graph Based Classifications: Linear Regression for
-Classification and Normalized Radial Basis Function Network", Tables 1 to 6:
+    python workflows/paper/tables.py hu
+    python workflows/paper/tables.py hu --data FOLDER --only table-1 --sets colon glass
+    python workflows/paper/tables.py que --data FOLDER --most-rows 10000
 
-    python workflows/paper/tables.py
+hu: Hu, Pan & Wu, normalized networks; que: Que & Belkin, networks revisited; xue: Xue, Chen & Zeng,
+locality; lin: Lin's lecture; lee: Lee & Izbicki, spectral series. The last column says whether a
+figure is reproduced to the printed digit, close, or not, and why.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import argparse
+import warnings
+from importlib import import_module
+from pathlib import Path
 
-from protocol import PROTOCOL, Halves, Outcome
-from published import DATA, Published, Table6
+import datasets
+from datasets import Folder
+from lines import HEADER, Table
 
-FIXED_ALPHA = 1e-13
+from dask_nrbfn.errors import IllConditionedWarning
 
-
-@dataclass(frozen=True, kw_only=True)
-class Fits:
-    """The fits of one data set that the tables are made of."""
-
-    line: Outcome
-    network: Outcome
-    unpenalized: Outcome | None
-    same_size: Outcome
-    fixed: Outcome
+PAPERS = ("hu", "que", "xue", "lin", "lee")
 
 
 def main() -> None:
-    """Fit every set and print the tables."""
-    fits = {name: fit_all(published) for name, published in DATA.items()}
-    print(PROTOCOL)
-    print_table("Table 1: test error (%)", *table_1(fits))
-    print_table("Table 2: basis (% of the training rows)", *table_2(fits))
-    print_table(
-        "Table 3: test error (%) with as many basis rows as support vectors", *table_3(fits)
+    """Print the tables that are asked for, line by line as they are measured."""
+    options = parse_options()
+    folder = Folder(options.data, options.most_rows, options.splits)
+    print(options.paper.__doc__.strip())
+    # The penalties are the papers', of which some are too small for float64.
+    warnings.simplefilter("ignore", IllConditionedWarning)
+    for table in options.tables:
+        print(f"\n## {table.name}: {table.title}\n\n{HEADER}")
+        for name in table.sets if options.sets is None else options.sets:
+            if name in table.sets:
+                print_lines(table, name, folder)
+
+
+def parse_options() -> argparse.Namespace:
+    """Return the command line's options, with the paper's module and its tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=datasets.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    print_table(f"Table 4: test error (%) with alpha fixed at {FIXED_ALPHA:.0e}", *table_4(fits))
-    print_table("Table 5: without the penalty (nRNwr) and with it (nRBFN)", *table_5(fits))
-    print_table("Table 6: linear regression (LRC) and network (nRBFN)", *table_6(fits))
-
-
-def fit_all(published: Published) -> Fits:
-    """Return all fits of a data set, with the penalties that the paper chose."""
-    halves, alpha = Halves.of(published), published.nrbfn_6.alpha
-    same_size = round(float(published.svm_basis) * len(halves.y_train) / 100)
-    return Fits(
-        line=halves.fit_line(published.lrc_6.alpha),
-        network=halves.fit_network(alpha=alpha),
-        unpenalized=halves.fit_network(alpha=0.0),
-        same_size=halves.fit_network(alpha=alpha, basis_size=same_size),
-        fixed=halves.fit_network(alpha=FIXED_ALPHA),
+    parser.add_argument("paper", choices=PAPERS)
+    parser.add_argument("--data", type=Path, help="folder of the .npz files")
+    parser.add_argument("--only", nargs="+", metavar="TABLE", help="of all tables")
+    parser.add_argument("--sets", nargs="+", metavar="NAME", help="of all data sets")
+    parser.add_argument(
+        "--most-rows", type=int, help="draw so many rows to train on of larger sets"
     )
-
-
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-
-
-def table_1(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of the errors of all methods."""
-    methods = ("LRC", "nRNwr", "nRBFN")
-    header = ("data", "KNN", "SVM", *(f"{m} {who}" for m in methods for who in ("paper", "here")))
-    return header, [
-        (
-            name,
-            p.knn,
-            p.svm,
-            *beside((p.lrc, p.nrnwr, p.nrbfn), errors(fit.line, fit.unpenalized, fit.network)),
-        )
-        for name, p, fit in each(fits)
-    ]
-
-
-def table_2(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of the sizes of the basis."""
-    return ("data", "SVM", "nRBFN paper", "nRBFN here"), [
-        (name, p.svm_basis, p.nrbfn_6.rank, f"{fit.network.rank:.1f}")
-        for name, p, fit in each(fits)
-    ]
-
-
-def table_3(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of the errors with a basis of the size of SVM's."""
-    return ("data", "basis paper", "basis here", "SVM", "nRBFN paper", "nRBFN here"), [
-        (
-            name,
-            *beside((p.svm_basis,), (f"{fit.same_size.rank:.1f}",)),
-            p.svm,
-            *beside((p.same_size,), errors(fit.same_size)),
-        )
-        for name, p, fit in each(fits)
-    ]
-
-
-def table_4(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of the errors with one penalty for all sets."""
-    return ("data", "SVM", "nRBFN paper", "nRBFN here"), [
-        (name, p.svm, *beside((p.fixed,), errors(fit.fixed))) for name, p, fit in each(fits)
-    ]
-
-
-def table_5(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of eps, gamma and error without and with the penalty."""
-    header = (
-        "data",
-        "alpha",
-        "",
-        "eps paper",
-        "here",
-        "gamma paper",
-        "here",
-        "error paper",
-        "here",
+    parser.add_argument(
+        "--splits", type=int, default=10, help="of sets that have or need several; default: 10"
     )
-    rows = []
-    for name, p, fit in each(fits):
-        nothing = ("-",) * 3
-        without, regularized = nothing, nothing
-        if p.table_5 is not None:
-            without, regularized = p.table_5.nrnwr, (*p.table_5.nrbfn, p.nrbfn)
-        for alpha, method, paper, outcome in (
-            ("0", "nRNwr", without, fit.unpenalized),
-            (f"{fit.network.alpha:.0e}", "nRBFN", regularized, fit.network),
-        ):
-            rows.append((name, alpha, method, *beside(paper, digits_of_table_5(outcome))))
-    return header, rows
+    options = parser.parse_args()
+    if options.data is not None and not options.data.is_dir():
+        parser.error(f"{options.data} is no folder.")
+    for name in ("most_rows", "splits"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1.")
+    options.paper = import_module(f"papers.{options.paper}")
+    tables = {table.name: table for table in options.paper.TABLES}
+    if unknown := set(options.only or ()) - set(tables):
+        parser.error(f"no table {', '.join(sorted(unknown))}; there are {', '.join(tables)}.")
+    options.tables = [tables[name] for name in options.only or tables]
+    return options
 
 
-def table_6(fits: dict[str, Fits]) -> Table:
-    """Return header and rows of rank, eps, gamma, ``eps + alpha gamma`` and error."""
-    names = ("rank", "eps", "gamma", "eps+alpha gamma", "error")
-    header = (
-        "data",
-        "",
-        "alpha",
-        *(label for name in names for label in (f"{name} paper", "here")),
-    )
-    rows = [
-        (name, method, f"{outcome.alpha:.0e}", *beside(as_printed(paper, error), cells(outcome)))
-        for name, p, fit in each(fits)
-        for method, paper, error, outcome in (
-            ("LRC", p.lrc_6, p.lrc, fit.line),
-            ("nRBFN", p.nrbfn_6, p.nrbfn, fit.network),
-        )
-    ]
-    return header, rows
-
-
-def each(fits: dict[str, Fits]) -> Iterator[tuple[str, Published, Fits]]:
-    """Yield name, published figures and fits of each set."""
-    for name, published in DATA.items():
-        yield name, published, fits[name]
-
-
-def errors(*outcomes: Outcome | None) -> list[str]:
-    """Return the test errors as the paper prints them."""
-    return ["-" if outcome is None else f"{outcome.error:.1f}" for outcome in outcomes]
-
-
-def digits_of_table_5(outcome: Outcome | None) -> Sequence[str]:
-    """Return eps, gamma and error with the digits of Table 5."""
-    if outcome is None:
-        return ("-",) * 3
-    return f"{outcome.eps:.3f}", f"{outcome.gamma:.1e}", f"{outcome.error:.1f}"
-
-
-def as_printed(paper: Table6, error: str) -> Sequence[str]:
-    """Return the paper's row of Table 6."""
-    return paper.rank, paper.eps, paper.gamma, paper.tradeoff, error
-
-
-def cells(outcome: Outcome) -> Sequence[str]:
-    """Return an outcome with the digits of Table 6."""
-    return (
-        f"{outcome.rank:.1f}",
-        f"{outcome.eps:.2f}",
-        f"{outcome.gamma:.0e}",
-        f"{outcome.tradeoff:.2f}",
-        f"{outcome.error:.1f}",
-    )
-
-
-def beside(paper: Sequence[str], here: Sequence[str]) -> list[str]:
-    """Return the paper's cells, each before ours."""
-    return [cell for pair in zip(paper, here, strict=True) for cell in pair]
-
-
-def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under a header, every column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    print(f"\n{title}")
-    for row in (header, *rows):
-        print("  ".join(map(str.rjust, row, widths)).rstrip())
+def print_lines(table: Table, name: str, folder: Folder) -> None:
+    """Print the lines of a data set, or that it is not here."""
+    data = folder.find(name)
+    if data is None:
+        print(f"| {name} | | | | not here |")
+        return
+    for line in table.lines(data):
+        cells = (name, line.what, line.paper, line.here, line.verdict)
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import KFold
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.svm import SVC
+
+from dask_nrbfn import NRBFNClassifier
+from tests.tables import halves, spirals
+from workflows.paper.comparators.forward import ForwardNetwork
+from workflows.paper.comparators.machines import searched_machine
+from workflows.paper.comparators.neighbours import MajorityOfNeighbors
+from workflows.paper.comparators.netlab import Mixture, NetlabNetwork, mixture_step
+from workflows.paper.comparators.sensitivity import (
+    SensitivityNetwork,
+    distance_moments,
+    widest_union,
+)
+from workflows.paper.comparators.smoothing import kernel_votes
+
+
+def error_of(model, name):
+    X_train, y_train, X_test, y_test = halves(name)
+    return f"{100 * (1 - model.fit(X_train, y_train).score(X_test, y_test)):.1f}"
+
+
+# hu-nrbfn, Table 1.
+@pytest.mark.parametrize(("name", "error"), [("iris", "5.3"), ("wdbc", "6.3"), ("wine", "33.0")])
+def test_majority__figures_of_the_paper(name, error):
+    assert error_of(MajorityOfNeighbors(), name) == error
+
+
+def test_majority__as_scikit_learn():
+    X, y = spirals(300)
+    ours = MajorityOfNeighbors(7).fit(X[:200], y[:200]).predict(X[200:])
+    theirs = KNeighborsClassifier(7, algorithm="brute").fit(X[:200], y[:200])
+    assert ours.tolist() == theirs.predict(X[200:]).tolist()
+
+
+def test_majority__ties_go_to_the_smallest_label():
+    model = MajorityOfNeighbors(2).fit(np.array([[0.0], [1.0]]), np.array(["b", "a"]))
+    assert model.predict(np.array([[0.1]])).tolist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "alpha", "error"), [("iris", 1e-5, "4.0"), ("wine", 1e-13, "1.1")]
+)
+def test_forward__figures_of_the_paper(name, alpha, error):
+    X_train, y_train, _, _ = halves(name)
+    network = NRBFNClassifier(random_state=4).fit(X_train, y_train)
+    assert error_of(ForwardNetwork(network.width_, len(network.basis_), alpha), name) == error
+
+
+def test_forward__columns_made_orthogonal_one_after_another():
+    X, y = spirals(60, n_features=2)
+    model = ForwardNetwork(0.7, 8, 1e-6).fit(X[:50], y[:50])
+    Phi, new = (np.exp(-cdist(rows, X[:50], "sqeuclidean") / (2 * 0.7**2)) for rows in (X[:50], X))
+    T, penalty = np.eye(3)[y[:50]], 1e-6 * np.sum(Phi**2)
+    # What is done to the columns of the training rows is done to those of all rows.
+    left, scores, chosen = np.vstack([Phi, new]), np.zeros((60, 3)), []
+    for _ in range(8):
+        squares = np.sum(left[:50] ** 2, axis=0)
+        explained = np.sum((T.T @ left[:50]) ** 2, axis=0) / (squares + penalty)
+        explained[chosen] = -np.inf
+        chosen.append(int(explained.argmax()))
+        column, square = left[:, chosen[-1]].copy(), squares[chosen[-1]]
+        scores += np.outer(column[50:], T.T @ column[:50]) / (square + penalty)
+        left -= np.outer(column, column[:50] @ left[:50] / square)
+    assert model.chosen_.tolist() == chosen
+    assert model.predict(X).tolist() == scores.argmax(axis=1).tolist()
+    np.testing.assert_allclose(model.scores(X), scores, atol=1e-8)
+
+
+def test_netlab__mixture_as_scikit_learn():
+    X, _ = spirals(120, n_features=3)
+    start = Mixture(np.array([0.2, 0.3, 0.5]), X[[3, 50, 90]], np.array([0.5, 1.0, 2.0]))
+    ours = start
+    for _ in range(7):
+        ours = mixture_step(X, ours, least_variance=0.0)
+    theirs = GaussianMixture(
+        3,
+        covariance_type="spherical",
+        max_iter=7,
+        tol=0.0,
+        reg_covar=0.0,
+        weights_init=start.shares,
+        means_init=start.centres,
+        precisions_init=1.0 / start.variances,
+    )
+    with pytest.warns(match="did not converge"):
+        theirs.fit(X)
+    np.testing.assert_allclose(ours.shares, theirs.weights_, rtol=1e-9)
+    np.testing.assert_allclose(ours.centres, theirs.means_, rtol=1e-9)
+    np.testing.assert_allclose(ours.variances, theirs.covariances_, rtol=1e-9)
+
+
+def test_netlab__as_many_components_as_rows_interpolate():
+    X, y = spirals(25)
+    assert NetlabNetwork(25).fit(X, y).score(X, y) == 1.0
+
+
+def test_netlab__one_seed_one_network():
+    X, y = spirals(60)
+    first, second = (NetlabNetwork(9, seed).fit(X[:40], y[:40]) for seed in (1, 1))
+    assert first.predict(X[40:]).tolist() == second.predict(X[40:]).tolist()
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_smoothing__sums_of_kernels(normalized):
+    X, y = spirals(80)
+    T = np.column_stack([y, np.sin(y)])
+    kernel = np.exp(-cdist(X[60:], X[:60], "sqeuclidean") / (2 * 0.4**2))
+    expected = kernel @ T[:60]
+    if normalized:
+        expected /= kernel.sum(axis=1, keepdims=True)
+    votes = kernel_votes(X[:60], T[:60], X[60:], width=0.4, normalized=normalized)
+    np.testing.assert_allclose(votes, expected, rtol=1e-10)
+
+
+def test_smoothing__far_rows_have_a_mean():
+    X = np.array([[0.0], [1.0]])
+    votes = kernel_votes(X, X, np.array([[1e6]]), width=0.1, normalized=True)
+    assert votes.tolist() == [[1.0]]
+
+
+def test_sensitivity__moments_of_independent_columns():
+    rng = np.random.default_rng(0)
+    first, second = rng.exponential(size=7), rng.normal(3.0, size=11)
+    X = np.array([[a, b] for a in first for b in second])
+    centres = rng.normal(size=(4, 2))
+    squared = cdist(X, centres, "sqeuclidean")
+    mean, variance = distance_moments(X, centres)
+    np.testing.assert_allclose(mean, squared.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(variance, squared.var(axis=0), rtol=1e-12)
+
+
+def test_sensitivity__widest_union_solves_the_equation():
+    rng = np.random.default_rng(1)
+    X, centres, weights = rng.normal(size=(50, 3)), rng.normal(size=(4, 3)), rng.normal(size=4)
+    Q = widest_union(X, centres, weights, width=2.0, empirical=0.04, rho=0.25)
+    mean, variance = distance_moments(X, centres)
+    terms = weights**2 * np.exp(variance / (2 * 2.0**4) - mean / 2.0**2) / 2.0**4
+    left = 0.2 / 3 * 3 * terms.sum() * Q**4 + terms @ mean * Q**2
+    np.testing.assert_allclose(left, 3 * (0.5 - 0.2) ** 2, rtol=1e-12)
+
+
+def test_sensitivity__no_union():
+    X = np.arange(6.0).reshape(3, 2)
+    assert widest_union(X, X, np.ones(3), width=1.0, empirical=0.25, rho=0.25) == 0.0
+    # Terms that overflow leave no room.
+    assert widest_union(1e3 * X, X, np.ones(3), width=1.0, empirical=0.1, rho=0.25) == 0.0
+
+
+def test_sensitivity__few_centres():
+    X, y = spirals(80, n_features=2, n_classes=2)
+    model = SensitivityNetwork(most_centres=6).fit(X[:60], y[:60])
+    assert 1 <= model.n_centres_ <= 6
+    assert set(model.predict(X[60:])) <= {0, 1}
+
+
+def test_machines__search_over_the_grid_of_the_paper():
+    X, y = spirals(60, n_features=2)
+    search = searched_machine(2.0, KFold(2)).fit(X, y)
+    assert len(search.cv_results_["params"]) == 14 * 9
+    widths = sorted({round((0.5 / p["gamma"]) ** 0.5, 9) for p in search.cv_results_["params"]})
+    np.testing.assert_allclose(widths, [2.0 * 1.4**power for power in range(-4, 5)])
+    best = SVC(**search.best_params_).fit(X, y)
+    assert best.predict(X).tolist() == search.predict(X).tolist()

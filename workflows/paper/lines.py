@@ -1,0 +1,114 @@
+"""A paper's figures beside ours, a line each, and what is said of them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from datasets import DataSet
+
+HEADER = "| data | what | paper | here | |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What was measured, the figure in print and ours, and whether it is reproduced."""
+
+    what: str
+    paper: str
+    here: str
+    verdict: str
+
+    @classmethod
+    def beside(
+        cls,
+        what: str,
+        paper: str,
+        here: float | None,
+        *,
+        close: float,
+        note: str = "",
+        why: str = "",
+    ) -> "Line":
+        """Return the line of a printed figure and ours; None: it cannot be had.
+
+        Ours is rounded as the paper's. It is close if they differ by no more than `close`. `why` is
+        said of a figure that is not reproduced, `note` of any.
+        """
+        if here is None:
+            return cls(what, paper, "-", f"not: {why}")
+        ours = like(here, paper)
+        near = abs(here - float(paper)) <= close
+        verdict = "reproduced" if ours == paper else "close" if near else "not"
+        said = "; ".join(filter(None, [note] if ours == paper else [why, note]))
+        return cls(what, paper, ours, f"{verdict}: {said}" if said else verdict)
+
+    @classmethod
+    def ours(cls, what: str, here: str, note: str = "") -> "Line":
+        """Return the line of a figure that the paper does not print."""
+        return cls(what, "", here, note)
+
+    @classmethod
+    def claim(cls, what: str, claim: str, here: str, *, holds: bool) -> "Line":
+        """Return the line of something that the paper says."""
+        return cls(what, claim, here, "reproduced" if holds else "not")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper: the lines of each of its data sets.
+
+    Attributes
+    ----------
+    name : str
+        "table-1" and so on, as the paper numbers them.
+    title : str
+    sets : sequence of str
+    lines : callable
+        Takes a `DataSet`.
+    """
+
+    name: str
+    title: str
+    sets: Sequence[str]
+    lines: Callable[[DataSet], Iterable[Line]]
+
+
+def printed(text: str) -> dict[str, dict[str, str]]:
+    """Return figures by row and column: of words, the first line names columns, each other a row.
+
+    "-" stands where nothing is printed.
+
+    Examples
+    --------
+    >>> printed('''
+    ... data  KNN  SVM
+    ... iris  5.3  -
+    ... ''')
+    {'iris': {'KNN': '5.3'}}
+    """
+    header, *rows = (line.split() for line in text.strip().splitlines())
+    return {
+        name: {column: cell for column, cell in zip(header[1:], cells, strict=True) if cell != "-"}
+        for name, *cells in rows
+    }
+
+
+def like(value: float, figure: str) -> str:
+    """Return a value with the digits of a printed figure.
+
+    Examples
+    --------
+    >>> like(5.333, "4.0"), like(2345678, "2.5e+06"), like(97.6, "98")
+    ('5.3', '2.3e+06', '98')
+    """
+    mantissa, power, _ = figure.partition("e")
+    return f"{value:.{len(mantissa.partition('.')[2])}{'e' if power else 'f'}}"
+
+
+def spread(values: Sequence[float]) -> tuple[float, str]:
+    """Return the mean of several splits, and how many there were and how far apart."""
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return mean, ""
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    return mean, f"{len(values)} splits, +- {deviation:.2g}"
