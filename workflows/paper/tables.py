@@ -32,8 +32,8 @@ def main() -> None:
     warnings.simplefilter("ignore", IllConditionedWarning)
     for table in options.tables:
         print(f"\n## {table.name}: {table.title}\n\n{HEADER}")
-        for name in table.sets if options.sets is None else options.sets:
-            if name in table.sets:
+        for name in table.sets:
+            if options.sets is None or name in options.sets:
                 print_lines(table, name, folder)
 
 
@@ -65,6 +65,9 @@ def parse_options() -> argparse.Namespace:
     if unknown := set(options.only or ()) - set(tables):
         parser.error(f"no table {', '.join(sorted(unknown))}; there are {', '.join(tables)}.")
     options.tables = [tables[name] for name in options.only or tables]
+    names = list(dict.fromkeys(name for table in options.tables for name in table.sets))
+    if unknown := set(options.sets or ()) - set(names):
+        parser.error(f"no set {', '.join(sorted(unknown))}; there are {', '.join(names)}.")
     return options
 
 

@@ -97,7 +97,7 @@ def table_4(data: DataSet) -> Iterator[Line]:
 
 
 def table_5(data: DataSet) -> Iterator[Line]:
-    """Yield eps, gamma and error without and with the penalty."""
+    """Yield eps and gamma without and with the penalty."""
     for method, outcome in (("nRNwr", "unpenalized"), ("nRBFN", "network")):
         for figure in ("eps", "gamma"):
             paper = TABLE_5[data.name][f"{figure}-{method}"]
