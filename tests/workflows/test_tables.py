@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 
+from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
 from tests.tables import spirals, surfaces
 from tests.workflows.script import ROOT, run_here, run_script
 
@@ -239,8 +240,6 @@ def test_datasets__classes_are_numbered(modules):
 
 
 def test_networks__as_the_estimator(modules):
-    from dask_nrbfn import NRBFNClassifier
-
     _, _, networks = modules
     X, y = spirals(200)
     recipe = networks.Recipe(basis=lambda rows: X[:30], penalty="kernel")
@@ -250,6 +249,16 @@ def test_networks__as_the_estimator(modules):
     estimator.fit(X, y)
     np.testing.assert_allclose(estimator.width_, width, rtol=1e-12)
     np.testing.assert_allclose(network.scores(X), estimator.decision_function(X), atol=1e-7)
+
+
+def test_networks__numbers_far_from_0_as_the_estimator(modules):
+    _, _, networks = modules
+    X, Y = surfaces(150)
+    recipe = networks.Recipe(basis=lambda rows: X[:20])
+    width = networks.mean_distance(X[:20], X)
+    network = recipe.fit(X, Y, networks.Setting(width, 1e-8, 0.0))
+    estimator = NRBFNRegressor(basis=X[:20], alpha=1e-8).fit(X, Y)
+    np.testing.assert_allclose(network.scores(X), estimator.predict(X), rtol=1e-7)
 
 
 def test_networks__search_finds_the_least_loss(modules):

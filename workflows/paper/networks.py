@@ -118,7 +118,7 @@ def radial_system(features: RadialFeatures, X: NDArray[Any], taught: NDArray[Any
     """Return the ridge system of rows (n, p)."""
     targets: Targets = ClassTargets(int(taught.max()) + 1)
     if taught.ndim == 2:
-        targets = NumberTargets(taught.mean(axis=0))
+        targets = NumberTargets(np.zeros(taught.shape[1]))
     sums = MomentSums(len(features.basis), targets.n_targets)
     for block in blocks(len(X)):
         sums.add(features.activations(X[block]), targets.bordered(taught[block]))

@@ -28,6 +28,8 @@ FACTORS = (2.0, 1.0, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
 ALPHAS = [10.0**power for power in range(-2, -16, -1)]
 NEIGHBORS = (1, 2, 4, 8, 16, 32)
 
+# Sets whose columns have units of their own.
+SCALED = ("reg_houses",)
 BASIS = 500
 MOST_ROWS = 6000
 LABELLED = (30, 100)
@@ -75,8 +77,10 @@ def regression(data: DataSet) -> Iterator[Line]:
     """Yield the losses on numbers."""
     found: dict[str, list[float]] = {name: [] for name in REGRESSIONS}
     for split in data.drawn(min(3 * len(data.y) // 4, MOST_ROWS)):
-        scaler = StandardScaler().fit(split.X_train)
-        X, tested = scaler.transform(split.X_train), scaler.transform(split.X_test)
+        X, tested = (rows.astype(np.float64) for rows in (split.X_train, split.X_test))
+        if data.name in SCALED:
+            scaler = StandardScaler().fit(X)
+            X, tested = scaler.transform(X), scaler.transform(tested)
         T, T_test = split.y_train / data.y.std(axis=0), split.y_test / data.y.std(axis=0)
         n_fitted = 2 * len(X) // 3
         new = np.concatenate([X[n_fitted:], tested])
