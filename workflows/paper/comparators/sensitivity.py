@@ -73,7 +73,8 @@ class SensitivityNetwork(ClassifierMixin, BaseEstimator):
         """Fit rows (n, p) with labels (n,) of two classes."""
         self.classes_, codes = np.unique(y, return_inverse=True)
         rows, best = np.asarray(X, dtype=np.float64), -1.0
-        for count in range(1, min(self.most_centres, len(rows)) + 1):
+        n_distinct = len(np.unique(rows, axis=0))
+        for count in range(1, min(self.most_centres, n_distinct) + 1):
             means = KMeans(count, n_init=1, random_state=self.random_state).fit(rows)
             centres = means.cluster_centers_
             # The paper does not say its widths; this is the rule of hu-nrbfn.
