@@ -140,7 +140,9 @@ def table_1(data: DataSet) -> Iterator[Line]:
     """Yield kernel ridge and the network with the squared and the hinge loss."""
     split = prepared(data)
     size = min(CENTRES, len(split.y_train))
-    note = "; ".join(filter(None, [f"{size:,} centres, not a centre for every row", split.note]))
+    note = "; ".join(
+        filter(None, [f"{size:,} of {len(split.y_train):,} rows are centres", split.note])
+    )
     recipes = {
         "K-RLSC": Recipe(basis=drawn_rows(size), penalty="kernel"),
         "RBFN-LS": Recipe(basis=drawn_rows(size)),
