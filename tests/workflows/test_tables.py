@@ -110,7 +110,7 @@ def test_tables__drawn_halves(tmp_path, folder):
     arguments = ("hu", "--sets", "glass", "--only", "table-4", "--splits", 2, "--data", folder)
     (cells,) = run_tables(*arguments, cwd=tmp_path).values()
     assert cells[0] == "35.2"
-    assert "mean of 2 splits" in cells[-1]
+    assert "2 splits, +- " in cells[-1]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,9 @@ def test_lines__verdicts(modules):
     assert (singular.here, singular.verdict) == ("-", "not: singular")
     assert beside("a", "2.5e+06", 2.52e6, close=0.0).verdict == "reproduced"
     assert lines.like(97.6, "98") == "98"
-    assert lines.spread([1.0, 3.0]) == (2.0, "2 splits, +- 1")
+    spread = lines.Spread.of([1.0, 3.0])
+    assert (spread.mean, spread.note) == (2.0, "2 splits, +- 1")
+    assert lines.Spread.of([1.0]).note == ""
     assert lines.printed("d a b\nx - 2\n") == {"x": {"b": "2"}}
 
 

@@ -1,6 +1,6 @@
 """A paper's figures beside ours, a line each, and what is said of them."""
 
-import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -105,10 +105,20 @@ def like(value: float, figure: str) -> str:
     return f"{value:.{len(mantissa.partition('.')[2])}{'e' if power else 'f'}}"
 
 
-def spread(values: Sequence[float]) -> tuple[float, str]:
-    """Return the mean of several splits, and how many there were and how far apart."""
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        return mean, ""
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-    return mean, f"{len(values)} splits, +- {deviation:.2g}"
+@dataclass(frozen=True)
+class Spread:
+    """A figure over several splits."""
+
+    mean: float
+    deviation: float
+    n_splits: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Return mean and standard deviation of a figure."""
+        return cls(statistics.fmean(values), statistics.pstdev(values), len(values))
+
+    @property
+    def note(self) -> str:
+        """How many splits there were and how far apart, if there was more than one."""
+        return f"{self.n_splits} splits, +- {self.deviation:.2g}" if self.n_splits > 1 else ""

@@ -1,9 +1,8 @@
 """How hu-nrbfn splits and fits its data sets."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from comparators.forward import ForwardNetwork
@@ -18,8 +17,6 @@ from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.errors import IllConditionedError
 from dask_nrbfn.estimators import LinearRegressionClassifier
 from papers.hu_printed import TABLE_2, TABLE_6
-
-T = TypeVar("T")
 
 # Draws row 6 of iris.
 RANDOM_STATE = 4
@@ -137,7 +134,7 @@ class Fits:
         """Error of RBFNnl, on average over its seeds."""
         size = len(self._model.basis_)
         errors = [self._small_error(NetlabNetwork(size, seed)) for seed in NETLAB_SEEDS]
-        return mean_of(errors, lambda error: error)
+        return None if None in errors else float(np.mean(errors))
 
     @cached_property
     def machine(self) -> float | None:
@@ -166,9 +163,3 @@ def fits_of(data: DataSet) -> list[Fits]:
     else:
         splits = [data.first_half()]
     return [Fits(data.name, split) for split in splits]
-
-
-def mean_of(fits: Sequence[T], figure: Callable[[T], float | None]) -> float | None:
-    """Return a figure on average over fits; None if one of them does not have it."""
-    figures = [figure(own) for own in fits]
-    return None if None in figures else float(np.mean(figures))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from comparators.smoothing import kernel_votes
 from datasets import DataSet
-from lines import Line, Table, spread
+from lines import Line, Spread, Table
 from networks import Recipe, loss, mean_distance
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
@@ -115,8 +115,8 @@ def chosen_loss(candidates: Iterable[Floats], answers: NDArray[Any], n_held: int
 
 def _lines(found: dict[str, Sequence[float]], digits: int) -> Iterator[Line]:
     for name, losses in found.items():
-        mean, note = spread(losses)
-        yield Line.ours(name, f"{mean:.{digits}f}", note)
+        spread = Spread.of(losses)
+        yield Line.ours(name, f"{spread.mean:.{digits}f}", spread.note)
 
 
 TABLES = [

@@ -13,7 +13,7 @@ import numpy as np
 from comparators.neighbours import MajorityOfNeighbors
 from comparators.smoothing import kernel_votes
 from datasets import DataSet, Split
-from lines import Line, Table, spread
+from lines import Line, Spread, Table
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
@@ -142,12 +142,12 @@ def statements(data: DataSet) -> Iterator[Line]:
 
 
 def _errors(what: str, errors: list[float]) -> Line:
-    mean, note = spread(errors)
-    return Line.ours(f"{what}, error %", f"{mean:.1f}", note)
+    spread = Spread.of(errors)
+    return Line.ours(f"{what}, error %", f"{spread.mean:.1f}", spread.note)
 
 
 def _better(what: str, claim: str, less: list[float], more: list[float]) -> Line:
-    (small, _), (large, _) = spread(less), spread(more)
+    small, large = Spread.of(less).mean, Spread.of(more).mean
     return Line.claim(what, claim, f"{small:.1f} against {large:.1f}", holds=small < large)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from datasets import DataSet, Split
-from lines import Line, Table, printed, spread
+from lines import Line, Spread, Table, printed
 from networks import Recipe, Setting, loss, mean_distance
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
@@ -56,7 +56,7 @@ covtype     37.9      35.7     35.7
 cod-rna     3.87      3.99     4.05
 """)
 
-# Points of an error that are close.
+# Points of an error that are close; so are those of one draw of 100 rows from another.
 CLOSE = 1.0
 
 # Why the figures of a set are others.
@@ -97,10 +97,12 @@ def prepared(data: DataSet) -> Split:
     return replace(split, X_train=train, X_test=test)
 
 
-def beside(data: DataSet, table: Figures, name: str, here: float, note: str) -> Line:
+def beside(
+    data: DataSet, table: Figures, name: str, here: float, note: str, *, close: float = CLOSE
+) -> Line:
     """Return the line of a method's error."""
     why = WHY.get(data.name, "")
-    return Line.beside(name, table[data.name][name], here, close=CLOSE, note=note, why=why)
+    return Line.beside(name, table[data.name][name], here, close=close, note=note, why=why)
 
 
 def drawn_rows(size: int, *, seed: int = 0) -> Callable[[Rows], Rows]:
@@ -195,8 +197,10 @@ def table_2(data: DataSet) -> Iterator[Line]:
             )
             errors[name].append(test_error(recipe, few, setting))
     for name, found in errors.items():
-        mean, note = spread(found)
-        yield beside(data, TABLE_2, name, mean, note)
+        spread = Spread.of(found)
+        yield beside(
+            data, TABLE_2, name, spread.mean, spread.note, close=max(CLOSE, spread.deviation)
+        )
 
 
 def table_3(data: DataSet) -> Iterator[Line]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from comparators.sensitivity import SensitivityNetwork
 from datasets import FOLDS, DataSet, Split
-from lines import Line, Table, printed, spread
+from lines import Line, Spread, Table, printed
 from networks import Recipe, loss, mean_distance
 from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler
@@ -93,12 +93,12 @@ WHY = {"R_SM": "the paper does not say its widths"}
 def compared(splits: list[Split], paper: dict[str, str]) -> Iterator[Line]:
     """Yield a line for each method, on average over the splits."""
     for name, accuracy in METHODS.items():
-        mean, note = spread([accuracy(split) for split in splits])
+        found = Spread.of([accuracy(split) for split in splits])
         if name in paper:
             why = WHY.get(name, "")
-            yield Line.beside(name, paper[name], mean, close=CLOSE, note=note, why=why)
+            yield Line.beside(name, paper[name], found.mean, close=CLOSE, note=found.note, why=why)
         else:
-            yield Line.ours(name, f"{mean:.2f}", note)
+            yield Line.ours(name, f"{found.mean:.2f}", found.note)
 
 
 def halves(data: DataSet, *, by_class: bool) -> list[Split]:
