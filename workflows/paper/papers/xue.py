@@ -2,8 +2,8 @@
 
 Accuracies in percent, on average over splits: those of the benchmark where the file has them, else
 drawn ones. RN is kernel ridge on the training rows, of more than 700 on a draw of them, its width
-and penalty by five folds. R_SM takes as many k-means centres as make its Q largest; the paper does
-not say its widths. Of iris the second and third class; columns are raw, of ionosphere standardized.
+and penalty by five folds. R_SM takes as many k-means centres as make its Q largest. Of iris the
+second and third class; columns are raw, of ionosphere standardized.
 """
 
 from collections.abc import Callable, Iterator
@@ -87,7 +87,8 @@ def centres(X: NDArray[Any]) -> NDArray[Any]:
 
 
 METHODS: dict[str, Callable[[Split], float]] = {"R_SM": sensitivity, "RN": kernel_ridge}
-WHY = {"R_SM": "the paper does not say its widths"}
+# What the paper does not say.
+WHY = {"R_SM": "its widths are not known", "RN": "how its width was chosen is not known"}
 
 
 def compared(splits: list[Split], paper: dict[str, str]) -> Iterator[Line]:
