@@ -62,16 +62,16 @@ ERRORS: dict[str, Figure] = {
 
 def _line(data: DataSet, what: str, paper: str, figure: Figure, close: float = CLOSE) -> Line:
     fits = fits_of(data)
-    figures = [figure(own) for own in fits]
-    if None in figures:
+    figures = [found for own in fits if (found := figure(own)) is not None]
+    if len(figures) < len(fits):
         why = LARGE if what in ("ROLS", "RBFNnl", "SVM") else SINGULAR
         return Line.beside(what, paper, None, close=close, why=why)
-    found = Spread.of(figures)
+    spread = Spread.of(figures)
     keys = ((data.name, what), (data.name, ""), ("", what))
     why = next((WHY[key] for key in keys if key in WHY), "")
-    note = fits[0].split.note or found.note
-    close = max(close, found.deviation)
-    return Line.beside(what, paper, found.mean, close=close, note=note, why=why)
+    note = fits[0].split.note or spread.note
+    close = max(close, spread.deviation)
+    return Line.beside(what, paper, spread.mean, close=close, note=note, why=why)
 
 
 def table_1(data: DataSet) -> Iterator[Line]:

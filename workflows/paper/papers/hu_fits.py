@@ -133,8 +133,9 @@ class Fits:
     def netlab(self) -> float | None:
         """Error of RBFNnl, on average over its seeds."""
         size = len(self._model.basis_)
-        errors = [self._small_error(NetlabNetwork(size, seed)) for seed in NETLAB_SEEDS]
-        return None if None in errors else float(np.mean(errors))
+        errors = (self._small_error(NetlabNetwork(size, seed)) for seed in NETLAB_SEEDS)
+        found = [error for error in errors if error is not None]
+        return float(np.mean(found)) if found else None
 
     @cached_property
     def machine(self) -> float | None:

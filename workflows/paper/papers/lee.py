@@ -6,7 +6,7 @@ as many as are left. The basis is 500 rows, or all. Losses of numbers are mean s
 their variance.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from comparators.smoothing import kernel_votes
 from datasets import DataSet
 from lines import Line, Spread, Table
-from networks import Recipe, loss, mean_distance
+from networks import Recipe, given, loss, mean_distance
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.preprocessing import StandardScaler
@@ -40,7 +40,7 @@ def ridge(
     X: Floats, taught: NDArray[Any], basis: Floats, new: Floats, **parts: Any
 ) -> Iterator[Floats]:
     """Yield the scores of networks of each width and penalty."""
-    recipe = Recipe(basis=lambda rows: basis, **parts)
+    recipe = Recipe(basis=given(basis), **parts)
     for width in widths(basis, X):
         for network in recipe.path(X, taught, width=width, alphas=ALPHAS):
             if network is not None:
@@ -113,7 +113,7 @@ def chosen_loss(candidates: Iterable[Floats], answers: NDArray[Any], n_held: int
     return loss(best[n_held:], answers[n_held:])
 
 
-def _lines(found: dict[str, Sequence[float]], digits: int) -> Iterator[Line]:
+def _lines(found: Mapping[str, Sequence[float]], digits: int) -> Iterator[Line]:
     for name, losses in found.items():
         spread = Spread.of(losses)
         yield Line.ours(name, f"{spread.mean:.{digits}f}", spread.note)

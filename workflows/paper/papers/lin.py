@@ -5,7 +5,7 @@ The lecture prints no figures; its statements are looked at on the splits of a s
 interpolates and 0.5 else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -141,12 +141,12 @@ def statements(data: DataSet) -> Iterator[Line]:
     yield _better("full network", "generally less useful", proper, outside)
 
 
-def _errors(what: str, errors: list[float]) -> Line:
+def _errors(what: str, errors: Sequence[float]) -> Line:
     spread = Spread.of(errors)
     return Line.ours(f"{what}, error %", f"{spread.mean:.1f}", spread.note)
 
 
-def _better(what: str, claim: str, less: list[float], more: list[float]) -> Line:
+def _better(what: str, claim: str, less: Sequence[float], more: Sequence[float]) -> Line:
     small, large = Spread.of(less).mean, Spread.of(more).mean
     return Line.claim(what, claim, f"{small:.1f} against {large:.1f}", holds=small < large)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from datasets import DataSet, Split
 from lines import Line, Spread, Table, printed
-from networks import Recipe, Setting, loss, mean_distance
+from networks import Recipe, Setting, given, loss, mean_distance
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.model_selection import ShuffleSplit
@@ -190,7 +190,7 @@ def table_2(data: DataSet) -> Iterator[Line]:
         folds = [(np.arange(LABELLED), np.arange(LABELLED, len(told)))]
         for name, recipe in (
             ("K-RLSC", Recipe(basis=lambda X: X, penalty="kernel")),
-            ("RBFN-LS", Recipe(basis=lambda X, centres=centres: centres)),
+            ("RBFN-LS", Recipe(basis=given(centres))),
         ):
             setting = recipe.search(
                 split.X_train[told], split.y_train[told], folds, widths=WIDTHS, alphas=ALPHAS
@@ -205,11 +205,7 @@ def table_2(data: DataSet) -> Iterator[Line]:
 
 def table_3(data: DataSet) -> Iterator[Line]:
     """Yield the networks of drawn centres and of clusters, unweighted and weighted."""
-    split = prepared(data)
-
-    def centres(X: Rows) -> Rows:
-        return clusters(data, CLUSTERS)
-
+    split, centres = prepared(data), given(clusters(data, CLUSTERS))
     for name, recipe in (
         ("RBF-rand", Recipe(basis=drawn_rows(CLUSTERS))),
         ("k-means", Recipe(basis=centres)),
@@ -224,7 +220,7 @@ def figure_5(data: DataSet) -> Iterator[Line]:
     split = prepared(data)
     errors = {}
     for count in FIGURE_5_CLUSTERS:
-        recipe = Recipe(basis=lambda X, count=count: clusters(data, count))
+        recipe = Recipe(basis=given(clusters(data, count)))
         setting = searched(recipe, split, alphas=[FIGURE_5_ALPHA])
         errors[count] = test_error(recipe, split, setting)
         yield Line.ours(f"k = {count}", f"{errors[count]:.1f}", f"sigma^2 {setting.width**2:.0f}")
