@@ -144,7 +144,9 @@ def _start(run: Run) -> dict[str, Floats]:
     the classes.
     """
     params, system, weights = run.params, read_kept_system(run), run.read("weights/values")
-    ridge = ridge_of(system.gram, alpha=params.alpha, penalty=system.penalty)
+    ridge = ridge_of(
+        system.gram, alpha=params.alpha, penalty=system.penalty, locality=system.locality
+    )
     curvature = loss_named(params.loss).curvature
     preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
     signed = 2.0 * weights - weights.sum(axis=0)
@@ -295,7 +297,7 @@ def _cost(s: FitSizes) -> StageCost:
     flops, solves = MAX_PASSES * s.n * r * (2 * s.p + 4 * s.q), r**3 / 3
     read = MAX_PASSES * s.rows_bytes
     # The ridge of a penalty that is a matrix is stored beside the factor.
-    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes)
+    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality)
     passing = s.reading_bytes + 8 * (rows * r + 4 * r * s.p + 5 * rows * s.p + 8 * rows * s.q)
     return StageCost(
         flops=flops + solves,
