@@ -254,11 +254,11 @@ def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
         found = entry["error_rate" if "error_rate" in entry else "relative_error"]
         assert found == pytest.approx(errors[-1], rel=1e-8)
     best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
-    chosen = {name: path[best][name] for name in ("penalty", "alpha")}
+    chosen = {name: path[best][name] for name in Ridge._fields}
     assert run.stages["validation"]["chosen"] == chosen
     assert describe_tuning(run)["chosen"]["penalty"] == chosen["penalty"]
     model = Model.load(run.location)
-    assert (model.params.penalty, model.params.alpha) == tuple(chosen.values())
+    assert Ridge.in_params(model.params)._asdict() == chosen
     alone = fit(X, targets, replace(run.params, n_parts=2))
     expected = Model.load(alone.location)
     np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-6, atol=1e-9)
