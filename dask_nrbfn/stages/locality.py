@@ -42,8 +42,8 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 # Rows for each basis row. 1,797 digits, 100 of them labelled, 400 basis rows: by the neighbours of
-# none, 200, 800 and all rows 6.9, 5.7, 5.1 and 4.8 % of the others are wrong. No more are drawn than
-# one pass searches: sums over them would cost more than the moments, and a penalty needs no digits.
+# none, 200, 800 and all rows 6.9, 5.7, 5.1 and 4.8 % of the others are wrong. No more are drawn
+# than one pass searches: sums would cost more than the moments, and a penalty needs no precision.
 _ROWS_OF_BASIS_ROW = 10
 
 # Rows of a part of the sum, at most, and elements of them and their neighbours.

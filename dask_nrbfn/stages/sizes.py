@@ -17,6 +17,7 @@ from dask_nrbfn.stages.search_sizes import (
 from dask_nrbfn.stages.trials import (
     candidates,
     localities_of,
+    refined_losses,
     search_basis_size,
     search_rows,
 )
@@ -46,6 +47,8 @@ class FitSizes:
     n_folds, n_ridges, n_localities : int
         Folds whose moments are summed apart, ridges that are tried at most, and how many localities
         are among them; 1, 0 and 1 without tuning.
+    n_refined : int
+        Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
     has_locality : bool
@@ -77,6 +80,7 @@ class FitSizes:
     n_folds: int
     n_ridges: int
     n_localities: int
+    n_refined: int
     penalty_axes: int
     has_locality: bool
     n_basis_sample: int
@@ -129,6 +133,7 @@ class FitSizes:
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else len(penalties) * len(localities) * len(tuning.alphas),
             n_localities=len(localities),
+            n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             has_locality=any(localities),
             n_basis_sample=source_of(params).n_sampled(

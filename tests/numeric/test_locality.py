@@ -13,7 +13,6 @@ from sklearn.datasets import load_digits
 from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
 from dask_nrbfn.numeric.descent import Point, Preconditioner
 from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
-from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Locality, RidgeSystem, ridge_of, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk, spectral_bounds
@@ -242,7 +241,7 @@ def test_descent__goes_with_the_ridge(name):
     ridge = ridge_of(gram, alpha=1e-2, penalty=penalty, locality=Locality(0.1, R))
     own, kept = naive_ridge(gram, 1e-2, penalty, 0.1, R)
     weights, slope = rng.normal(size=(2, 6)) * kept, rng.normal(size=(2, 6))
-    point = Point.of(weights, LossSums(np.array([1.0, 2.0]), slope), ridge)
+    point = Point.of(weights, np.array([1.0, 2.0]), slope, ridge)
     expected = np.sum((weights[:, kept] @ own) * weights[:, kept])
     assert point.objective == pytest.approx(3 + expected, rel=1e-12)
     gradient = np.zeros((2, 6))

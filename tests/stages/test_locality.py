@@ -213,9 +213,14 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     assert_same(model.weights, W.T, rtol=1e-8)
 
 
-def test_fit__of_another_loss_has_it_in_its_ridge():
+@pytest.mark.parametrize("tuned", [False, True])
+def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
     X, y = table()
-    run = fit(X, y, replace(PARAMS, loss="squared-hinge"))
+    if tuned:
+        tuning = replace(TUNING, alphas=(1e-4,), localities=(1e-2,), losses=("squared-hinge",))
+        run = tune(X, y, tuning=tuning)
+    else:
+        run = fit(X, y, replace(PARAMS, loss="squared-hinge"))
     model, R = Model.load(run.location), R_of(run)
     Phi = model.features.activations(X)
     trace = np.sum(Phi**2)
