@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
@@ -253,7 +254,8 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     else:
         check_targets(dataset, None)
         check_classes(dataset.classes)
-    if source_of(params).by_confidence and params.n_neighbors >= n_rows:
+    searched = source_of(params).by_confidence or has_locality(params, tuning)
+    if searched and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has n_samples = {n_rows}.",

@@ -5,7 +5,7 @@ where the estimators have width factors, folds and a basis that stays.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, solve_path
+from dask_nrbfn.numeric.ridge import RidgeSolution, RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 
 Floats = NDArray[np.float64]
@@ -68,13 +68,25 @@ class Recipe:
     ) -> Iterator[Network | None]:
         """Yield the network of each penalty; None where its system is singular."""
         features = RadialFeatures.from_basis(self.basis(X), width, normalized=self.normalized)
-        system = radial_system(features, X, taught)
-        P = penalty_named(self.penalty)
-        matrix = P.of(lambda: features, shares(features.basis, X) if P.needs_shares else None)
-        for solution in solve_path(system.gram, system.cross, alphas=alphas, penalty=matrix):
+        system = self.system(features, X, taught)
+        for solution in self.solutions(system, alphas):
             yield solution and Network(
                 features, solution.weights, system.intercept(solution.weights)
             )
+
+    def system(
+        self, features: RadialFeatures, X: NDArray[Any], taught: NDArray[Any]
+    ) -> RidgeSystem:
+        """Return the ridge system of rows, with what it keeps small."""
+        P = penalty_named(self.penalty)
+        matrix = P.of(lambda: features, shares(features.basis, X) if P.needs_shares else None)
+        return replace(radial_system(features, X, taught), penalty=matrix)
+
+    def solutions(
+        self, system: RidgeSystem, alphas: Sequence[float]
+    ) -> Iterable[RidgeSolution | None]:
+        """Return the solution of each penalty; None where the system is singular."""
+        return system.solve_all(alphas)
 
     def fit(self, X: NDArray[Any], taught: NDArray[Any], setting: Setting) -> Network:
         """Return the network of a setting, with ten times its penalty while it is singular."""
