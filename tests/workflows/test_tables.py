@@ -154,11 +154,11 @@ def test_tables__locality(tmp_path, folder):
 
 @pytest.mark.slow
 def test_tables__locality__halves(tmp_path, folder):
-    arguments = ("xue", "--data", folder, "--sets", "iris", "ionosphere")
+    arguments = ("xue", "--data", folder, "--splits", 2, "--sets", "iris", "ionosphere")
     found = run_tables(*arguments, cwd=tmp_path)
     assert found["table-7", "ionosphere", "R_SM"][0] == "79.37"
     for method in ("LR", "RN"):
-        assert float(found["table-6", "iris", method][1]) > 93
+        assert float(found["table-6", "iris", method][1]) > 90
 
 
 def test_tables__lecture(tmp_path, folder):

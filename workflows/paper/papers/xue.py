@@ -141,7 +141,7 @@ METHODS: dict[str, Callable[[Split], float]] = {
 }
 # What the paper does not say.
 WHY = {
-    "LR": "its constants are not known; never better here than RN",
+    "LR": "its constants are not known; here as good as RN",
     "R_SM": "its widths are not known",
     "RN": "how its width was chosen is not known",
 }
