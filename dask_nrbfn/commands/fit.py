@@ -41,6 +41,8 @@ def fit_dataset(
     Parameters
     ----------
     dataset : Dataset
+        Rows without a label are candidates for the basis and count in scale and width. Those of
+        another dataset go with it: `Dataset.with_unlabelled`.
     location : Location
         Where the run is, or is to be.
     params : FitParams
@@ -123,6 +125,7 @@ def tune_dataset(
     those of all rows, and so is the choice of the basis, which knows all labels where it is of low
     confidence. A validation dataset shares nothing.
     """
+    validation = None if validation is None else validation.of_labelled()
     shown = validation.fingerprint if validation is not None else None
     if tuning.validation not in (None, shown):
         raise ParameterError(
@@ -184,10 +187,11 @@ class _Job:
         FitLimits(min_recall=self.min_recall)
         check_fit(self.dataset, self.params, self.tuning)
         self.dataset.check_stored()
-        most_folds = max(2, self.dataset.n_rows // 2)
+        n_rows = self.dataset.of_labelled().n_rows
+        most_folds = max(2, n_rows // 2)
         if self.tuning is not None and self.tuning.n_folds > most_folds:
             raise ParameterError(
-                f"`folds` is {self.tuning.folds}, but there are {self.dataset.n_rows} rows.",
+                f"`folds` is {self.tuning.folds}, but there are {n_rows} rows.",
                 f"Give at most {most_folds}, a fold for every two rows.",
             )
         if self.validation is not None:
@@ -245,26 +249,28 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
         check_penalty(params)
     check_prune(params, tuning)
     check_loss(params, tuning, numbers=dataset.of_numbers)
-    n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
+    check_targets(dataset, dataset.target_names)
+    n_labelled, by_confidence = dataset.of_labelled().n_rows, source_of(params).by_confidence
+    n_samples = f"n_samples = {n_labelled}{' with a label' if dataset.n_unlabelled else ''}"
     if dataset.of_numbers:
         _check_for_numbers(params)
-        if n_rows < 2:
-            raise DataError("X has n_samples = 1.", "Give at least two rows.")
+        if n_labelled < 2:
+            raise DataError(f"X has {n_samples}.", "Give at least two rows.")
     else:
-        check_targets(dataset, None)
         check_classes(dataset.classes)
-    if source_of(params).by_confidence and params.n_neighbors >= n_rows:
+    if by_confidence and params.n_neighbors >= n_labelled:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
-            f"X has n_samples = {n_rows}.",
-            f"Give `n_neighbors` of at most {n_rows - 1}.",
+            f"X has {n_samples}.",
+            f"Give `n_neighbors` of at most {n_labelled - 1}.",
         )
     if params.basis_size is None or params.basis_is_given:
         return
-    if not least <= params.basis_size <= n_rows:
+    least, most = max(dataset.n_classes, 1), n_labelled if by_confidence else dataset.n_rows
+    if not least <= params.basis_size <= most:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
-            f"Give at least one basis row per class and at most all rows: {least} to {n_rows}.",
+            f"Give at least one basis row per class and at most all rows: {least} to {most}.",
         )
 
 

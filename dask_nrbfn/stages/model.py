@@ -42,8 +42,9 @@ def _read_results(run_location: Location) -> None:
     for name in ("basis/rows", "basis/values", "weights/values"):
         run.read(name)
     if "confidence" in run.stages:
-        for start, stop in run.spans:
-            run.read("confidence/values", start, stop)
+        searched = run.of_labelled()
+        for start, stop in searched.spans:
+            searched.read("confidence/values", start, stop)
     if run.tuning is not None and VALIDATION.recorded(run).error_rate is not None:
         run.read("validation/confusion")
     read_moments(run)

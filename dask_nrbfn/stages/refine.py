@@ -324,6 +324,7 @@ REFINE = Stage(
     record=RefineRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: is_refined(params),
     grows_with_basis=True,
     drop_scratch=_drop_passes,

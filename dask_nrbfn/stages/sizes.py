@@ -27,6 +27,8 @@ class FitSizes:
     ----------
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
+    n_labelled : int
+        Rows with labels that stand among others; 0 where all have one.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
     reading_bytes : int
@@ -57,6 +59,7 @@ class FitSizes:
     q: int
     r: int
     k: int
+    n_labelled: int
     itemsize: int
     search_itemsize: int
     reading_bytes: int
@@ -105,7 +108,8 @@ class FitSizes:
             q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
-            itemsize=dataset.X.dtype.itemsize,
+            n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            itemsize=dataset.dtype.itemsize,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             method=search.method,
