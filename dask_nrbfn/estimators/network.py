@@ -34,7 +34,6 @@ from dask_nrbfn.estimators.runs import (
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.refine import check_updatable
-from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location, RemoteLocation
@@ -51,7 +50,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     basis: str | ArrayLike
     min_recall: float = FitLimits.min_recall
     random_state: int | np.random.RandomState | None
-    unlabelled: Mark | None
+    unlabelled: Any
     store: str | os.PathLike[str] | RemoteLocation | None
     _kept_run: KeptRun | None = None
 

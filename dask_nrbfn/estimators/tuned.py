@@ -36,6 +36,7 @@ class TunedNetwork(Network):
         for name, value in tuning["chosen"].items():
             setattr(self, f"{name}_", value)
         self.path_, self.tried_ = tuning["path"], tuning["tried"]
+        self.losses_ = tuning["losses"]
 
 
 class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
@@ -50,6 +51,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     penalties : sequence of {"weights", "kernel", "clusters"}, default=None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         weights.
+    losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
+        Losses to try, after all else. None: the squared one.
     width_factors : sequence of float
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
@@ -59,7 +62,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     basis_rules : sequence of {"least-confident", "uniform"}, default=None
         Tried only for a basis of a given size. None: the least confident.
     search_basis : int, default=1000
-        Basis rows while all but the penalty is tried.
+        Basis rows while all but the penalty and the loss is tried.
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
@@ -70,7 +73,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
     ----------
     alpha_, width_factor_ : float
         The chosen ones.
-    features_, kernel_, basis_rule_, penalty_ : str
+    features_, kernel_, basis_rule_, penalty_, loss_ : str
         The chosen ones.
     error_rate_, log_loss_ : float
         Of rows that were held out, with the chosen parameters; shares of their weight.
@@ -84,6 +87,9 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         singular.
     tried_ : list of dict
         The combinations that were tried, and their error rates on a small basis.
+    losses_ : list of dict
+        For every loss the passes over the rows, what stopped them, and how the held-out rows are
+        labelled; empty if the squared one alone was tried.
 
     Notes
     -----
@@ -108,6 +114,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        losses: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -132,6 +139,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.losses = losses
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels

@@ -14,7 +14,12 @@ from dask_nrbfn.stages.search_sizes import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
+from dask_nrbfn.stages.trials import (
+    candidates,
+    refined_losses,
+    search_basis_size,
+    search_rows,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import PartLayout
 
@@ -41,6 +46,8 @@ class FitSizes:
     n_folds, n_ridges : int
         Folds whose moments are summed apart, and pairs of a penalty and an alpha that are tried at
         most; 1 and 0 without tuning.
+    n_refined : int
+        Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
     n_basis_sample : int
@@ -70,6 +77,7 @@ class FitSizes:
     layout: PartLayout
     n_folds: int
     n_ridges: int
+    n_refined: int
     penalty_axes: int
     n_basis_sample: int
     prune: int | None
@@ -119,6 +127,7 @@ class FitSizes:
             layout=layout,
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas),
+            n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 
 # Of the basis functions that are kept. A row nearer to none of them has scores of 0.
-_LEAST_ACTIVATION = 1e-200
+LEAST_ACTIVATION = 1e-200
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class HeldOutPass:
             )
             scores, activations = scores[:, :-1], scores[:, -1:]
             if self._features.normalized:
-                scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
+                scores = scores / np.maximum(activations, LEAST_ACTIVATION)
             self._sums += self._sums.from_block(
                 scores.reshape(-1, *intercepts.shape) + intercepts,
                 self._targets.shifted(block.targets[rows]),
