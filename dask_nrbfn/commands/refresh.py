@@ -217,11 +217,11 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     if not marks:
         return None
     first, *others = marks.values()
-    classes = [each for each in datasets if first.unlabelled in each.classes.tolist()]
-    for other in [*others, *classes]:
+    others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
+    if others:
         raise DataError(
             f"{first.unlabelled!r} means no label in {first.location}, and not so in "
-            f"{other.location}.",
+            f"{others[0].location}.",
             "Ingest them with the same `unlabelled`.",
         )
     return first.unlabelled

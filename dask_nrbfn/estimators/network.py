@@ -33,6 +33,7 @@ from dask_nrbfn.estimators.runs import (
 )
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
@@ -256,7 +257,10 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     def _scores(self, X: Any) -> NDArray[np.float64]:
         if isinstance(X, Dataset):
             check_same_columns(self._model, X)
-            X = X.X
+            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
+            threads = blas_threads()
+            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
+            return np.concatenate(scores)
         if not isinstance(X, zarr.Array):
             X = plain_array(self, X)
         self._model.check_columns(X.shape[1])
