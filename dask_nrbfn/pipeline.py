@@ -18,6 +18,7 @@ from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
@@ -49,6 +50,7 @@ STAGES: tuple[Stage[Any], ...] = (
     BASIS,
     WIDTH,
     MOMENTS,
+    LOCALITY,
     PATH,
     VALIDATION,
     PRUNE,

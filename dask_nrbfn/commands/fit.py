@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
@@ -250,27 +251,32 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     check_prune(params, tuning)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
-    n_labelled, by_confidence = dataset.of_labelled().n_rows, source_of(params).by_confidence
-    n_samples = f"n_samples = {n_labelled}{' with a label' if dataset.n_unlabelled else ''}"
+    by_confidence = source_of(params).by_confidence
+    # Only rows with a label have a confidence; neighbours in locality need none.
+    n_searched = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
+    n_samples = f"n_samples = {n_searched}"
+    if n_searched < dataset.n_rows:
+        n_samples += " with a label"
     if dataset.of_numbers:
         _check_for_numbers(params)
-        if n_labelled < 2:
-            raise DataError(f"X has {n_samples}.", "Give at least two rows.")
+        if dataset.of_labelled().n_rows < 2:
+            raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
         check_classes(dataset.classes)
-    if by_confidence and params.n_neighbors >= n_labelled:
+    searched = by_confidence or has_locality(params, tuning)
+    if searched and params.n_neighbors >= n_searched:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has {n_samples}.",
-            f"Give `n_neighbors` of at most {n_labelled - 1}.",
+            f"Give `n_neighbors` of at most {n_searched - 1}.",
         )
     if params.basis_size is None or params.basis_is_given:
         return
-    least, most = max(dataset.n_classes, 1), n_labelled if by_confidence else dataset.n_rows
-    if not least <= params.basis_size <= most:
+    least = max(dataset.n_classes, 1)
+    if not least <= params.basis_size <= n_searched:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
-            f"Give at least one basis row per class and at most all rows: {least} to {most}.",
+            f"Give at least one basis row per class and at most all rows: {least} to {n_searched}.",
         )
 
 

@@ -1,8 +1,8 @@
 """Update: rows join a finished run, or leave it, at its basis and width.
 
 The moments of the rows are added to the latest version's, or taken away, and the weights are solved
-anew. No row that the run holds is read again. Shares of clusters that a penalty asks for are those
-of the fit, as basis and width are.
+anew. No row that the run holds is read again. Shares of clusters that a penalty asks for, and the
+neighbours that locality does, are those of the fit, as basis and width are.
 """
 
 import logging
@@ -46,9 +46,10 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
-from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
+from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import (
     MOMENTS,
     moments_bytes,
@@ -57,9 +58,11 @@ from dask_nrbfn.stages.moments import (
     write_sums,
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
+from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.prune import choose_kept
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
@@ -188,8 +191,8 @@ def update_run(
 
     Notes
     -----
-    Interrupted and started again on the same rows it finds its finished parts. Basis, width, and
-    shares of clusters that the penalty asks for stay those of the fit.
+    Interrupted and started again on the same rows it finds its finished parts. Basis, width, shares
+    of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
     """
     action = FORGET if forget else ADD
     with _locked_version(location, action, judge) as draft:
@@ -303,8 +306,17 @@ def branch_run(location: Location, target: Location) -> Run:
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
-        mark_complete(group, kind="run", attributes=run.branch_attributes((BASIS.name, WIDTH.name)))
+        if LOCALITY.name in run.stages:
+            packed = run.read("locality/packed")
+            write_array(group.require_group("locality"), "packed", packed, "packed")
+        mark_complete(group, kind="run", attributes=run.branch_attributes(_kept_stages(run)))
     return Run.open(target)
+
+
+def _kept_stages(run: Run) -> list[str]:
+    """Return the stages of a fit that every version of it goes on with."""
+    names = (BASIS.name, WIDTH.name, LOCALITY.name)
+    return [name for name in names if name in run.stages]
 
 
 def read_model(run: Run, place: str | None) -> Model:
@@ -378,7 +390,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=[BASIS.name, WIDTH.name])
+        self.run.finish_version(record, needs=_kept_stages(self.run))
         # Who opened the version before may still read it. One more may be left of a killed job.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
@@ -389,6 +401,8 @@ class _Draft:
             self.version,
             record["fitting_error"],
         )
+        if self.run.params.locality:
+            logger.info("%s: locality is that of the neighbours in the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
@@ -472,7 +486,8 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     """Return what a task will hold, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
-    held = solve_bytes(r, q, penalty_axes=penalty_axes) + 8 * 4 * r * (p + q)
+    solving = solve_bytes(r, q, penalty_axes=penalty_axes, locality=model.params.locality > 0)
+    held = solving + 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
         passing = moments_bytes(
@@ -589,21 +604,21 @@ def _solve_version(
     moments = _read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
-    alpha, system = model.params.alpha, read_system(run, moments)
-    penalty = penalty_named(model.params.penalty).of(lambda: model.features, read_shares(run))
-    system = replace(system, penalty=penalty)
+    ridge, system = Ridge.in_params(model.params), read_system(run, moments)
+    system = penalized_system(run, system, ridge, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
     system = system.at(places)
-    solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
+    solution = system.solve(ridge.alpha)
     weights = solution.weights
     risk = error_and_risk(
         weights,
         system.gram,
         system.cross,
         target_norm=system.target_norm,
-        alpha=alpha,
+        alpha=ridge.alpha,
         penalty=system.penalty,
+        locality=system.locality,
     )
     solved = replace(
         model,
@@ -620,7 +635,7 @@ def _solve_version(
         **figures,
         "place": place,
         "weight": moments.total_weight,
-        "alpha": alpha,
+        "alpha": ridge.alpha,
         **asdict(risk),
         "reciprocal_condition": solution.reciprocal_condition,
         **({} if r2 is None else {"training_r2": r2}),

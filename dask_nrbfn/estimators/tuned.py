@@ -51,6 +51,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     penalties : sequence of {"weights", "kernel", "clusters"}, default=None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         weights.
+    localities : sequence of float, default=None
+        Values of locality to try, with every alpha and penalty. None: 0.
     losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
         Losses to try, after all else. None: the squared one.
     width_factors : sequence of float
@@ -71,7 +73,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
 
     Attributes
     ----------
-    alpha_, width_factor_ : float
+    alpha_, locality_, width_factor_ : float
         The chosen ones.
     features_, kernel_, basis_rule_, penalty_, loss_ : str
         The chosen ones.
@@ -80,7 +82,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
     temperature_ : float
         At which `predict_proba` is calibrated on the held-out scores.
     path_ : list of dict
-        For every penalty and alpha the held-out error_rate, log_loss and temperature, the
+        For every penalty, locality and alpha the held-out error_rate, log_loss and temperature, the
         fitting_error, spectral_risk and reciprocal_condition of all rows, absolute_error,
         absolute_risk and absolute_objective, and up to 4,096 basis rows rank, attainable, ideal
         and perturbed: see `dask_nrbfn.numeric.risk.SpectralBounds`. None where the system is
@@ -114,6 +116,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        localities: Sequence[float] | None = None,
         losses: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
@@ -139,6 +142,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.localities = localities
         self.losses = losses
         self.width_factors = width_factors
         self.features = features
@@ -165,14 +169,15 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
+    folds, alphas, penalties, localities, width_factors, features, kernels, search_basis, \
+search_rows
         As for `NRBFNClassifierCV`.
-    basis, basis_size, scale, n_parts, random_state, unlabelled, store
+    n_neighbors, basis, basis_size, scale, n_parts, random_state, unlabelled, store
         As for `NRBFNRegressor`.
 
     Attributes
     ----------
-    alpha_, width_factor_ : float
+    alpha_, locality_, width_factor_ : float
         The chosen ones.
     features_, kernel_, penalty_ : str
         The chosen ones.
@@ -181,8 +186,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     r2_, rmse_, mae_ : list of float
         R^2, root mean squared and mean absolute error of every target, likewise.
     path_ : list of dict
-        For every penalty and alpha these figures, and those that `NRBFNClassifierCV` has of all
-        rows.
+        For every penalty, locality and alpha these figures, and those that `NRBFNClassifierCV` has
+        of all rows.
     tried_ : list of dict
         The combinations that were tried, and their figures on a small basis.
 
@@ -205,11 +210,13 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        localities: Sequence[float] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
+        n_neighbors: int = 20,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
@@ -221,11 +228,13 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.localities = localities
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
         self.search_basis = search_basis
         self.search_rows = search_rows
+        self.n_neighbors = n_neighbors
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale

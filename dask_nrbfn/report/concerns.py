@@ -81,11 +81,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     tuning, params = finished.tuning, finished.params
     if tuning is None:
         return
-    if side := _border(params.alpha, tuning.alphas, limits=(0.0, 1.0)):
-        yield Concern(
-            f"alpha={params.alpha:g} is the {side} that was tried.",
-            f"Try {'smaller' if side == 'smallest' else 'larger'} alphas.",
-        )
+    for name, grid in (("alpha", "alphas"), ("locality", "localities")):
+        chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
+        if side := _border(chosen, tried, limits=(0.0, 1.0)):
+            yield Concern(
+                f"{name}={chosen:g} is the {side} that was tried.",
+                f"Try {'smaller' if side == 'smallest' else 'larger'} {grid}.",
+            )
     if "search" not in finished.stages:
         return
     if side := _border(params.width_factor, tuning.width_factors):

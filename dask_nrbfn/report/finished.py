@@ -78,8 +78,8 @@ class FinishedRun:
 
     @property
     def ridge(self) -> Ridge:
-        """The penalty and the alpha of the model."""
-        return Ridge(self.params.penalty, self.params.alpha)
+        """What the ridge of the model keeps small."""
+        return Ridge.in_params(self.params)
 
     @property
     def n_rows(self) -> int:

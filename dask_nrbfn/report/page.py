@@ -17,6 +17,7 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, plural, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.tuned import tuning_tables
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
@@ -125,7 +126,8 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
-    own = [each for each in finished.tuned()["path"] if each["penalty"] == finished.params.penalty]
+    path, shared = finished.tuned()["path"], finished.ridge.without_alpha
+    own = [each for each in path if Ridge.of(each).without_alpha == shared]
     return {
         "tables": tuning_tables(results),
         "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),

@@ -60,16 +60,18 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
-    compared = {Ridge.of(entry).penalty for entry in path}
-    named = len(compared) > 1
+    compared = {Ridge.of(entry).without_alpha for entry in path}
+    varied = [
+        name for name, *values in zip(Ridge._fields, *compared, strict=True) if len(set(values)) > 1
+    ]
+    names = [*varied, "alpha"]
     return Table(
         f"{plural(len(path) // len(compared), 'alpha')} compared on "
         f"{plural(record['n_rows'], 'held-out row')}, {how}",
-        [*["penalty"] * named, "alpha", *results.judged_cells(path[0]), "eps", "gamma"],
+        [*names, *results.judged_cells(path[0]), "eps", "gamma"],
         [
             [
-                *[entry["penalty"]] * named,
-                f"{entry['alpha']:g}",
+                *(_value(entry[name]) for name in names),
                 *results.judged_cells(entry).values(),
                 number(entry["fitting_error"]),
                 number(entry["spectral_risk"]),
@@ -78,6 +80,10 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
         ],
         [Ridge.of(entry) == finished.ridge for entry in path],
     )
+
+
+def _value(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _losses(results: Results, tried: list[dict[str, Any]]) -> Table:

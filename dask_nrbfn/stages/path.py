@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_path
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.basis import read_labelled_rows
+from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, penalties_of, ridges
+from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -90,21 +92,33 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
 
 
-PenaltyOf = Callable[[str], NDArray[np.float64] | None]
+Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 
 
-def read_penalty(run: Run, name: str) -> NDArray[np.float64] | None:
-    """Return P, its diagonal, or None for I, of a penalty of this name and the basis of a run."""
-    return penalty_named(name).of(lambda: read_features(run), read_shares(run))
+def penalized_system(
+    run: Run,
+    system: RidgeSystem,
+    ridge: Ridge,
+    *,
+    features: Callable[[], RadialFeatures] | None = None,
+) -> RidgeSystem:
+    """Return a system of the basis of a run with what a ridge keeps small.
+
+    Parameters
+    ----------
+    run : Run
+    system : RidgeSystem
+    ridge : Ridge
+    features : callable, optional
+        Returns the radial basis functions, which the run need not know how to scale then.
+    """
+    penalty = penalty_named(ridge.penalty)
+    P = penalty.of(features or partial(read_features, run), read_shares(run))
+    return replace(system, penalty=P, locality=read_locality(run, ridge.locality))
 
 
 def solve_all(
-    system: RidgeSystem,
-    kept: NDArray[np.bool_],
-    *,
-    penalties: Sequence[str],
-    alphas: Sequence[float],
-    penalty_of: PenaltyOf,
+    system: RidgeSystem, kept: NDArray[np.bool_], *, tried: Sequence[Ridge], penalize: Penalize
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
@@ -112,10 +126,10 @@ def solve_all(
     ----------
     system : RidgeSystem
     kept : bool (r,)
-    penalties : sequence of str
-    alphas : sequence of float
-    penalty_of : callable
-        Takes the name of a penalty, returns P, its diagonal, or None for I.
+    tried : sequence of Ridge
+        Path by path of alphas.
+    penalize : callable
+        Takes a system and a ridge, returns the system with what the ridge keeps small.
 
     Notes
     -----
@@ -123,13 +137,13 @@ def solve_all(
     normalized activations stay divided by their sum over all of it. Singular systems have NaN and
     None.
     """
-    n_solved = len(penalties) * len(alphas)
-    weights = np.zeros((n_solved, len(system.cross), len(kept)))
-    conditions: list[float | None] = [None] * n_solved
-    for number, name in enumerate(penalties if kept.any() else ()):
-        own = replace(system, penalty=penalty_of(name)).keep(kept)
-        path = solve_path(own.gram, own.cross, alphas=alphas, penalty=own.penalty)
-        for place, solution in enumerate(path, start=number * len(alphas)):
+    weights = np.zeros((len(tried), len(system.cross), len(kept)))
+    conditions: list[float | None] = [None] * len(tried)
+    every = range(len(tried)) if kept.any() else ()
+    for ridge, group in groupby(every, key=lambda place: tried[place].without_alpha):
+        own, places = penalize(system, ridge).keep(kept), list(group)
+        path = own.solve_all([tried[place].alpha for place in places])
+        for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
             else:
@@ -140,23 +154,26 @@ def solve_all(
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
-    alphas, names = run.tuning.alphas, penalties_of(run.params, run.tuning)
-    penalty_of = partial(read_penalty, run)
+    tried, penalize = ridges(run.params, run.tuning), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
-    solved, conditions = solve_all(
-        system, kept_basis(run, fold), penalties=names, alphas=alphas, penalty_of=penalty_of
-    )
+    solved, conditions = solve_all(system, kept_basis(run, fold), tried=tried, penalize=penalize)
     path = []
     if fold is None:
         if not any(conditions):
-            tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
-            penalty = penalty_of(names[0])
-            raise singular_system(system.gram, tried=tried, above=max(alphas), penalty=penalty)
+            alphas = run.tuning.alphas
+            own = penalize(system, tried[0])
+            raise singular_system(
+                own.gram,
+                tried=f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}",
+                above=max(alphas),
+                penalty=own.penalty,
+                locality=own.locality,
+            )
         path = path_of_risks(
             system,
-            zip(ridges(run.params, run.tuning), solved.weights, conditions, strict=True),
-            penalty_of,
+            zip(tried, solved.weights, conditions, strict=True),
+            penalize,
             class_weights=class_weights(run, moments),
             least_weight=MOMENTS.recorded(run).least_weight,
         )
@@ -173,7 +190,7 @@ def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
 def path_of_risks(
     system: RidgeSystem,
     solutions: Iterable[tuple[Ridge, NDArray[np.float64], float | None]],
-    penalty_of: PenaltyOf,
+    penalize: Penalize,
     *,
     class_weights: NDArray[np.float64] | None,
     least_weight: float,
@@ -184,16 +201,16 @@ def path_of_risks(
     ----------
     system : RidgeSystem
     solutions : iterable of (Ridge, float64 (q, r), float or None)
-        Each penalty and alpha, the weights and the reciprocal condition of the system.
-    penalty_of : callable
+        Each ridge, path by path of alphas, the weights and the reciprocal condition of the system.
+    penalize : callable
         As `solve_all` takes it.
     class_weights, least_weight
         As `spectral_bounds` takes them.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for name, own in groupby(solutions, key=lambda solution: solution[0].penalty):
-        penalty = penalty_of(name)
+    for shared, own in groupby(solutions, key=lambda solution: solution[0].without_alpha):
+        penalized = penalize(system, shared)
         for ridge, weights, condition in own:
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}
@@ -205,7 +222,8 @@ def path_of_risks(
                         system.cross,
                         target_norm=system.target_norm,
                         alpha=ridge.alpha,
-                        penalty=penalty,
+                        penalty=penalized.penalty,
+                        locality=penalized.locality,
                         class_weights=class_weights,
                         eigenvalues=eigenvalues,
                         least_weight=least_weight,

@@ -16,6 +16,7 @@ from dask_nrbfn.stages.search_sizes import (
 )
 from dask_nrbfn.stages.trials import (
     candidates,
+    localities_of,
     refined_losses,
     search_basis_size,
     search_rows,
@@ -43,13 +44,16 @@ class FitSizes:
     block_rows : int
         Rows that are cut into partitions together.
     layout : PartLayout
-    n_folds, n_ridges : int
-        Folds whose moments are summed apart, and pairs of a penalty and an alpha that are tried at
-        most; 1 and 0 without tuning.
+    by_confidence : bool
+        Whether the neighbours of all rows are searched.
+    n_folds, n_ridges, n_localities : int
+        Folds whose moments are summed apart, ridges that are tried at most, and how many localities
+        are among them; 1, 0 and 1 without tuning.
     n_refined : int
         Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
+    has_locality : bool
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
     prune : int or None
@@ -75,10 +79,13 @@ class FitSizes:
     overlap: int
     block_rows: int
     layout: PartLayout
+    by_confidence: bool
     n_folds: int
     n_ridges: int
+    n_localities: int
     n_refined: int
     penalty_axes: int
+    has_locality: bool
     n_basis_sample: int
     prune: int | None
     n_tried: int
@@ -107,6 +114,7 @@ class FitSizes:
         """
         judged = dataset if validation is None else validation
         penalties = (tuning and tuning.penalties) or (params.penalty,)
+        localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -125,10 +133,13 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
+            by_confidence=source_of(params).by_confidence and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas),
+            n_ridges=0 if tuning is None else len(penalties) * len(localities) * len(tuning.alphas),
+            n_localities=len(localities),
             n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
+            has_locality=any(localities),
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
             ),
@@ -143,6 +154,11 @@ class FitSizes:
             n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
             judged_reading_bytes=judged.reading_bytes,
         )
+
+    @property
+    def n_searched_ridges(self) -> int:
+        """Ridges that the search tries at most: it has no locality."""
+        return self.n_ridges // self.n_localities
 
     @property
     def n_kept(self) -> int:
@@ -168,7 +184,9 @@ class FitSizes:
     def solve_bytes(self) -> int:
         """Bytes of a solve, and of the basis that another penalty than I is computed from."""
         basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
-        return basis + solve_bytes(self.r, self.q, penalty_axes=self.penalty_axes)
+        return basis + solve_bytes(
+            self.r, self.q, penalty_axes=self.penalty_axes, locality=self.has_locality
+        )
 
     @property
     def process_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """What a tuning tries, and on how many rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Self
@@ -55,16 +55,34 @@ class Ridge(NamedTuple):
 
     penalty: str
     alpha: float
+    locality: float = 0.0
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path; before there were others it was of the weights."""
-        return cls(entry.get("penalty") or FitParams.penalty, entry["alpha"])
+        """Return those of an entry of a path, which lacks what came later than its version."""
+        penalty = entry.get("penalty") or FitParams.penalty
+        return cls(penalty, entry["alpha"], entry.get("locality") or FitParams.locality)
+
+    @classmethod
+    def in_params(cls, params: FitParams) -> Self:
+        """Return those of a fit."""
+        return cls(**{name: getattr(params, name) for name in cls._fields})
+
+    @property
+    def without_alpha(self) -> Self:
+        """The same for all alphas of a path."""
+        return self._replace(alpha=0.0)
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, penalty by penalty."""
-    return [Ridge(*values) for values in product(penalties_of(params, tuning), tuning.alphas)]
+    """Return what is tried with the features and the basis of `params`, path by path of alphas."""
+    tried = product(penalties_of(params, tuning), localities_of(params, tuning), tuning.alphas)
+    return [Ridge(penalty, alpha, locality) for penalty, locality, alpha in tried]
+
+
+def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
+    """Return the localities of a fit, or of its tuning."""
+    return (tuning and tuning.localities) or (params.locality,)
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:

@@ -99,7 +99,7 @@ def _compute(job: StageJob) -> ValidationRecord:
     figures = dict(best_entry(path, criterion))
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
-        "validation: penalty %s, alpha %g, %s %.4f",
+        "validation: penalty %s, alpha %g, locality %g, %s %.4f",
         *chosen.values(),
         criterion.replace("_", " "),
         figures[criterion],

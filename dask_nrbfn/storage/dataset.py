@@ -388,6 +388,17 @@ class Dataset:
             )
         return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
 
+    def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the class codes of the rows with the given ascending numbers, -1 for none, (m,).
+
+        Raises
+        ------
+        DataError
+            If there are no labels.
+        """
+        self._check_labels()
+        return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
+
     def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
         weights = np.ones(len(rows))

@@ -39,9 +39,17 @@ def test_cli_tune__json(tmp_path, dataset):
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
         "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "error_rate", "log_loss", "temperature",
+        "locality", "loss", "error_rate", "log_loss", "temperature",
     }  # fmt: skip
-    for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
+    for name in (
+        "features",
+        "kernel",
+        "width_factor",
+        "basis_rule",
+        "penalty",
+        "alpha",
+        "locality",
+    ):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
     figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}

@@ -147,6 +147,22 @@ def test_unlabelled__one_table_or_two_in_any_chunks(basis):
         np.testing.assert_array_equal(weights, expected)
 
 
+def test_unlabelled__are_neighbours_in_locality():
+    X, y, labelled = partly(120, 60)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    params = {"n_neighbors": 6, "locality": 1e-3, "features": "plain", "alpha": 1e-6}
+    of_lists = fitted(dataset, basis_size=25, **params)
+    basis = of_lists.read("basis/values")
+    searched = fitted(dataset, given_rows=basis, **params)
+    for run in (of_lists, searched):
+        assert run.stages["locality"]["n_drawn"] == 120
+        assert (~labelled[run.read("locality/indices")]).any()
+    few = fitted(write_table(MemoryStore(), X[labelled], y[labelled]), given_rows=basis, **params)
+    one, two, of_few = (run.read("locality/packed") for run in (of_lists, searched, few))
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+    assert not np.allclose(one, of_few, rtol=0.1)
+
+
 def test_unlabelled__numbers():
     X, Y = surfaces(150)
     labelled = np.arange(150) % 3 == 0
