@@ -32,6 +32,8 @@ from dask_nrbfn.estimators.runs import (
     workplace,
 )
 from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
@@ -49,6 +51,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     basis: str | ArrayLike
     min_recall: float = FitLimits.min_recall
     random_state: int | np.random.RandomState | None
+    unlabelled: Any
     store: str | os.PathLike[str] | RemoteLocation | None
     _kept_run: KeptRun | None = None
 
@@ -59,7 +62,8 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         ----------
         X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
         y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
-            None for a `Dataset`, which has its own.
+            None for a `Dataset`, which has its own. Rows in which it is `unlabelled` are only
+            candidates for the basis and count in scale and width.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; in the
             search of neighbours it is one. Rows of weight 0 are left out; only where X is in
@@ -136,7 +140,7 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
     ) -> Dataset:
         """Return rows that are not in memory as a dataset."""
-        return chunked_dataset(X, y, sample_weight, place, name)
+        return chunked_dataset(X, y, sample_weight, place, name, unlabelled=self.unlabelled)
 
     def _values(self) -> dict[str, Any]:
         """Return the parameters that are those of a fit."""
@@ -172,7 +176,9 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            self.confidence_ = run.read("confidence/values")
+            values = run.of_labelled().read("confidence/values")
+            self.confidence_ = np.full(run.n_rows, np.nan)
+            self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):
             del self.confidence_
         self._basis_rows = run.read("basis/rows")
@@ -251,7 +257,10 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
     def _scores(self, X: Any) -> NDArray[np.float64]:
         if isinstance(X, Dataset):
             check_same_columns(self._model, X)
-            X = X.X
+            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
+            threads = blas_threads()
+            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
+            return np.concatenate(scores)
         if not isinstance(X, zarr.Array):
             X = plain_array(self, X)
         self._model.check_columns(X.shape[1])

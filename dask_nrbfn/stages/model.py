@@ -42,8 +42,9 @@ def _read_results(run_location: Location) -> None:
     for name in ("basis/rows", "basis/values", "weights/values"):
         run.read(name)
     if "confidence" in run.stages:
-        for start, stop in run.spans:
-            run.read("confidence/values", start, stop)
+        searched = run.of_labelled()
+        for start, stop in searched.spans:
+            searched.read("confidence/values", start, stop)
     read_held_out_confusion(run)
     read_moments(run)
     read_shares(run)
