@@ -216,6 +216,10 @@ class FitParams(Params):
     prune : int or None
         Basis rows that the network keeps of all: those that explain most of the targets, by
         regularized orthogonal least squares on the sums. Plain features. None: all.
+    components : int or None
+        The weights of each target are in the span of so many eigenfunctions of the basis, those
+        that vary least where its rows are dense: a spectral series (Lee & Izbicki). Normalized
+        features. None: anywhere.
     n_neighbors : int
         k of the soft-kNN confidence; the row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
@@ -308,6 +312,13 @@ class FitParams(Params):
         "Keep only so many basis rows, those that explain most.",
         least=1,
         none="all basis rows",
+    )
+    components: int | None = option(
+        None,
+        int,
+        "Combine only so many eigenfunctions of the basis, the smoothest ones.",
+        least=1,
+        none="any weights",
     )
     n_neighbors: int = option(
         20, int, "Neighbours that the confidence of a row is computed from.", least=1
@@ -409,6 +420,9 @@ class TuneParams(Params):
     penalties : sequence of str or None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         fit.
+    components : sequence of int or None
+        Numbers of eigenfunctions to try, with every alpha and normalized features. None: that of
+        the fit.
     width_factors, features, kernels, basis_rules : sequences
         Values of these parameters to try, in all combinations, on a small basis and a sample of
         the rows. None: the kernel, or the basis rule, of the fit.
@@ -435,6 +449,9 @@ class TuneParams(Params):
         "alpha", tuple(10.0**-power for power in range(1, 14)), "Values of alpha to try."
     )
     penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.")
+    components: Sequence[int] | None = _tried(
+        "components", None, "Numbers of eigenfunctions to try."
+    )
     width_factors: Sequence[float] = _tried(
         "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."
     )

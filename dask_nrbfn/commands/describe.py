@@ -13,7 +13,7 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha")
+TUNED = ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha", "components")
 
 
 def describe(location: Location) -> dict[str, Any]:
@@ -95,6 +95,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "width": stages.get("width", {}).get("width"),
         "penalty": run.params.penalty,
         "alpha": run.params.alpha,
+        "components": run.params.components,
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
@@ -137,6 +138,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "width": model.width,
         "penalty": model.params.penalty,
         "alpha": model.params.alpha,
+        "components": model.params.components,
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
         "temperature": model.temperature,

@@ -49,6 +49,7 @@ from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.components import COMPONENTS, read_coefficients, read_directions
 from dask_nrbfn.stages.moments import (
     MOMENTS,
     moments_bytes,
@@ -300,7 +301,11 @@ def branch_run(location: Location, target: Location) -> Run:
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
-        mark_complete(group, kind="run", attributes=run.branch_attributes((BASIS.name, WIDTH.name)))
+        if COMPONENTS.name in run.stages:
+            spans, dimensions = read_coefficients(run), ("basis", "component")
+            own = group.require_group(COMPONENTS.name)
+            write_array(own, "coefficients", spans, *dimensions)
+        mark_complete(group, kind="run", attributes=run.branch_attributes(_stages_kept(run)))
     return Run.open(target)
 
 
@@ -375,7 +380,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=[BASIS.name, WIDTH.name])
+        self.run.finish_version(record, needs=_stages_kept(self.run))
         # Who opened the version before may still read it. One more may be left of a killed job.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
@@ -417,7 +422,17 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         run.drop_groups(_PARTS)
 
 
+def _stages_kept(run: Run) -> list[str]:
+    """Return the stages of the fit that a version needs."""
+    return [stage.name for stage in (BASIS, WIDTH, COMPONENTS) if stage.name in run.stages]
+
+
 def _check_updatable(run: Run) -> None:
+    if run.embeds:
+        raise ParameterError(
+            f"{run.location} is an embedding, which has no sums that rows join or leave.",
+            "Embed all rows anew.",
+        )
     remedy = f"Refresh {run.location} with all rows that it is to hold."
     if run.params.basis_is_given:
         remedy = "Fit a new run with all rows that it is to hold."
@@ -469,7 +484,9 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     """Return what a task will hold, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
-    held = solve_bytes(r, q, penalty_axes=penalty_axes) + 8 * 4 * r * (p + q)
+    n_components = min(model.params.components or 0, r)
+    held = solve_bytes(r, q, penalty_axes=penalty_axes, n_components=n_components)
+    held += 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
         passing = moments_bytes(
@@ -592,7 +609,13 @@ def _solve_version(
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
     system = system.at(places)
-    solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
+    solution = solve_weights(
+        system.gram,
+        system.cross,
+        alpha=alpha,
+        penalty=system.penalty,
+        directions=read_directions(run),
+    )
     weights = solution.weights
     risk = error_and_risk(
         weights,
@@ -673,6 +696,7 @@ def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift |
             far_is_known=far_is_known,
         )
     assert isinstance(seen, NewLabelSums)
+    assert model.fitting_error is not None
     own_scores = float((model.weights * before.cross).sum())
     return Drift.of(
         seen,

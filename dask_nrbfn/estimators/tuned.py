@@ -49,6 +49,9 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     penalties : sequence of {"weights", "kernel", "clusters"}, default=None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         weights.
+    components : sequence of int, default=None
+        Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
+        weights may be any.
     width_factors : sequence of float
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
@@ -71,6 +74,8 @@ overlap, min_recall, scale, n_parts, random_state, store
         The chosen ones.
     features_, kernel_, basis_rule_, penalty_ : str
         The chosen ones.
+    components_ : int or None
+        The chosen number.
     error_rate_, log_loss_ : float
         Of rows that were held out, with the chosen parameters; shares of their weight.
     temperature_ : float
@@ -107,6 +112,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        components: Sequence[int] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -130,6 +136,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.components = components
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
@@ -154,7 +161,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, penalties, width_factors, features, kernels, search_basis, search_rows
+    folds, alphas, penalties, components, width_factors, features, kernels, search_basis, \
+search_rows
         As for `NRBFNClassifierCV`.
     basis, basis_size, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
@@ -165,6 +173,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         The chosen ones.
     features_, kernel_, penalty_ : str
         The chosen ones.
+    components_ : int or None
+        The chosen number.
     relative_error_ : float
         ``1 - R^2`` of rows that were held out, on average over the targets.
     r2_, rmse_, mae_ : list of float
@@ -194,6 +204,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        components: Sequence[int] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -209,6 +220,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.components = components
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels

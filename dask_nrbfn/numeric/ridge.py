@@ -13,6 +13,7 @@ from dask_nrbfn.numeric.products import (
     add_products,
     factor_in_place,
     frobenius_norm,
+    row_products,
     solve_in_place,
 )
 from dask_nrbfn.numeric.targets import Targets
@@ -153,7 +154,12 @@ class RidgeSolution:
 
 
 def solve_weights(
-    gram: Floats, cross: Floats, *, alpha: float, penalty: Floats | None = None
+    gram: Floats,
+    cross: Floats,
+    *,
+    alpha: float,
+    penalty: Floats | None = None,
+    directions: Floats | None = None,
 ) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
 
@@ -168,6 +174,9 @@ def solve_weights(
     penalty : float64 (r, r) or (r,), optional
         P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is infinite are
         left out, and have weight 0.
+    directions : float64 (r, J), optional
+        Only where P is I. The weights of each target are in their span, see `solve_components`;
+        None: everywhere.
 
     Raises
     ------
@@ -187,7 +196,11 @@ def solve_weights(
     array([[1. , 0. ],
            [0. , 0.5]])
     """
-    (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty)
+    if directions is None:
+        (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty)
+    else:
+        sizes = [directions.shape[1]]
+        (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
     if solution is None:
         raise singular_system(gram, tried=f"`alpha`={alpha:g}", above=alpha, penalty=penalty)
     return solution
@@ -221,16 +234,79 @@ def solve_path(
         np.copyto(penalized, gram)
         _add_penalty(penalized, penalty, alpha=alpha)
         norm = frobenius_norm(penalized)
-        if not factor_in_place(penalized):
-            yield None
-            continue
-        condition = _reciprocal_condition(penalized, norm)
-        if condition < SINGULAR:
-            yield None
-            continue
-        weights = np.array(cross, dtype=np.float64, order="C")
-        solve_in_place(penalized, weights)
-        yield RidgeSolution(weights, condition)
+        yield _solution(penalized, norm, cross) if factor_in_place(penalized) else None
+
+
+def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
+    """Return the solution of a factored system of this norm; None if float64 does not know it."""
+    condition = _reciprocal_condition(factor, norm)
+    if condition < SINGULAR:
+        return None
+    weights = np.array(cross, dtype=np.float64, order="C")
+    solve_in_place(factor, weights)
+    return RidgeSolution(weights, condition)
+
+
+def solve_components(
+    gram: Floats,
+    cross: Floats,
+    directions: Floats,
+    *,
+    sizes: Sequence[int],
+    alphas: Sequence[float],
+) -> Iterator[RidgeSolution | None]:
+    """Yield the solutions in the span of the first J directions: of every alpha those of each J.
+
+    Parameters
+    ----------
+    gram, cross, alphas
+        As `solve_weights` takes them.
+    directions : float64 (r, m)
+        Independent.
+    sizes : sequence of int
+        Values of J; those beyond m are m.
+
+    Yields
+    ------
+    RidgeSolution or None
+        None where the system is singular in float64, as `solve_path` has it.
+
+    Notes
+    -----
+    With orthonormal columns Q of the same spans (a QR factorization) the weights are
+    ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``: what a ridge of this alpha has in the span,
+    and with J = r its weights. One Cholesky factorization of the largest system has those of all
+    others in its leading blocks. ``4 r^2 m + m^3 / 3`` flops, the latter for each alpha.
+    """
+    Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
+    inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
+    trace, sizes = np.trace(gram), [min(size, len(Q)) for size in sizes]
+    for alpha in alphas:
+        penalized = inner.copy()
+        penalized.ravel()[:: len(Q) + 1] += alpha * trace
+        solutions = _leading_solutions(penalized, within, sizes)
+        for size in sizes:
+            found = solutions[size]
+            yield found and replace(found, weights=found.weights @ Q[:size])
+
+
+def _leading_solutions(
+    penalized: Floats, cross: Floats, sizes: Sequence[int]
+) -> dict[int, RidgeSolution | None]:
+    """Return the solutions of leading blocks by their size; None where one is singular."""
+    solutions: dict[int, RidgeSolution | None] = {}
+    factor = None
+    for size in sorted(set(sizes), reverse=True):
+        leading = penalized[:size, :size].copy()
+        norm = frobenius_norm(leading)
+        if factor is None and factor_in_place(leading):
+            factor = leading
+        solutions[size] = (
+            None
+            if factor is None
+            else _solution(factor[:size, :size].copy(), norm, cross[:, :size])
+        )
+    return solutions
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
@@ -312,7 +388,16 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
     return condition if np.isfinite(condition) else 0.0
 
 
-def solve_bytes(n_basis: int, n_targets: int, *, penalty_axes: int = 0) -> int:
+def solve_bytes(
+    n_basis: int, n_targets: int, *, penalty_axes: int = 0, n_components: int = 0
+) -> int:
     """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty."""
     penalty = n_basis**penalty_axes if penalty_axes else 0
-    return 8 * (packed_size(n_basis) + 4 * n_basis**2 + penalty + 5 * n_basis * (1 + n_targets))
+    return components_bytes(n_basis, n_components) + 8 * (
+        packed_size(n_basis) + 4 * n_basis**2 + penalty + 5 * n_basis * (1 + n_targets)
+    )
+
+
+def components_bytes(n_basis: int, n_components: int) -> int:
+    """Return what directions add to it: these, as they are and orthonormal, and their systems."""
+    return 8 * 4 * n_components * (n_basis + n_components)

@@ -57,7 +57,7 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _condition(finished: FinishedRun) -> Iterator[Concern]:
-    latest = finished.versions[-1] if finished.versions else finished.stages["weights"]
+    latest = finished.versions[-1] if finished.versions else finished.stages.get("weights", {})
     condition = latest.get("reciprocal_condition")
     if condition is not None and condition < ILL_CONDITIONED:
         yield Concern(
@@ -85,6 +85,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         yield Concern(
             f"alpha={params.alpha:g} is the {side} that was tried.",
             f"Try {'smaller' if side == 'smallest' else 'larger'} alphas.",
+        )
+    if params.components is not None and (
+        side := _border(params.components, tuning.components or (), limits=(1.0, float("inf")))
+    ):
+        yield Concern(
+            f"components={params.components} is the {side} number that was tried.",
+            f"Try {'fewer' if side == 'smallest' else 'more'}.",
         )
     if "search" not in finished.stages:
         return
@@ -123,7 +130,7 @@ def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Conce
 
 def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
     dataset = finished.dataset()
-    if dataset is None:
+    if dataset is None or not finished.labels:
         return
     sizes = zip(finished.labels, dataset.class_counts.tolist(), strict=True)
     small = [f"{label} ({size})" for label, size in sizes if size < _FEW_ROWS]

@@ -17,6 +17,7 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, plural, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.tuned import tuning_tables
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"
@@ -85,6 +86,7 @@ def _page(results: Results) -> str:
         targets=results.target_table(),
         drawn=_drawn(results),
         pruning=_pruning(finished),
+        coordinates=_coordinates(results),
         recall=_recall(finished),
         stages=_stages(finished),
         params=finished.params.to_dict(),
@@ -125,7 +127,12 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
-    own = [each for each in finished.tuned()["path"] if each["penalty"] == finished.params.penalty]
+    chosen = finished.ridge
+    own = [
+        each
+        for each in finished.tuned()["path"]
+        if Ridge.of(each)._replace(alpha=chosen.alpha) == chosen
+    ]
     return {
         "tables": tuning_tables(results),
         "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),
@@ -149,6 +156,14 @@ def _pruning(finished: FinishedRun) -> str | None:
     if "prune" not in finished.stages:
         return None
     return charts.pruning_chart(finished.run.read("prune/unexplained"))
+
+
+def _coordinates(results: Results) -> dict[str, str] | None:
+    drawn = results.drawn_coordinates()
+    if drawn is None:
+        return None
+    rows = plural(len(drawn.coordinates), "row")
+    return {"chart": charts.coordinates_chart(drawn), "rows": rows}
 
 
 def _recall(finished: FinishedRun) -> str | None:

@@ -59,16 +59,15 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
-    compared = {Ridge.of(entry).penalty for entry in path}
-    named = len(compared) > 1
+    tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
+    named = [name for name, values in tried.items() if name == "alpha" or len(values) > 1]
     return Table(
-        f"{plural(len(path) // len(compared), 'alpha')} compared on "
+        f"{plural(len(tried['alpha']), 'alpha')} compared on "
         f"{plural(record['n_rows'], 'held-out row')}, {how}",
-        [*["penalty"] * named, "alpha", *results.judged_cells(path[0]), "eps", "gamma"],
+        [*named, *results.judged_cells(path[0]), "eps", "gamma"],
         [
             [
-                *[entry["penalty"]] * named,
-                f"{entry['alpha']:g}",
+                *(_cell(entry[name]) for name in named),
                 *results.judged_cells(entry).values(),
                 number(entry["fitting_error"]),
                 number(entry["spectral_risk"]),
@@ -77,3 +76,7 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
         ],
         [Ridge.of(entry) == finished.ridge for entry in path],
     )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

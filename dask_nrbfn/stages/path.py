@@ -9,16 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.eigenfunctions import (
+    eigenfunctions,
+    eigenfunctions_bytes,
+    eigenfunctions_flops,
+)
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_path
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components, solve_path
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
+from dask_nrbfn.stages.components import most_components, read_coefficients
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, penalties_of, ridges
+from dask_nrbfn.stages.trials import Ridge, components_of, penalties_of, ridges
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -90,6 +97,7 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
 
 
 PenaltyOf = Callable[[str], NDArray[np.float64] | None]
+DirectionsOf = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 
 
 def read_penalty(run: Run, name: str) -> NDArray[np.float64] | None:
@@ -104,6 +112,8 @@ def solve_all(
     penalties: Sequence[str],
     alphas: Sequence[float],
     penalty_of: PenaltyOf,
+    components: Sequence[int | None] = (None,),
+    directions_of: DirectionsOf | None = None,
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
@@ -115,26 +125,51 @@ def solve_all(
     alphas : sequence of float
     penalty_of : callable
         Takes the name of a penalty, returns P, its diagonal, or None for I.
+    components : sequence of int, or of None alone
+    directions_of : callable, optional
+        With `components`: takes `kept`, returns in whose spans the weights of these basis rows are,
+        float64 (r', J).
 
     Notes
     -----
-    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
-    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
-    None.
+    The order is that of `ridges`. Weights of basis rows that are not `kept` are 0, as if the basis
+    had not had them; but normalized activations stay divided by their sum over all of it. Singular
+    systems have NaN and None.
     """
-    n_solved = len(penalties) * len(alphas)
+    n_each = len(alphas) * len(components)
+    n_solved = len(penalties) * n_each
     weights = np.zeros((n_solved, len(system.cross), len(kept)))
     conditions: list[float | None] = [None] * n_solved
     for number, name in enumerate(penalties if kept.any() else ()):
         own = replace(system, penalty=penalty_of(name)).keep(kept)
-        path = solve_path(own.gram, own.cross, alphas=alphas, penalty=own.penalty)
-        for place, solution in enumerate(path, start=number * len(alphas)):
+        if directions_of and (sizes := [size for size in components if size is not None]):
+            spans = directions_of(kept)
+            path = solve_components(own.gram, own.cross, spans, sizes=sizes, alphas=alphas)
+        else:
+            path = solve_path(own.gram, own.cross, alphas=alphas, penalty=own.penalty)
+        for place, solution in enumerate(path, start=number * n_each):
             if solution is None:
                 weights[place] = np.nan
             else:
                 weights[place][:, kept] = solution.weights
                 conditions[place] = solution.reciprocal_condition
     return PathWeights(weights, system.intercept(weights)), conditions
+
+
+def directions_among(
+    features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
+) -> NDArray[np.float64]:
+    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
+
+    They are those of a network that has no other rows: what is held out is not seen.
+    """
+    return eigenfunctions(features.at(kept), n_components).coefficients
+
+
+def _directions_of(run: Run, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if kept.all():
+        return read_coefficients(run)
+    return directions_among(read_features(run), kept, most_components(run))
 
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
@@ -144,7 +179,13 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
     solved, conditions = solve_all(
-        system, kept_basis(run, fold), penalties=names, alphas=alphas, penalty_of=penalty_of
+        system,
+        kept_basis(run, fold),
+        penalties=names,
+        alphas=alphas,
+        penalty_of=penalty_of,
+        components=components_of(run.params, run.tuning),
+        directions_of=partial(_directions_of, run),
     )
     path = []
     if fold is None:
@@ -187,7 +228,8 @@ def path_of_risks(
     penalty_of : callable
         As `solve_all` takes it.
     class_weights, least_weight
-        As `spectral_bounds` takes them.
+        As `spectral_bounds` takes them. What holds for classes that stand apart, or almost, holds
+        for weights that may be anywhere.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
@@ -205,7 +247,7 @@ def path_of_risks(
                         target_norm=system.target_norm,
                         alpha=ridge.alpha,
                         penalty=penalty,
-                        class_weights=class_weights,
+                        class_weights=class_weights if ridge.components is None else None,
                         eigenvalues=eigenvalues,
                         least_weight=least_weight,
                     )
@@ -220,11 +262,14 @@ def _cost(s: FitSizes) -> StageCost:
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
     solves = n_tasks * s.n_ridges * s.r**3 / 3 + spectrum
     weights = 8 * s.n_ridges * s.q * s.r
+    spans = eigenfunctions_bytes(s.r, s.p) if s.n_components else 0
+    if s.n_components:
+        solves += (n_tasks - 1) * eigenfunctions_flops(s.r)
     return StageCost(
         flops=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
-        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights,
+        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights + spans,
         n_tasks=n_tasks,
         work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )

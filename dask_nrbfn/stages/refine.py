@@ -245,15 +245,7 @@ def _summation(run: Run, number: int) -> Summation:
 def _read_kept_features(run: Run) -> RadialFeatures:
     """Return the radial basis functions of the basis rows that the fitted model keeps."""
     features, places = read_features(run), read_places(run)
-    if places is None:
-        return features
-    return RadialFeatures.from_basis(
-        features.basis[places],
-        features.width,
-        features.scaling,
-        kernel=features.kernel,
-        normalized=features.normalized,
-    )
+    return features if places is None else features.at(places)
 
 
 def is_refined(params: FitParams) -> bool:

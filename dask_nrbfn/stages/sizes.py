@@ -14,7 +14,7 @@ from dask_nrbfn.stages.search_sizes import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import candidates, search_basis_size, search_rows
+from dask_nrbfn.stages.trials import candidates, components_of, search_basis_size, search_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import PartLayout
 
@@ -37,10 +37,12 @@ class FitSizes:
         Rows that are cut into partitions together.
     layout : PartLayout
     n_folds, n_ridges : int
-        Folds whose moments are summed apart, and pairs of a penalty and an alpha that are tried at
-        most; 1 and 0 without tuning.
+        Folds whose moments are summed apart, and ridges that are tried at most; 1 and 0 without
+        tuning.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
+    n_components : int
+        Eigenfunctions of the basis, the most of any that are tried; 0 without any.
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
     prune : int or None
@@ -68,6 +70,7 @@ class FitSizes:
     n_folds: int
     n_ridges: int
     penalty_axes: int
+    n_components: int
     n_basis_sample: int
     prune: int | None
     n_tried: int
@@ -96,6 +99,7 @@ class FitSizes:
         """
         judged = dataset if validation is None else validation
         penalties = (tuning and tuning.penalties) or (params.penalty,)
+        components = components_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -114,8 +118,9 @@ class FitSizes:
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas),
+            n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas) * len(components),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
+            n_components=min(max(size or 0 for size in components), n_basis),
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
             ),
@@ -155,7 +160,9 @@ class FitSizes:
     def solve_bytes(self) -> int:
         """Bytes of a solve, and of the basis that another penalty than I is computed from."""
         basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
-        return basis + solve_bytes(self.r, self.q, penalty_axes=self.penalty_axes)
+        return basis + solve_bytes(
+            self.r, self.q, penalty_axes=self.penalty_axes, n_components=self.n_components
+        )
 
     @property
     def process_bytes(self) -> int:

@@ -12,6 +12,7 @@ from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
+from dask_nrbfn.stages.components import read_directions
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import PATH, read_path_weights, read_penalty
@@ -72,10 +73,16 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    chosen = Ridge(run.params.penalty, run.params.alpha)
+    chosen = Ridge.of(vars(run.params))
     alpha, system = chosen.alpha, read_kept_system(run)
     if run.tuning is None:
-        solution = solve_weights(system.gram, system.cross, alpha=alpha, penalty=system.penalty)
+        solution = solve_weights(
+            system.gram,
+            system.cross,
+            alpha=alpha,
+            penalty=system.penalty,
+            directions=read_directions(run),
+        )
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
