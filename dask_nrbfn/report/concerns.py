@@ -90,7 +90,7 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         side := _border(params.components, tuning.components or (), limits=(1.0, float("inf")))
     ):
         yield Concern(
-            f"components={params.components} is the {side} number that was tried.",
+            f"components={params.components} is the {side} that was tried.",
             f"Try {'fewer' if side == 'smallest' else 'more'}.",
         )
     if "search" not in finished.stages:

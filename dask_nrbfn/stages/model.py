@@ -47,7 +47,11 @@ def _read_results(run_location: Location) -> None:
             run.read("confidence/values", start, stop)
     if COMPONENTS.name in run.stages:
         read_coefficients(run)
-    if not run.embeds:
+    if run.embeds:
+        names = ("coordinates", "targets", "classes")
+        for name in filter(run.has, (f"model/sample/{name}" for name in names)):
+            run.read(name)
+    else:
         _read_learned(run)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))

@@ -263,7 +263,7 @@ def test_fit__refuses_at_once(changes, message):
 def test_fit__of_numbers_wants_normalized_features():
     X, Y = surfaces(60)
     params = FitParams(components=5)
-    with pytest.raises(ParameterError, match="features is plain. Give features=normalized"):
+    with pytest.raises(ParameterError, match=r"features is plain\. Give features=normalized"):
         fit_dataset(write(X, Y), MemoryStore(), params, CountingEngine(0))
 
 
