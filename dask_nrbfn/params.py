@@ -212,7 +212,7 @@ class FitParams(Params):
         indicators (the paper's), which one ridge system solves. The others are of the margins
         ``m = t f`` of each class against the others, t = 1 or -1: ``max(0, 1 - m)^2``,
         ``log(1 + e^-m)``, and ``max(0, 1 - m)``, smooth within 0.1 of its bend. They take up to 10
-        more passes over the rows.
+        more passes over the rows, in a tuning up to 20.
     prune : int or None
         Basis rows that the network keeps of all: those that explain most of the targets, by
         regularized orthogonal least squares on the sums. Plain features. None: all.
@@ -423,6 +423,9 @@ class TuneParams(Params):
     components : sequence of int or None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: that of
         the fit.
+    losses : sequence of str or None
+        Losses to try, last, with what was chosen of all else; each costs passes over the rows,
+        until rows that are held out are labelled no better. None: that of the fit.
     width_factors, features, kernels, basis_rules : sequences
         Values of these parameters to try, in all combinations, on a small basis and a sample of
         the rows. None: the kernel, or the basis rule, of the fit.
@@ -452,6 +455,7 @@ class TuneParams(Params):
     components: Sequence[int] | None = _tried(
         "components", None, "Numbers of eigenfunctions to try."
     )
+    losses: Sequence[str] | None = _tried("loss", None, "Losses to try, after all else.")
     width_factors: Sequence[float] = _tried(
         "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."
     )
@@ -482,7 +486,7 @@ class TuneParams(Params):
 # What a tuning chooses is no parameter of it, nor what would change the network that it has judged.
 TUNED = frozenset(
     definition.tunes for definition in TuneParams.options().values() if definition.tunes
-) | {"loss", "prune"}
+) | {"prune"}
 
 
 def _plain(value: Any) -> Any:

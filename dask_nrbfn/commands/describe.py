@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
@@ -13,7 +13,10 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha", "components")
+TUNED = (
+    *("features", "kernel", "width_factor", "basis_rule"),
+    *("penalty", "alpha", "components", "loss"),
+)
 
 
 def describe(location: Location) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     versions = versions_of(attributes)
     weights = versions[-1] if versions else stages.get("weights", {})
     audit = stages.get("recall", {})
-    validation = stages.get("validation", {})
+    judged = judged_record(stages)
     classes = attributes.get("target_names") is None
     return {
         "n_rows": n_rows_held(attributes),
@@ -100,7 +103,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
         "n_partitions": stages.get("neighbors", {}).get("n_partitions"),
-        **{name: validation.get(name) for name in _JUDGED[classes]},
+        **{name: judged.get(name) for name in _JUDGED[classes]},
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
@@ -117,15 +120,15 @@ def describe_run(run: Run) -> dict[str, Any]:
 def describe_tuning(run: Run) -> dict[str, Any]:
     """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties."""
     stages = run.stages
-    validation, search = stages["validation"], stages.get("search", {})
+    search, figures = stages.get("search", {}), judged_record(stages)
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
-    judged = [(Ridge.of(entry), entry) for entry in validation["path"]]
+    judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
     chosen = {name: getattr(run.params, name) for name in TUNED}
-    figures = _JUDGED[not run.of_numbers]
     return {
-        "chosen": chosen | {name: validation[name] for name in figures},
+        "chosen": chosen | {name: figures[name] for name in _JUDGED[not run.of_numbers]},
         "tried": search.get("tried", []),
         "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
+        "losses": stages.get("refine", {}).get("tried", []),
     }
 
 

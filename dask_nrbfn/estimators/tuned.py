@@ -35,6 +35,7 @@ class TunedNetwork(Network):
         for name, value in tuning["chosen"].items():
             setattr(self, f"{name}_", value)
         self.path_, self.tried_ = tuning["path"], tuning["tried"]
+        self.losses_ = tuning["losses"]
 
 
 class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
@@ -52,6 +53,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     components : sequence of int, default=None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
         weights may be any.
+    losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
+        Losses to try, after all else. None: the squared one.
     width_factors : sequence of float
         Kernel widths to try, over the mean distance between rows and basis rows.
     features : sequence of {"normalized", "plain"}
@@ -61,7 +64,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     basis_rules : sequence of {"least-confident", "uniform"}, default=None
         Tried only for a basis of a given size. None: the least confident.
     search_basis : int, default=1000
-        Basis rows while all but the penalty is tried.
+        Basis rows while all but the penalty and the loss is tried.
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
@@ -72,7 +75,7 @@ overlap, min_recall, scale, n_parts, random_state, store
     ----------
     alpha_, width_factor_ : float
         The chosen ones.
-    features_, kernel_, basis_rule_, penalty_ : str
+    features_, kernel_, basis_rule_, penalty_, loss_ : str
         The chosen ones.
     components_ : int or None
         The chosen number.
@@ -88,6 +91,9 @@ overlap, min_recall, scale, n_parts, random_state, store
         singular.
     tried_ : list of dict
         The combinations that were tried, and their error rates on a small basis.
+    losses_ : list of dict
+        For every loss the passes over the rows, what stopped them, and how the held-out rows are
+        labelled; empty if the squared one alone was tried.
 
     Notes
     -----
@@ -113,6 +119,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
         components: Sequence[int] | None = None,
+        losses: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -137,6 +144,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.alphas = alphas
         self.penalties = penalties
         self.components = components
+        self.losses = losses
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels

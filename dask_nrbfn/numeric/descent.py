@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.products import factor_in_place, row_products, solve_in_place
 
 Floats = NDArray[np.float64]
@@ -44,22 +43,24 @@ class Point(NamedTuple):
     gradient: Floats
 
     @classmethod
-    def of(cls, weights: Floats, sums: LossSums, ridge: Floats) -> "Point":
+    def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
         """Return the point of weights whose losses were summed.
 
         Parameters
         ----------
         weights : float64 (q, r)
-        sums : LossSums
+        loss : float64 (q,)
+        gradient : float64 (q, r)
+            Of the loss alone, see `LossSums`.
         ridge : float64 (r, r) or (r,)
             R or its diagonal, as `ridge_of` gives it. Where that is infinite the weight stays.
         """
         if ridge.ndim == 2:
-            penalized, gradient = row_products(weights, ridge), sums.gradient
+            penalized = row_products(weights, ridge)
         else:
             kept = np.isfinite(ridge)
-            penalized, gradient = weights * np.where(kept, ridge, 0.0), sums.gradient * kept
-        objective = float(sums.loss.sum() + np.vdot(penalized, weights))
+            penalized, gradient = weights * np.where(kept, ridge, 0.0), gradient * kept
+        objective = float(loss.sum() + np.vdot(penalized, weights))
         return cls(weights, objective, gradient + 2.0 * penalized)
 
 

@@ -8,7 +8,8 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
 from dask_nrbfn.stages.bases import source_of
-from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.refine import is_refined
+from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3
@@ -122,7 +123,7 @@ def _weights_facts(results: Results) -> list[Fact]:
     if weights is None:
         return []
     tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
-    beginning = ", of the squared loss at first" if "refine" in finished.stages else ""
+    beginning = ", of the squared loss at first" if is_refined(params) else ""
     return [
         Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
@@ -144,12 +145,14 @@ def _pruning_facts(finished: FinishedRun) -> list[Fact]:
 
 def _loss_facts(finished: FinishedRun) -> list[Fact]:
     record = finished.stages.get("refine")
-    if record is None:
+    if record is None or not record["path"]:
         return []
     first, least = record["path"][0]["objective"], record["objective"]
     fell = f"objective from {number(first)} to {number(least)}"
     passes = plural(record["n_passes"], "pass")
-    return [Fact("loss", f"{record['loss']}, {passes}, {fell}, stopped by the {record['stopped']}")]
+    taken = f", that of pass {record['taken']} taken" if "taken" in record else ""
+    stopped = f"stopped by the {record['stopped']}{taken}"
+    return [Fact("loss", f"{record['loss']}, {passes}, {fell}, {stopped}")]
 
 
 def _version_facts(results: Results) -> list[Fact]:
@@ -192,8 +195,8 @@ def basis_text(finished: FinishedRun) -> str:
 
 
 def _accuracy_facts(results: Results) -> list[Fact]:
-    tuning, record = results.finished.tuning, results.finished.stages.get("validation")
-    if tuning is None or record is None:
+    tuning, record = results.finished.tuning, judged_record(results.finished.stages)
+    if tuning is None:
         return []
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
     return results.held_out_facts(record, f"{plural(record['n_rows'], 'row')}, {how}")

@@ -13,7 +13,8 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import Table, count, decimals, listed, number, percent, plural
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.refine import read_held_out_confusion
+from dask_nrbfn.stages.trials import judged_record
 
 # From here on the squared residuals weigh more than the fit.
 _LARGE_FITTING_ERROR = 2.0
@@ -206,11 +207,11 @@ class ClassResults(Results):
 
     def guessing(self) -> Iterator[Concern]:
         """Yield that the largest class is as good an answer."""
-        confusion = self._held_out_confusion()
+        confusion = read_held_out_confusion(self.finished.run)
         if confusion is None:
             return
         guessing = 1.0 - confusion.sum(axis=1).max() / confusion.sum()
-        error_rate = self.finished.stages["validation"]["error_rate"]
+        error_rate = judged_record(self.finished.stages)["error_rate"]
         if error_rate >= guessing:
             yield Concern(
                 f"The held-out error is {percent(error_rate)}; to answer the largest class always "
@@ -240,21 +241,12 @@ class ClassResults(Results):
     def confusions(self) -> list[ConfusionTable]:
         """Return the tables of held-out and of evaluated rows."""
         tables, labels = [], self.finished.labels
-        held_out = self._held_out_confusion()
+        held_out = read_held_out_confusion(self.finished.run)
         if held_out is not None:
             tables.append(ConfusionTable.of("Held-out rows", labels, held_out))
         if self.evaluation is not None:
             tables.append(ConfusionTable.of("Evaluated rows", labels, self.evaluation.confusion))
         return tables
-
-    def _held_out_confusion(self) -> NDArray[np.float64] | None:
-        """Return the weight of each class's held-out rows by label, (K, K); None if not tuned."""
-        run, tuning = self.finished.run, self.finished.tuning
-        if tuning is None:
-            return None
-        place = ridges(self.finished.params, tuning).index(self.finished.ridge)
-        confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
-        return confusion
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dask_nrbfn.report.formats import Table, number, plural
+from dask_nrbfn.report.formats import Table, count, number, plural
 from dask_nrbfn.report.results import Results
 from dask_nrbfn.stages.trials import Candidate, Ridge
 
@@ -11,7 +11,7 @@ _MOST_TRIED = 10
 
 
 def tuning_tables(results: Results) -> list[Table]:
-    """Return the combinations, if more than one was tried, and the penalties.
+    """Return the combinations, if more than one was tried, the penalties, and so the losses.
 
     Raises
     ------
@@ -20,7 +20,8 @@ def tuning_tables(results: Results) -> list[Table]:
     """
     tuned = results.finished.tuned()
     tables = [_combinations(results)] if tuned["tried"] else []
-    return [*tables, _penalties(results, tuned["path"])]
+    tables.append(_penalties(results, tuned["path"]))
+    return [*tables, _losses(results, tuned["losses"])] if tuned["losses"] else tables
 
 
 def _combinations(results: Results) -> Table:
@@ -80,3 +81,21 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
 
 def _cell(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _losses(results: Results, tried: list[dict[str, Any]]) -> Table:
+    return Table(
+        f"{plural(len(tried), 'loss')} compared on the same rows",
+        ["loss", "passes", "taken", "stopped by", *results.judged_cells(tried[0])],
+        [
+            [
+                record["loss"],
+                count(record["n_passes"]),
+                count(record["taken"]),
+                record["stopped"] or "-",
+                *results.judged_cells(record).values(),
+            ]
+            for record in tried
+        ],
+        [record["loss"] == results.finished.params.loss for record in tried],
+    )

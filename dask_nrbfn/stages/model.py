@@ -9,10 +9,10 @@ from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
-from dask_nrbfn.stages.refine import read_weights
+from dask_nrbfn.stages.refine import read_held_out_confusion, read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH, read_shares
 from dask_nrbfn.storage.dataset import Dataset
@@ -63,8 +63,7 @@ def _read_results(run_location: Location) -> None:
 
 def _read_learned(run: Run) -> None:
     run.read("weights/values")
-    if run.tuning is not None and VALIDATION.recorded(run).error_rate is not None:
-        run.read("validation/confusion")
+    read_held_out_confusion(run)
     read_moments(run)
     read_shares(run)
     if run.params.prune is not None:
@@ -89,7 +88,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         params=run.params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
-        temperature=VALIDATION.recorded(run).temperature if run.tuning else None,
+        temperature=judged_record(run.stages).get("temperature"),
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
     )

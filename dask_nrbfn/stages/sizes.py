@@ -14,7 +14,13 @@ from dask_nrbfn.stages.search_sizes import (
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import candidates, components_of, search_basis_size, search_rows
+from dask_nrbfn.stages.trials import (
+    candidates,
+    components_of,
+    refined_losses,
+    search_basis_size,
+    search_rows,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import PartLayout
 
@@ -39,6 +45,8 @@ class FitSizes:
     n_folds, n_ridges : int
         Folds whose moments are summed apart, and ridges that are tried at most; 1 and 0 without
         tuning.
+    n_refined : int
+        Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
     n_components : int
@@ -69,6 +77,7 @@ class FitSizes:
     layout: PartLayout
     n_folds: int
     n_ridges: int
+    n_refined: int
     penalty_axes: int
     n_components: int
     n_basis_sample: int
@@ -119,6 +128,7 @@ class FitSizes:
             layout=layout,
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas) * len(components),
+            n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             n_components=min(max(size or 0 for size in components), n_basis),
             n_basis_sample=source_of(params).n_sampled(

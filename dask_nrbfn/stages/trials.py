@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple, Self
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
@@ -98,7 +99,7 @@ def check_components(params: FitParams, tuning: TuneParams | None = None) -> Non
     unfit = {
         "features": (features, "normalized"),
         "penalty": (penalties, "weights"),
-        "loss": ((params.loss,), "squared"),
+        "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
         "prune": ((params.prune,), None),
     }
     most = max(asked)
@@ -113,6 +114,25 @@ def check_components(params: FitParams, tuning: TuneParams | None = None) -> Non
             f"`components` is {most}, and the basis has {params.basis_size} rows.",
             f"Give `components` of at most {params.basis_size}.",
         )
+
+
+def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
+    """Return the losses of a fit, or of its tuning, in the order in which they are tried."""
+    return list(dict.fromkeys((tuning and tuning.losses) or (params.loss,)))
+
+
+def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
+    """Return those of them that take passes over the rows."""
+    return [name for name in losses_of(params, tuning) if not loss_named(name).solved_at_once]
+
+
+def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return of a run's records that which says how the chosen network does on held-out rows.
+
+    That of the losses, if some were tried, else that of the penalties; empty without a tuning.
+    """
+    refined = stages.get("refine", {})
+    return refined if "error_rate" in refined else stages.get("validation", {})
 
 
 def _check_penalties(params: FitParams, tuning: TuneParams) -> None:

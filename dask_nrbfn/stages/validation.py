@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 Floats = NDArray[np.float64]
 
 # Of the basis functions that are kept. A row nearer to none of them has scores of 0.
-_LEAST_ACTIVATION = 1e-200
+LEAST_ACTIVATION = 1e-200
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,11 @@ def _compute(job: StageJob) -> ValidationRecord:
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path, criterion = describe_path(sums, ridges(run.params, run.tuning)), sums.compared[0]
     figures = dict(best_entry(path, criterion))
-    chosen = {name: figures.pop(name) for name in Ridge._fields}
+    ridge = {name: figures.pop(name) for name in Ridge._fields}
+    chosen = {name: value for name, value in ridge.items() if value is not None}
     logger.info(
         "validation: %s, %s %.4f",
-        ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None),
+        ", ".join(f"{name} {value}" for name, value in chosen.items()),
         criterion.replace("_", " "),
         figures[criterion],
     )
@@ -250,7 +251,7 @@ class HeldOutPass:
             )
             scores, activations = scores[:, :-1], scores[:, -1:]
             if self._features.normalized:
-                scores = scores / np.maximum(activations, _LEAST_ACTIVATION)
+                scores = scores / np.maximum(activations, LEAST_ACTIVATION)
             self._sums += self._sums.from_block(
                 scores.reshape(-1, *intercepts.shape) + intercepts,
                 self._targets.shifted(block.targets[rows]),

@@ -38,8 +38,8 @@ def test_cli_tune__json(tmp_path, dataset):
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
-        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "error_rate", "log_loss", "temperature",
+        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha", "components",
+        "loss", "error_rate", "log_loss", "temperature",
     }  # fmt: skip
     for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
         assert tuned["chosen"][name] == getattr(params, name)

@@ -39,8 +39,9 @@ class Problem:
         )
 
     def at(self, W):
-        sums = LossSums.from_block(self.Phi, self.codes, np.ascontiguousarray(W), self.loss)
-        return Point.of(W, sums, self.ridge)
+        scores = (self.Phi @ W.T)[:, None]
+        sums = LossSums.from_block(self.Phi, scores, self.codes, self.loss)
+        return Point.of(W, sums.loss[0], sums.gradient[0], self.ridge)
 
     def descend(self, n_passes):
         points = [self.at(self.start)]

@@ -107,15 +107,21 @@ def test_probability__is_that_of_which_the_loss_is_least(name):
         assert loss.probability(best) == pytest.approx(share, abs=0.02)
 
 
+def sums_of(Phi, codes, W, loss, row_weights=None):
+    """Return the sums of one model."""
+    own = None if row_weights is None else row_weights[:, None]
+    return LossSums.from_block(Phi, (Phi @ W.T)[:, None], codes, loss, row_weights=own)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_sums__are_those_of_the_rows_and_their_gradient(name, weighted):
     Phi, codes, W, weights = rows()
     row_weights = weights if weighted else np.ones(len(Phi))
-    sums = LossSums.from_block(
-        Phi, codes, W, loss_named(name), row_weights=weights if weighted else None
+    sums = sums_of(Phi, codes, W, loss_named(name), weights if weighted else None)
+    np.testing.assert_allclose(
+        sums.loss[0], naive_sums(Phi, codes, W, name, row_weights), rtol=1e-12
     )
-    np.testing.assert_allclose(sums.loss, naive_sums(Phi, codes, W, name, row_weights), rtol=1e-12)
     for k, j in np.ndindex(W.shape):
         step = np.zeros(W.shape)
         step[k, j] = 1e-6
@@ -123,18 +129,18 @@ def test_sums__are_those_of_the_rows_and_their_gradient(name, weighted):
             naive_sums(Phi, codes, W + sign * step, name, row_weights).sum() for sign in (1, -1)
         )
         slope = (above - below) / 2e-6
-        assert sums.gradient[k, j] == pytest.approx(slope, abs=1e-8 * max(1, above))
+        assert sums.gradient[0, k, j] == pytest.approx(slope, abs=1e-8 * max(1, above))
 
 
 @given(st.lists(st.integers(0, 23), max_size=4), st.sampled_from(LOSSES))
 def test_sums__add_over_blocks(cuts, name):
     Phi, codes, W, weights = rows()
     loss, edges = loss_named(name), [0, *sorted(cuts), 23]
-    total = LossSums.zeros(*W.shape)
+    total = LossSums.zeros(1, *W.shape)
     for start, stop in pairwise(edges):
         own = slice(start, stop)
-        total += LossSums.from_block(Phi[own], codes[own], W, loss, row_weights=weights[own])
-    expected = LossSums.from_block(Phi, codes, W, loss, row_weights=weights)
+        total += sums_of(Phi[own], codes[own], W, loss, weights[own])
+    expected = sums_of(Phi, codes, W, loss, weights)
     for found, array in zip(total.arrays().values(), expected.arrays().values(), strict=True):
         np.testing.assert_allclose(found, array, rtol=1e-12, atol=1e-12)
 
@@ -143,15 +149,28 @@ def test_sums__add_over_blocks(cuts, name):
 def test_sums__of_weights_are_those_of_repeated_rows(name):
     Phi, codes, W, _ = rows()
     times, loss = np.arange(23) % 4, loss_named(name)
-    weighted = LossSums.from_block(Phi, codes, W, loss, row_weights=times.astype(float))
-    repeated = LossSums.from_block(np.repeat(Phi, times, axis=0), np.repeat(codes, times), W, loss)
+    weighted = sums_of(Phi, codes, W, loss, times.astype(float))
+    repeated = sums_of(np.repeat(Phi, times, axis=0), np.repeat(codes, times), W, loss)
     np.testing.assert_allclose(weighted.loss, repeated.loss, rtol=1e-12)
     np.testing.assert_allclose(weighted.gradient, repeated.gradient, rtol=1e-12, atol=1e-12)
 
 
 def test_sums__are_stored_and_read():
     Phi, codes, W, _ = rows()
-    sums = LossSums.from_block(Phi, codes, W, loss_named("logistic"))
+    sums = sums_of(Phi, codes, W, loss_named("logistic"))
     again = LossSums.from_arrays(sums.arrays())
     assert again.loss is sums.loss
     assert again.gradient is sums.gradient
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_sums__of_several_models_are_those_of_each(name):
+    Phi, codes, W, weights = rows()
+    loss, models = loss_named(name), np.stack([W, -2 * W, W**2])
+    own = weights[:, None] * np.array([1.0, 0.0, 2.0])
+    scores = np.einsum("ij,akj->iak", Phi, models)
+    sums = LossSums.from_block(Phi, scores, codes, loss, row_weights=own)
+    for model, row_weights in enumerate(own.T):
+        alone = sums_of(Phi, codes, models[model], loss, row_weights)
+        np.testing.assert_allclose(sums.loss[model], alone.loss[0], rtol=1e-12)
+        np.testing.assert_allclose(sums.gradient[model], alone.gradient[0], rtol=1e-12, atol=1e-12)

@@ -254,7 +254,7 @@ def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
         assert found == pytest.approx(errors[-1], rel=1e-8)
     best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
     chosen = {name: path[best][name] for name in ("penalty", "alpha")}
-    assert run.stages["validation"]["chosen"] == chosen | {"components": None}
+    assert run.stages["validation"]["chosen"] == chosen
     assert describe_tuning(run)["chosen"]["penalty"] == chosen["penalty"]
     model = Model.load(run.location)
     assert (model.params.penalty, model.params.alpha) == tuple(chosen.values())

@@ -31,7 +31,7 @@ from dask_nrbfn.pipeline import STAGES
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
-from dask_nrbfn.stages import refine
+from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
@@ -64,14 +64,14 @@ def same_scores(one, two, X, atol=1e-7):
 @pytest.fixture
 def to_the_end(monkeypatch):
     """Stop at the least alone."""
-    monkeypatch.setattr(refine, "MAX_PASSES", 100)
-    monkeypatch.setattr(refine, "LEAST_DECREASE", -np.inf)
-    monkeypatch.setattr(refine, "LEAST_GRADIENT", 1e-7)
+    monkeypatch.setattr(descents, "MAX_PASSES", 100)
+    monkeypatch.setattr(descents, "LEAST_DECREASE", -np.inf)
+    monkeypatch.setattr(descents, "LEAST_GRADIENT", 1e-7)
 
 
 @pytest.fixture
 def few_passes(monkeypatch):
-    monkeypatch.setattr(refine, "MAX_PASSES", 3)
+    monkeypatch.setattr(descents, "MAX_PASSES", 3)
 
 
 def naive_objective(Phi, y, name, mu, row_weights=1.0):
@@ -186,14 +186,16 @@ def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
     assert (record.loss, record.n_passes) == (loss, len(record.path))
     assert record.objective == min(each["objective"] for each in record.path)
     lines = [line for line in caplog.messages if line.startswith("refine: pass ")]
-    assert len(lines) == record.n_passes <= refine.MAX_PASSES
+    assert len(lines) == record.n_passes <= descents.MAX_PASSES
     rules = {"gradient": "LEAST_GRADIENT", "objective": "LEAST_DECREASE", "limit": "MAX_PASSES"}
     assert record.stopped in rules
     for reason, rule in rules.items():
         with monkeypatch.context() as changed:
             for name in rules.values():
-                changed.setattr(refine, name, 50 if name == "MAX_PASSES" else -np.inf)
-            changed.setattr(refine, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason])
+                changed.setattr(descents, name, 50 if name == "MAX_PASSES" else -np.inf)
+            changed.setattr(
+                descents, rule, {"gradient": 0.3, "objective": 0.05, "limit": 2}[reason]
+            )
             record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
         assert record.stopped == reason
         gradients = [each["gradient"] / record.path[0]["gradient"] for each in record.path]
@@ -244,10 +246,10 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits():
 @pytest.mark.parametrize(
     ("name", "stopped_at"),
     [
-        ("refine-2/parts/0-1/*/gradient/c/0/0", ("refine", 3)),
-        ("refine/parts/2/*/gradient/c/0/0/0", ("refine", 3)),
-        ("refine/parts/1/*/next/c/0/0", ("refine", 2)),
-        ("refine/parts/0/*/factor/c/0/0", ("refine", 2)),
+        ("refine-squared-hinge-pass-2/parts/0-1/*/gradient/c/0/0/0", ("refine", 3)),
+        ("refine-squared-hinge/parts/2/*/gradient/c/0/0/0", ("refine", 3)),
+        ("refine-squared-hinge/parts/1/*/next/c/0/0", ("refine", 2)),
+        ("refine-squared-hinge/parts/0/*/factor/c/0/0", ("refine", 2)),
         ("refine/values/c/0/0", ("model", 0)),
     ],
 )
@@ -336,14 +338,6 @@ def test_model__is_saved_with_its_loss(tmp_path):
     assert network.loss == "logistic"
 
 
-def test_tune__judges_the_squared_loss():
-    X, y = table()
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
-    with pytest.raises(ParameterError, match=r"a tuning judges the squared loss\. Tune without"):
-        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(), engine)
-    assert engine.done.total() == 0
-
-
 @pytest.mark.usefixtures("few_passes")
 def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
     X, y = table()
@@ -406,8 +400,8 @@ def test_fit__sums_of_lost_weights_are_made_again(tmp_path):
     place = tmp_path / "run"
     with pytest.raises(StoppedError):
         fit_dataset(dataset, place, PARAMS, CountingEngine(3, label="refine"))
-    shutil.rmtree(place / "refine")
-    for sums in place.glob("refine-*/parts/*/loss/c/*"):
+    shutil.rmtree(place / "refine-squared-hinge")
+    for sums in place.glob("refine-*-pass-*/parts/*/loss/c/*"):
         sums.write_bytes(b"of other weights")
     run = fit_dataset(dataset, place, PARAMS, ENGINE)
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
@@ -465,7 +459,7 @@ def test_plan__counts_all_passes_there_may_be():
     with_stage = [plan for plan in plans if "refine" in [stage.name for stage in plan.stages]]
     assert len(with_stage) == len(LOSSES) - 1
     (planned,) = [stage for stage in with_stage[0].stages if stage.name == "refine"]
-    assert planned.cost.flops == refine.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 20**3 / 3
+    assert planned.cost.flops == descents.MAX_PASSES * 240 * 20 * (2 * 4 + 4 * 3) + 20**3 / 3
     pruned = plan_fit(dataset, replace(PARAMS, prune=5), ENGINE, RATES)
     assert pruned.stages[-2].cost.flops < planned.cost.flops / 3.9
 

@@ -509,6 +509,7 @@ def test_validation_dataset__weights_and_balance_are_its_own():
         weighted.stages["validation"]["path"], repeated.stages["validation"]["path"], strict=True
     ):
         assert entry.pop("penalty") == twin.pop("penalty") == "weights"
+        assert entry.pop("components") is twin.pop("components") is None
         assert entry == {name: pytest.approx(value, rel=1e-10) for name, value in twin.items()}
     balanced = judged_by(X, y, X_new, y_new, replace(PARAMS, class_weight="balanced"))
     confusion = balanced.read("validation/confusion")[0]

@@ -1,0 +1,285 @@
+"""Losses that a tuning tries after all else, and how many passes held-out rows want."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifierCV
+from dask_nrbfn.commands.describe import describe_run, describe_tuning
+from dask_nrbfn.commands.fit import tune_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.descent import Point, Preconditioner, next_weights
+from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
+from dask_nrbfn.numeric.loss_sums import LossSums
+from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.stages import descents
+from dask_nrbfn.stages.refine import REFINE
+from dask_nrbfn.stages.validation import VALIDATION
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(basis="random", basis_size=20, n_parts=2)
+TUNING = TuneParams(
+    folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("plain",), losses=("logistic",)
+)
+ENGINE = InlineEngine()
+
+
+def table(n_rows=240, seed=0):
+    """Return rows of classes that overlap."""
+    X, y = spirals(n_rows, seed=seed)
+    return X + np.random.default_rng(seed).normal(scale=0.4, size=X.shape), y
+
+
+def tune(X, y, tuning=TUNING, params=PARAMS, *, engine=ENGINE, place=None, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine)
+
+
+@pytest.fixture
+def few_passes(monkeypatch):
+    monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
+
+
+def naive_scores(run, X, y, n_passes, row_weights):
+    """Return the scores of every row by the weights of the other folds, pass after pass."""
+    features, rows = read_features(run), run.read("basis/rows")
+    n_folds, loss = run.n_folds, loss_named("logistic")
+    folds = folds_of_rows(0, len(y), n_folds=n_folds, seed=0)
+    Phi, signed = features.activations(X), 2.0 * np.eye(3)[y] - 1.0
+    scores = np.empty((n_passes, *signed.shape))
+    for fold in range(n_folds):
+        others, kept = folds != fold, folds_of_numbers(rows, n_folds=n_folds, seed=0) != fold
+        own, weights = np.ascontiguousarray(Phi[others][:, kept]), row_weights[others]
+        gram = (own * weights[:, None]).T @ own
+        ridge = ridge_of(gram, alpha=1e-3)
+        W = solve_weights(gram, (signed[others] * weights[:, None]).T @ own, alpha=1e-3).weights
+        preconditioner, points = Preconditioner.of(gram.copy(), ridge, curvature=0.25), []
+        judged = Phi[~others][:, kept]
+        if features.normalized:
+            judged /= judged.sum(axis=1, keepdims=True)
+        for number in range(n_passes):
+            scores[number, ~others] = judged @ W.T
+            sums = LossSums.from_block(
+                own, (own @ W.T)[:, None], y[others], loss, row_weights=weights[:, None]
+            )
+            points.append(Point.of(W, sums.loss[0], sums.gradient[0], ridge))
+            W = next_weights(points, preconditioner)
+    return scores
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_judged__equals_a_recomputation(features, weighted):
+    X, y = table()
+    own = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if weighted else None
+    run = tune(X, y, replace(TUNING, features=(features,)), weights=own)
+    record = REFINE.recorded(run)
+    row_weights = np.ones(len(y)) if own is None else own
+    for judged, scores in zip(
+        record.path, naive_scores(run, X, y, record.n_passes, row_weights), strict=True
+    ):
+        wrong = np.average(scores.argmax(axis=1) != y, weights=row_weights)
+        assert judged["error_rate"] == pytest.approx(wrong, abs=1e-9)
+        below = scores / judged["temperature"]
+        below -= below.max(axis=1, keepdims=True)
+        losses = np.log(np.exp(below).sum(axis=1)) - below[np.arange(len(y)), y]
+        assert judged["log_loss"] == pytest.approx(
+            np.average(losses, weights=row_weights), rel=1e-2
+        )
+
+
+def test_judged__begins_with_the_squared_loss():
+    X, y = table()
+    run = tune(X, y)
+    first, squared = REFINE.recorded(run).path[0], VALIDATION.recorded(run)
+    assert first["error_rate"] == squared.error_rate
+    assert first["log_loss"] == pytest.approx(squared.log_loss, rel=1e-9)
+    # Scores for +1 and -1 are twice as far apart as those for 1 and 0.
+    assert first["temperature"] == pytest.approx(2 * squared.temperature, rel=1e-9)
+
+
+def test_taken__is_the_pass_that_labels_held_out_rows_best():
+    X, y = table()
+    run = tune(X, y)
+    record, model = REFINE.recorded(run), Model.load(run.location)
+    errors = [(each["error_rate"], each["log_loss"]) for each in record.path]
+    best = errors.index(min(errors))
+    assert record.taken == best + 1
+    assert record.stopped in ("validation", "gradient", "objective")
+    if record.stopped == "validation":
+        assert record.n_passes == best + 1 + descents.PATIENCE
+    assert (record.error_rate, record.log_loss) == min(errors)
+    assert model.temperature == record.temperature == record.path[best]["temperature"]
+    confusion = run.read("refine/confusion")
+    assert 1 - np.trace(confusion) / confusion.sum() == pytest.approx(record.error_rate)
+    np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
+
+
+def test_losses__the_best_is_chosen_and_shown():
+    X, y = table()
+    tuning = replace(TUNING, losses=("squared", "logistic", "hinge"))
+    run = tune(X, y, tuning)
+    record = REFINE.recorded(run)
+    errors = [(each["error_rate"], each["log_loss"]) for each in record.tried]
+    assert [each["loss"] for each in record.tried] == list(tuning.losses)
+    best = record.tried[errors.index(min(errors))]
+    assert record.loss == best["loss"] == run.params.loss == Model.load(run.location).params.loss
+    assert describe_run(run)["error_rate"] == describe_tuning(run)["chosen"]["error_rate"]
+    assert describe_run(run)["error_rate"] == best["error_rate"]
+    shown = tuning_table(run)
+    assert "3 losses compared on the same rows" in shown
+    assert f"{100 * best['error_rate']:.2f} %" in run_table(run)
+    alone = tune(X, y, replace(tuning, losses=(best["loss"],)))
+    np.testing.assert_array_equal(
+        Model.load(alone.location).weights, Model.load(run.location).weights
+    )
+
+
+def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
+    monkeypatch.setattr(descents, "next_weights", lambda points, _: 9 * points[0].weights)
+    X, y = table()
+    run = tune(X, y, replace(TUNING, losses=("hinge", "squared")))
+    record, squared = REFINE.recorded(run), tune(X, y, replace(TUNING, losses=None))
+    assert (record.loss, record.n_passes, run.params.loss) == ("squared", 0, "squared")
+    assert [each["taken"] for each in record.tried] == [1, 0]
+    assert record.tried[0]["stopped"] == "validation"
+    assert Model.load(run.location).digest() == Model.load(squared.location).digest()
+    assert "squared" in tuning_table(run)
+    run_table(run)
+    update_run(run.location, write_table(MemoryStore(), X, y), ENGINE, again=True)
+
+
+@pytest.mark.usefixtures("few_passes")
+@settings(max_examples=5)
+@given(chunk_rows=st.integers(1, 150), n_parts=st.integers(1, 9))
+def test_losses__any_chunks_and_parts(chunk_rows, n_parts):
+    X, y = table(150)
+    expected = tune(X, y)
+    run = tune(X, y, params=replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
+    for one, two in zip(REFINE.recorded(run).path, REFINE.recorded(expected).path, strict=True):
+        assert one == pytest.approx(two, rel=1e-6)
+    models = [Model.load(each.location) for each in (run, expected)]
+    np.testing.assert_allclose(models[0].scores(X), models[1].scores(X), atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_passes")
+def test_losses__stopped_after_any_task_ends_with_the_same_bits():
+    X, y = table(120)
+    tuning = replace(TUNING, folds=2, losses=("squared", "logistic", "hinge"))
+    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
+    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, engine)
+    expected, total = (Model.load(run.location).digest(), REFINE.recorded(run)), engine.done
+    first = total.total() - total["refine"]
+    for n_done in range(first, total.total()):
+        place, rest = MemoryStore(), CountingEngine()
+        with pytest.raises(StoppedError):
+            tune_dataset(dataset, place, PARAMS, tuning, CountingEngine(n_done))
+        run = tune_dataset(dataset, place, PARAMS, tuning, rest)
+        assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
+        assert rest.done.total() == total.total() - n_done
+
+
+def test_losses__engines_agree_to_the_bit(tmp_path, two_workers):
+    X, y = table(200)
+    dataset = write_table(tmp_path / "data", X, y)
+    here, there = (
+        tune_dataset(dataset, tmp_path / name, PARAMS, TUNING, engine)
+        for name, engine in (("here", ENGINE), ("there", two_workers))
+    )
+    assert Model.load(here.location).digest() == Model.load(there.location).digest()
+    assert REFINE.recorded(here) == REFINE.recorded(there)
+
+
+@pytest.mark.usefixtures("few_passes")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "refine-logistic-pass-1/parts/0-1/*/confusion_held_out/c/0/0/0",
+        "refine-logistic-1/parts/1/*/next/c/0/0",
+        "refine-logistic-1/parts/0/*/factor/c/0/0",
+        "path/parts/1/*/weights/c/0/0/0",
+    ],
+)
+def test_losses__damage_is_computed_again(name, tmp_path):
+    X, y = table(120)
+    dataset = write_table(MemoryStore(), X, y)
+    expected = tune_dataset(dataset, MemoryStore(), PARAMS, TUNING, ENGINE)
+    n_tasks = 0 if name.startswith("path") else 8
+    stopping = CountingEngine(n_tasks, label="refine")
+    with pytest.raises(StoppedError):
+        tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, stopping)
+    (chunk,) = (tmp_path / "run").glob(name)
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
+    assert Model.load(run.location).digest() == Model.load(expected.location).digest()
+    assert not list((tmp_path / "run").glob("refine-*"))
+
+
+def test_losses__weights_damaged_after_the_end_are_computed_again(tmp_path):
+    X, y = table(120)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
+    expected = Model.load(run.location).digest(), REFINE.recorded(run)
+    (chunk,) = (tmp_path / "run").glob("refine/values/c/0/0")
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
+    assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
+
+
+def test_validation__a_dataset_of_its_own_is_judged():
+    X, y = table(400)
+    train, judged = (
+        write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(0, 240), slice(240, 400))
+    )
+    run = tune_dataset(train, MemoryStore(), PARAMS, TUNING, ENGINE, validation=judged)
+    record = REFINE.recorded(run)
+    evaluated = evaluate_dataset(run.location, judged, ENGINE)
+    assert record.n_rows == 160
+    assert evaluated.error_rate == pytest.approx(record.error_rate)
+    assert evaluated.log_loss == pytest.approx(record.log_loss, rel=1e-2)
+    np.testing.assert_array_equal(evaluated.confusion, run.read("refine/confusion"))
+
+
+def test_losses__refused_for_numbers():
+    X, Y = surfaces(100)
+    dataset, engine = write_table(MemoryStore(), X, target=Y), CountingEngine()
+    with pytest.raises(ParameterError, match="losses is logistic, and the targets are numbers"):
+        tune_dataset(dataset, MemoryStore(), PARAMS, TUNING, engine)
+    assert engine.done.total() == 0
+
+
+def test_refresh__tries_the_losses_again(tmp_path):
+    X, y = table()
+    dataset = write_table(tmp_path / "data", X, y)
+    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
+    with pytest.raises(ParameterError, match="loss is logistic"):
+        update_run(run.location, dataset, ENGINE)
+    refreshed = refresh_run(run.location, [dataset], ENGINE)
+    assert REFINE.recorded(refreshed).tried == REFINE.recorded(run).tried
+
+
+def test_estimator__tries_losses():
+    X, y = table()
+    network = NRBFNClassifierCV(
+        basis="random", basis_size=20, folds=3, alphas=(1e-3,), width_factors=(0.3,),
+        features=("plain",), losses=("squared", "logistic", "squared-hinge"),
+    ).fit(X, y)  # fmt: skip
+    assert [each["loss"] for each in network.losses_] == ["squared", "logistic", "squared-hinge"]
+    best = min(network.losses_, key=lambda each: (each["error_rate"], each["log_loss"]))
+    assert (network.loss_, network.error_rate_) == (best["loss"], best["error_rate"])
+    np.testing.assert_allclose(network.predict_proba(X).sum(axis=1), 1.0, rtol=1e-12)
