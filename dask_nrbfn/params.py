@@ -207,6 +207,9 @@ class FitParams(Params):
         kernel's own space, as Nystroem kernel ridge regression does, with plain features; or the
         squares of the weights over the shares of the rows in each cluster, with plain features of
         a "kmeans" basis.
+    locality : float
+        What the ridge adds for differences between the scores of neighbours, relative to the trace
+        of the gram matrix. Neighbours of a row are nearer than any row of another class. 0: off.
     loss : {"squared", "squared-hinge", "logistic", "hinge"}
         What the network keeps small beside the penalty. "squared": the distance from the class
         indicators (the paper's), which one ridge system solves. The others are of the margins
@@ -221,7 +224,8 @@ class FitParams(Params):
         that vary least where its rows are dense: a spectral series (Lee & Izbicki). Normalized
         features. None: anywhere.
     n_neighbors : int
-        k of the soft-kNN confidence; the row itself is not counted.
+        k of the soft-kNN confidence, and the most neighbours of a row that `locality` looks at; the
+        row itself is not counted.
     neighbors : {"auto", "exact", "approximate"}
         How neighbours are found; "auto" takes the one that is estimated to be faster.
     n_partitions : int or None
@@ -300,6 +304,13 @@ class FitParams(Params):
         "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
         choices=PENALTIES,
     )
+    locality: float = option(
+        0.0,
+        float,
+        "Penalty of neighbours whose scores differ, relative like alpha; 0: none.",
+        least=0,
+        most=1,
+    )
     loss: str = option(
         "squared",
         str,
@@ -321,7 +332,10 @@ class FitParams(Params):
         none="any weights",
     )
     n_neighbors: int = option(
-        20, int, "Neighbours that the confidence of a row is computed from.", least=1
+        20,
+        int,
+        "Neighbours that the confidence of a row, or its locality, is computed from.",
+        least=1,
     )
     neighbors: str = option(
         "auto",
@@ -420,6 +434,9 @@ class TuneParams(Params):
     penalties : sequence of str or None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         fit.
+    localities : sequence of float or None
+        Values of locality to try, with every alpha and penalty; each costs as many factorizations
+        as these, and any above 0 one pass over the rows. None: that of the fit.
     components : sequence of int or None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: that of
         the fit.
@@ -452,6 +469,7 @@ class TuneParams(Params):
         "alpha", tuple(10.0**-power for power in range(1, 14)), "Values of alpha to try."
     )
     penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.")
+    localities: Sequence[float] | None = _tried("locality", None, "Values of locality to try.")
     components: Sequence[int] | None = _tried(
         "components", None, "Numbers of eigenfunctions to try."
     )

@@ -21,6 +21,7 @@ from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.embedding import EMBEDDED
+from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
@@ -53,6 +54,7 @@ STAGES: tuple[Stage[Any], ...] = (
     WIDTH,
     COMPONENTS,
     MOMENTS,
+    LOCALITY,
     PATH,
     VALIDATION,
     PRUNE,

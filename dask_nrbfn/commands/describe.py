@@ -13,10 +13,7 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = (
-    *("features", "kernel", "width_factor", "basis_rule"),
-    *("penalty", "alpha", "components", "loss"),
-)
+TUNED = ("features", "kernel", "width_factor", "basis_rule", *Ridge._fields, "loss")
 
 
 def describe(location: Location) -> dict[str, Any]:
@@ -96,9 +93,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
-        "penalty": run.params.penalty,
-        "alpha": run.params.alpha,
-        "components": run.params.components,
+        **Ridge.in_params(run.params)._asdict(),
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
@@ -139,9 +134,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         **describe_targets(len(model.classes), model.target_names),
         "n_basis": len(model.basis),
         "width": model.width,
-        "penalty": model.params.penalty,
-        "alpha": model.params.alpha,
-        "components": model.params.components,
+        **Ridge.in_params(model.params)._asdict(),
         "fitting_error": model.fitting_error,
         "spectral_risk": model.spectral_risk,
         "temperature": model.temperature,

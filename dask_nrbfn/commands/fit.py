@@ -15,6 +15,7 @@ from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.embedding import check_embedding, embedding_params
+from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
@@ -311,13 +312,16 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     else:
         check_targets(dataset, None)
         check_classes(dataset.classes)
-    _check_enough_rows(dataset, params)
+    _check_enough_rows(dataset, params, tuning)
 
 
-def _check_enough_rows(dataset: Dataset, params: FitParams) -> None:
-    """Raise ParameterError if there are too few rows for the basis, or for its neighbours."""
+def _check_enough_rows(
+    dataset: Dataset, params: FitParams, tuning: TuneParams | None = None
+) -> None:
+    """Raise ParameterError if there are too few rows for the basis, or for neighbours."""
     n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
-    if source_of(params).by_confidence and params.n_neighbors >= n_rows:
+    searched = source_of(params).by_confidence or has_locality(params, tuning)
+    if searched and params.n_neighbors >= n_rows:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
             f"X has n_samples = {n_rows}.",

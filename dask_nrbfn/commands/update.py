@@ -1,8 +1,8 @@
 """Update: rows join a finished run, or leave it, at its basis and width.
 
 The moments of the rows are added to the latest version's, or taken away, and the weights are solved
-anew. No row that the run holds is read again. Shares of clusters that a penalty asks for are those
-of the fit, as basis and width are.
+anew. No row that the run holds is read again. Shares of clusters that a penalty asks for, and the
+neighbours that locality does, are those of the fit, as basis and width are.
 """
 
 import logging
@@ -46,10 +46,11 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
-from dask_nrbfn.numeric.ridge import solve_bytes, solve_weights
+from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.components import COMPONENTS, read_coefficients, read_directions
+from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
+from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import (
     MOMENTS,
     moments_bytes,
@@ -58,9 +59,11 @@ from dask_nrbfn.stages.moments import (
     write_sums,
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
+from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.prune import choose_kept
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2, warn_of_condition
@@ -189,8 +192,8 @@ def update_run(
 
     Notes
     -----
-    Interrupted and started again on the same rows it finds its finished parts. Basis, width, and
-    shares of clusters that the penalty asks for stay those of the fit.
+    Interrupted and started again on the same rows it finds its finished parts. Basis, width, shares
+    of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
     """
     action = FORGET if forget else ADD
     with _locked_version(location, action, judge) as draft:
@@ -302,11 +305,19 @@ def branch_run(location: Location, target: Location) -> Run:
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
         if COMPONENTS.name in run.stages:
-            spans, dimensions = read_coefficients(run), ("basis", "component")
-            own = group.require_group(COMPONENTS.name)
-            write_array(own, "coefficients", spans, *dimensions)
-        mark_complete(group, kind="run", attributes=run.branch_attributes(_stages_kept(run)))
+            own, spans = group.require_group(COMPONENTS.name), read_coefficients(run)
+            write_array(own, "coefficients", spans, "basis", "component")
+        if LOCALITY.name in run.stages:
+            packed = run.read("locality/packed")
+            write_array(group.require_group("locality"), "packed", packed, "packed")
+        mark_complete(group, kind="run", attributes=run.branch_attributes(_kept_stages(run)))
     return Run.open(target)
+
+
+def _kept_stages(run: Run) -> list[str]:
+    """Return the stages of a fit that every version of it goes on with."""
+    names = (BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
+    return [name for name in names if name in run.stages]
 
 
 def read_model(run: Run, place: str | None) -> Model:
@@ -380,7 +391,7 @@ class _Draft:
             **taken,
         }
         self.check_still_locked()
-        self.run.finish_version(record, needs=_stages_kept(self.run))
+        self.run.finish_version(record, needs=_kept_stages(self.run))
         # Who opened the version before may still read it. One more may be left of a killed job.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
@@ -391,6 +402,8 @@ class _Draft:
             self.version,
             record["fitting_error"],
         )
+        if self.run.params.locality:
+            logger.info("%s: locality is that of the neighbours in the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
         warn_of_condition(record["reciprocal_condition"], alpha=record["alpha"])
@@ -420,11 +433,6 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             raise
         # Those of new rows are in a version by now.
         run.drop_groups(_PARTS)
-
-
-def _stages_kept(run: Run) -> list[str]:
-    """Return the stages of the fit that a version needs."""
-    return [stage.name for stage in (BASIS, WIDTH, COMPONENTS) if stage.name in run.stages]
 
 
 def _check_updatable(run: Run) -> None:
@@ -484,9 +492,15 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     """Return what a task will hold, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
-    n_components = min(model.params.components or 0, r)
-    held = solve_bytes(r, q, penalty_axes=penalty_axes, n_components=n_components)
-    held += 8 * 4 * r * (p + q)
+    params = model.params
+    solving = solve_bytes(
+        r,
+        q,
+        penalty_axes=penalty_axes,
+        locality=params.locality > 0,
+        n_components=min(params.components or 0, r),
+    )
+    held = solving + 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
         passing = moments_bytes(
@@ -603,27 +617,21 @@ def _solve_version(
     moments = _read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
-    alpha, system = model.params.alpha, read_system(run, moments)
-    penalty = penalty_named(model.params.penalty).of(lambda: model.features, read_shares(run))
-    system = replace(system, penalty=penalty)
+    ridge, system = Ridge.in_params(model.params), read_system(run, moments)
+    system = penalized_system(run, system, ridge, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
     system = system.at(places)
-    solution = solve_weights(
-        system.gram,
-        system.cross,
-        alpha=alpha,
-        penalty=system.penalty,
-        directions=read_directions(run),
-    )
+    solution = system.solve(ridge.alpha)
     weights = solution.weights
     risk = error_and_risk(
         weights,
         system.gram,
         system.cross,
         target_norm=system.target_norm,
-        alpha=alpha,
+        alpha=ridge.alpha,
         penalty=system.penalty,
+        locality=system.locality,
     )
     solved = replace(
         model,
@@ -640,7 +648,7 @@ def _solve_version(
         **figures,
         "place": place,
         "weight": moments.total_weight,
-        "alpha": alpha,
+        "alpha": ridge.alpha,
         **asdict(risk),
         "reciprocal_condition": solution.reciprocal_condition,
         **({} if r2 is None else {"training_r2": r2}),

@@ -165,8 +165,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     Parameters
     ----------
     n_neighbors : int, default=20
-        Neighbours from which a row's confidence in its own label is computed; less than the
-        number of rows.
+        Neighbours from which a row's confidence in its own label, or its locality, is computed;
+        less than the number of rows.
     confidence_threshold : float, default=0.9
         Rows with a confidence below it form the basis.
     alpha : float, default=1e-13
@@ -175,6 +175,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
         space, with plain features; or the squares of the weights over the shares of the rows in
         each cluster, with plain features of a "kmeans" basis.
+    locality : float, default=0.0
+        Penalty of differences between the scores of neighbours that are nearer than any row of
+        another class, relative to the trace of the gram matrix. 0: none.
     loss : {"squared", "squared-hinge", "logistic", "hinge"}, default="squared"
         What the network keeps small beside the penalty: the distance from the class indicators, or
         a loss of each class against the others, in up to 10 more passes over the rows. A network
@@ -266,6 +269,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         alpha: float = 1e-13,
         *,
         penalty: str = "weights",
+        locality: float = 0.0,
         loss: str = "squared",
         prune: int | None = None,
         components: int | None = None,
@@ -289,6 +293,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.confidence_threshold = confidence_threshold
         self.alpha = alpha
         self.penalty = penalty
+        self.locality = locality
         self.loss = loss
         self.prune = prune
         self.components = components

@@ -103,6 +103,11 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
         space, with plain features; or the squares of the weights over the shares of the rows in
         each cluster, with plain features of a "kmeans" basis.
+    locality : float, default=0.0
+        Penalty of differences between what is predicted for neighbours, relative to the trace of
+        the gram matrix. 0: none.
+    n_neighbors : int, default=20
+        Neighbours that locality looks at; less than the number of rows.
     basis : {"kmeans", "random"} or array-like (r, p), default="kmeans"
         Cluster centres, drawn rows, or these rows.
     basis_size : int, default=None
@@ -166,6 +171,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         alpha: float = 1e-13,
         *,
         penalty: str = "weights",
+        locality: float = 0.0,
+        n_neighbors: int = 20,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         features: str = "plain",
@@ -180,6 +187,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     ) -> None:
         self.alpha = alpha
         self.penalty = penalty
+        self.locality = locality
+        self.n_neighbors = n_neighbors
         self.basis = basis
         self.basis_size = basis_size
         self.features = features

@@ -50,6 +50,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     penalties : sequence of {"weights", "kernel", "clusters"}, default=None
         Penalties to try, with every alpha and all features that they are for. None: that of the
         weights.
+    localities : sequence of float, default=None
+        Values of locality to try, with every alpha and penalty. None: 0.
     components : sequence of int, default=None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
         weights may be any.
@@ -73,7 +75,7 @@ overlap, min_recall, scale, n_parts, random_state, store
 
     Attributes
     ----------
-    alpha_, width_factor_ : float
+    alpha_, locality_, width_factor_ : float
         The chosen ones.
     features_, kernel_, basis_rule_, penalty_, loss_ : str
         The chosen ones.
@@ -84,7 +86,7 @@ overlap, min_recall, scale, n_parts, random_state, store
     temperature_ : float
         At which `predict_proba` is calibrated on the held-out scores.
     path_ : list of dict
-        For every penalty and alpha the held-out error_rate, log_loss and temperature, the
+        For every penalty, locality and alpha the held-out error_rate, log_loss and temperature, the
         fitting_error, spectral_risk and reciprocal_condition of all rows, absolute_error,
         absolute_risk and absolute_objective, and up to 4,096 basis rows rank, attainable, ideal
         and perturbed: see `dask_nrbfn.numeric.risk.SpectralBounds`. None where the system is
@@ -118,6 +120,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        localities: Sequence[float] | None = None,
         components: Sequence[int] | None = None,
         losses: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
@@ -143,6 +146,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.localities = localities
         self.components = components
         self.losses = losses
         self.width_factors = width_factors
@@ -169,15 +173,15 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, penalties, components, width_factors, features, kernels, search_basis, \
-search_rows
+    folds, alphas, penalties, localities, components, width_factors, features, kernels, \
+search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    basis, basis_size, scale, n_parts, random_state, store
+    n_neighbors, basis, basis_size, scale, n_parts, random_state, store
         As for `NRBFNRegressor`.
 
     Attributes
     ----------
-    alpha_, width_factor_ : float
+    alpha_, locality_, width_factor_ : float
         The chosen ones.
     features_, kernel_, penalty_ : str
         The chosen ones.
@@ -188,8 +192,8 @@ search_rows
     r2_, rmse_, mae_ : list of float
         R^2, root mean squared and mean absolute error of every target, likewise.
     path_ : list of dict
-        For every penalty and alpha these figures, and those that `NRBFNClassifierCV` has of all
-        rows.
+        For every penalty, locality and alpha these figures, and those that `NRBFNClassifierCV` has
+        of all rows.
     tried_ : list of dict
         The combinations that were tried, and their figures on a small basis.
 
@@ -212,12 +216,14 @@ search_rows
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
+        localities: Sequence[float] | None = None,
         components: Sequence[int] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
+        n_neighbors: int = 20,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
@@ -228,12 +234,14 @@ search_rows
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
+        self.localities = localities
         self.components = components
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
         self.search_basis = search_basis
         self.search_rows = search_rows
+        self.n_neighbors = n_neighbors
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale

@@ -55,13 +55,11 @@ class Point(NamedTuple):
         ridge : float64 (r, r) or (r,)
             R or its diagonal, as `ridge_of` gives it. Where that is infinite the weight stays.
         """
-        if ridge.ndim == 2:
-            penalized = row_products(weights, ridge)
-        else:
-            kept = np.isfinite(ridge)
-            penalized, gradient = weights * np.where(kept, ridge, 0.0), gradient * kept
+        kept = _finite_diagonal(ridge)
+        finite = np.where(np.isfinite(ridge), ridge, 0.0)
+        penalized = row_products(weights, finite) if ridge.ndim == 2 else weights * finite
         objective = float(loss.sum() + np.vdot(penalized, weights))
-        return cls(weights, objective, gradient + 2.0 * penalized)
+        return cls(weights, objective, (gradient + 2.0 * penalized) * kept)
 
 
 class Preconditioner:
@@ -91,9 +89,10 @@ class Preconditioner:
         if ridge.ndim == 2:
             matrix += 2.0 * ridge
         else:
-            left_out = ~np.isfinite(ridge)
-            matrix[left_out] = matrix[:, left_out] = 0.0
-            diagonal += np.where(left_out, 1.0, 2.0 * ridge)
+            diagonal += 2.0 * ridge
+        left_out = ~_finite_diagonal(ridge)
+        matrix[left_out] = matrix[:, left_out] = 0.0
+        diagonal[left_out] = 1.0
         factored = factor_in_place(matrix)
         assert factored, "weights were solved with a smaller ridge"
         return cls(matrix)
@@ -107,6 +106,11 @@ class Preconditioner:
     def norm(self, gradient: Floats) -> float:
         """Return the length of a gradient where M is I: ``sqrt(tr(G M^-1 G'))``."""
         return float(np.sqrt(np.vdot(gradient, self.solve(gradient))))
+
+
+def _finite_diagonal(ridge: Floats) -> NDArray[np.bool_]:
+    """Return which weights a ridge, or its diagonal, does not hold at 0, (r,)."""
+    return np.isfinite(ridge if ridge.ndim == 1 else ridge.diagonal())
 
 
 def accepted_points(points: Sequence[Point]) -> list[Point]:

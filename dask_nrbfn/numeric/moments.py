@@ -163,10 +163,7 @@ class MomentSums:
 
     def moments(self) -> Moments:
         """Return the sums of the blocks added so far."""
-        packed = np.empty(packed_size(len(self._gram)))
-        for row, target in enumerate(_packed_rows(packed, len(self._gram))):
-            target[:] = self._gram[row, row:]
-        return Moments(packed, self._products.copy(), self._target_products.copy())
+        return Moments(pack_gram(self._gram), self._products.copy(), self._target_products.copy())
 
 
 def check_moments(
@@ -204,6 +201,14 @@ def check_moments(
 def packed_size(n_basis: int) -> int:
     """Return the number of elements of the packed gram matrix of `n_basis` rows."""
     return n_basis * (n_basis + 1) // 2
+
+
+def pack_gram(gram: Floats) -> Floats:
+    """Return the upper triangle of a matrix (r, r), row by row."""
+    packed = np.empty(packed_size(len(gram)))
+    for row, target in enumerate(_packed_rows(packed, len(gram))):
+        target[:] = gram[row, row:]
+    return packed
 
 
 def unpack_gram(packed: Floats, n_basis: int) -> Floats:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from itertools import groupby
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,37 @@ _PROBES = 4
 _STEPS = 2
 
 
+class Locality(NamedTuple):
+    """What a ridge keeps small beside its penalty: how much the scores of neighbours differ.
+
+    Attributes
+    ----------
+    strength : float
+        Relative to the trace of gram, as alpha is.
+    matrix : float64 (r, r)
+        R, symmetric and positive semidefinite.
+    """
+
+    strength: float
+    matrix: Floats
+
+    def keep(self, kept: NDArray[np.bool_]) -> "Locality":
+        """Return that of some of the basis rows."""
+        return self._replace(matrix=self.matrix[np.ix_(kept, kept)])
+
+    def factor(self, gram: Floats, penalty: Floats | None) -> float:
+        """Return ``strength trace(gram) r / trace(R)``, 0 where no scores can differ.
+
+        Of basis rows that a `penalty` (r,) does not leave out.
+        """
+        own = self.matrix.diagonal()
+        if penalty is not None and penalty.ndim == 1:
+            own = np.where(np.isfinite(penalty), own, np.inf)
+        if not own[np.isfinite(own)].any():
+            return 0.0
+        return self.strength * penalty_unit(own, gram)
+
+
 @dataclass(frozen=True, eq=False)
 class RidgeSystem:
     """What weights are solved from, and the intercept that goes with them.
@@ -56,6 +88,9 @@ class RidgeSystem:
         The means that were subtracted.
     penalty : float64 (r, r) or (r,), optional
         P or its diagonal, see `Penalty`; None: I.
+    locality : Locality, optional
+    directions : float64 (r, J), optional
+        In whose span the weights are; None: anywhere.
     """
 
     gram: Floats
@@ -64,6 +99,8 @@ class RidgeSystem:
     target_means: Floats
     activation_means: Floats
     penalty: Floats | None = None
+    locality: Locality | None = None
+    directions: Floats | None = None
 
     @classmethod
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
@@ -95,6 +132,23 @@ class RidgeSystem:
         """``|T|_F^2``; of classes, the weight of all rows."""
         return float(self.target_squares.sum())
 
+    def solve(self, alpha: float) -> "RidgeSolution":
+        """Return the weights at `alpha`, see `solve_weights`."""
+        return solve_weights(
+            self.gram,
+            self.cross,
+            alpha=alpha,
+            penalty=self.penalty,
+            locality=self.locality,
+            directions=self.directions,
+        )
+
+    def solve_all(self, alphas: Sequence[float]) -> "Iterator[RidgeSolution | None]":
+        """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
+        return solve_path(
+            self.gram, self.cross, alphas=alphas, penalty=self.penalty, locality=self.locality
+        )
+
     def squared_residuals(self, weights: Floats) -> Floats:
         """Return the sum of the squared residuals of each target, (q,), for weights (q, r)."""
         fitted = np.sum((weights @ self.gram - 2.0 * self.cross) * weights, axis=1)
@@ -124,6 +178,8 @@ class RidgeSystem:
             cross=self.cross[:, kept],
             activation_means=self.activation_means[kept],
             penalty=penalty,
+            locality=None if self.locality is None else self.locality.keep(kept),
+            directions=None if self.directions is None else self.directions[kept],
         )
 
     def intercept(self, weights: Floats) -> Floats:
@@ -159,6 +215,7 @@ def solve_weights(
     *,
     alpha: float,
     penalty: Floats | None = None,
+    locality: Locality | None = None,
     directions: Floats | None = None,
 ) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
@@ -174,9 +231,10 @@ def solve_weights(
     penalty : float64 (r, r) or (r,), optional
         P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is infinite are
         left out, and have weight 0.
+    locality : Locality, optional
     directions : float64 (r, J), optional
-        Only where P is I. The weights of each target are in their span, see `solve_components`;
-        None: everywhere.
+        Only where P is I and there is no locality. The weights of each target are in their span,
+        see `solve_components`; None: anywhere.
 
     Raises
     ------
@@ -187,7 +245,8 @@ def solve_weights(
     -----
     ``cross (gram + alpha trace(gram) I)^-1`` (hu-nrbfn, Algorithm 2, step 9, and eq. 15), by one
     Cholesky factorization: ``r^3 / 3`` flops and one more r x r matrix. Another P stands in the
-    place of I with ``r / trace(P)`` times this; to a full one `JITTER` is added.
+    place of I with ``r / trace(P)`` times this; to a full one `JITTER` is added. Locality adds
+    ``strength trace(gram) r / trace(R) R``.
 
     Examples
     --------
@@ -197,23 +256,29 @@ def solve_weights(
            [0. , 0.5]])
     """
     if directions is None:
-        (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty)
+        (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty, locality=locality)
     else:
         sizes = [directions.shape[1]]
         (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
     if solution is None:
-        raise singular_system(gram, tried=f"`alpha`={alpha:g}", above=alpha, penalty=penalty)
+        tried = f"`alpha`={alpha:g}"
+        raise singular_system(gram, tried=tried, above=alpha, penalty=penalty, locality=locality)
     return solution
 
 
 def solve_path(
-    gram: Floats, cross: Floats, *, alphas: Sequence[float], penalty: Floats | None = None
+    gram: Floats,
+    cross: Floats,
+    *,
+    alphas: Sequence[float],
+    penalty: Floats | None = None,
+    locality: Locality | None = None,
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty; None where the system is singular in float64.
 
     Parameters
     ----------
-    gram, cross, alphas, penalty
+    gram, cross, alphas, penalty, locality
         As `solve_weights` takes them.
 
     Notes
@@ -226,13 +291,16 @@ def solve_path(
     """
     if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
         smaller = gram[np.ix_(kept, kept)], cross[:, kept]
-        for solution in solve_path(*smaller, alphas=alphas, penalty=penalty[kept]):
+        local = None if locality is None else locality.keep(kept)
+        path = solve_path(*smaller, alphas=alphas, penalty=penalty[kept], locality=local)
+        for solution in path:
             yield solution and solution.spread(kept)
         return
     penalized = np.empty(gram.shape)
     for alpha in alphas:
         np.copyto(penalized, gram)
-        _add_penalty(penalized, penalty, alpha=alpha)
+        for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
+            _add_scaled(penalized, factor, P)
         norm = frobenius_norm(penalized)
         yield _solution(penalized, norm, cross) if factor_in_place(penalized) else None
 
@@ -255,16 +323,16 @@ def solve_components(
     sizes: Sequence[int],
     alphas: Sequence[float],
 ) -> Iterator[RidgeSolution | None]:
-    """Yield the solutions in the span of the first J directions: of every alpha those of each J.
+    """Yield the solutions in the spans of the first J directions.
 
     Parameters
     ----------
-    gram, cross, alphas
+    gram, cross
         As `solve_weights` takes them.
     directions : float64 (r, m)
         Independent.
-    sizes : sequence of int
-        Values of J; those beyond m are m.
+    sizes, alphas : sequences of int and float
+        J and alpha of each solution; a J beyond m is m.
 
     Yields
     ------
@@ -276,16 +344,17 @@ def solve_components(
     With orthonormal columns Q of the same spans (a QR factorization) the weights are
     ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``: what a ridge of this alpha has in the span,
     and with J = r its weights. One Cholesky factorization of the largest system has those of all
-    others in its leading blocks. ``4 r^2 m + m^3 / 3`` flops, the latter for each alpha.
+    others in its leading blocks, so that consecutive solutions of an alpha share it. ``4 r^2 m``
+    flops, and ``m^3 / 3`` for each of these.
     """
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
     inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
-    trace, sizes = np.trace(gram), [min(size, len(Q)) for size in sizes]
-    for alpha in alphas:
-        penalized = inner.copy()
+    trace, pairs = np.trace(gram), zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
+    for alpha, group in groupby(pairs, key=lambda pair: pair[0]):
+        penalized, own = inner.copy(), [size for _, size in group]
         penalized.ravel()[:: len(Q) + 1] += alpha * trace
-        solutions = _leading_solutions(penalized, within, sizes)
-        for size in sizes:
+        solutions = _leading_solutions(penalized, within, own)
+        for size in own:
             found = solutions[size]
             yield found and replace(found, weights=found.weights @ Q[:size])
 
@@ -316,39 +385,58 @@ def penalty_unit(penalty: Floats, gram: Floats) -> float:
     return float(gram.diagonal()[kept].sum() * kept.sum() / diagonal[kept].sum())
 
 
-def ridge_of(gram: Floats, *, alpha: float, penalty: Floats | None = None) -> Floats:
+def ridge_of(
+    gram: Floats,
+    *,
+    alpha: float,
+    penalty: Floats | None = None,
+    locality: Locality | None = None,
+) -> Floats:
     """Return what `solve_weights` adds to a gram matrix: its diagonal, (r,), or the matrix (r, r).
 
     A diagonal is infinite where that of the penalty is.
     """
-    trace = float(np.trace(gram))
-    if penalty is None:
-        return np.full(len(gram), alpha * trace)
-    mu = alpha * penalty_unit(penalty, gram)
-    if penalty.ndim == 1:
-        return np.where(np.isfinite(penalty), mu * penalty, np.inf)
-    ridge = mu * penalty
-    ridge.ravel()[:: len(ridge) + 1] += JITTER * trace
+    terms = _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality)
+    n_axes = max(P.ndim for _, P in terms)
+    ridge = np.zeros(gram.shape[:n_axes])
+    for factor, P in terms:
+        _add_scaled(ridge, factor, P)
     return ridge
 
 
-def _add_penalty(matrix: Floats, penalty: Floats | None, *, alpha: float) -> None:
-    """Add a penalty to a gram matrix, in place."""
-    diagonal, trace = matrix.ravel()[:: len(matrix) + 1], np.trace(matrix)
+def _ridge_terms(
+    gram: Floats, *, alpha: float, penalty: Floats | None, locality: Locality | None
+) -> list[tuple[float, Floats]]:
+    """Return the factors and matrices (r, r), or diagonals (r,), that a ridge is the sum of."""
+    trace, ones = float(np.trace(gram)), np.ones(len(gram))
     if penalty is None:
-        diagonal += alpha * trace
+        terms = [(alpha * trace, ones)]
+    else:
+        terms = [(JITTER * trace, ones)] if penalty.ndim == 2 else []
+        terms.append((alpha * penalty_unit(penalty, gram), penalty))
+    if locality is not None:
+        terms.append((locality.factor(gram, penalty), locality.matrix))
+    return terms
+
+
+def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
+    """Add a matrix (r, r) to one, or a diagonal (r,) to either, times a factor, in place."""
+    if P.ndim == 2:
+        for row, own in zip(ridge, P, strict=True):
+            row += factor * own
         return
-    mu = alpha * penalty_unit(penalty, matrix)
-    if penalty.ndim == 1:
-        diagonal += mu * penalty
-        return
-    diagonal += JITTER * trace
-    for row, own in zip(matrix, penalty, strict=True):
-        row += mu * own
+    diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
+    scaled = np.full(len(P), np.inf)
+    diagonal += np.multiply(factor, P, out=scaled, where=np.isfinite(P))
 
 
 def singular_system(
-    gram: Floats, *, tried: str, above: float, penalty: Floats | None = None
+    gram: Floats,
+    *,
+    tried: str,
+    above: float,
+    penalty: Floats | None = None,
+    locality: Locality | None = None,
 ) -> IllConditionedError:
     """Return the error of a system that is singular at what was `tried`, penalties up to `above`.
 
@@ -356,13 +444,8 @@ def singular_system(
     """
     larger = [10.0**power for power in range(-15, 1) if 10.0**power > above]
     nothing = np.empty((0, len(gram)))
-    enough = (
-        alpha
-        for alpha, solution in zip(
-            larger, solve_path(gram, nothing, alphas=larger, penalty=penalty), strict=True
-        )
-        if solution is not None
-    )
+    path = solve_path(gram, nothing, alphas=larger, penalty=penalty, locality=locality)
+    enough = (alpha for alpha, solution in zip(larger, path, strict=True) if solution is not None)
     least = next(enough, None)
     return IllConditionedError(
         f"the {len(gram):,} x {len(gram):,} ridge system is singular in float64 at {tried}.",
@@ -389,13 +472,22 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
 
 
 def solve_bytes(
-    n_basis: int, n_targets: int, *, penalty_axes: int = 0, n_components: int = 0
+    n_basis: int,
+    n_targets: int,
+    *,
+    penalty_axes: int = 0,
+    locality: bool = False,
+    n_components: int = 0,
 ) -> int:
-    """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty."""
+    """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty.
+
+    With locality its matrix too, and that packed while it is read.
+    """
     penalty = n_basis**penalty_axes if penalty_axes else 0
-    return components_bytes(n_basis, n_components) + 8 * (
-        packed_size(n_basis) + 4 * n_basis**2 + penalty + 5 * n_basis * (1 + n_targets)
-    )
+    local = n_basis**2 + packed_size(n_basis) if locality else 0
+    sums = packed_size(n_basis) + 4 * n_basis**2
+    own = 8 * (sums + penalty + local + 5 * n_basis * (1 + n_targets))
+    return own + components_bytes(n_basis, n_components)
 
 
 def components_bytes(n_basis: int, n_components: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.ridge import JITTER, penalty_unit
+from dask_nrbfn.numeric.ridge import JITTER, Locality, penalty_unit
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +22,8 @@ class ErrorAndRisk:
         gamma >= 1 (hu-nrbfn, Definition 5).
     objective : float
         ``eps + alpha gamma - 1``, what the ridge minimizes (hu-nrbfn, Theorem 17). With another
-        penalty than the norm of the weights that stands in its place in gamma.
+        penalty than the norm of the weights that stands in its place in gamma, and locality adds
+        its own.
     """
 
     fitting_error: float
@@ -70,7 +71,7 @@ class SpectralBounds:
         Squared norm of the weights (hu-nrbfn, Definition 4).
     absolute_objective : float
         g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the penalty's own norm
-        of the weights as in `ErrorAndRisk`.
+        of the weights, and what locality adds, as in `ErrorAndRisk`.
     rank : int or None
         Of the gram matrix in float64, 0 ... r.
     attainable : RiskRange or None
@@ -99,6 +100,7 @@ def error_and_risk(
     target_norm: float,
     alpha: float,
     penalty: Floats | None = None,
+    locality: Locality | None = None,
 ) -> ErrorAndRisk:
     """Return the error and risk of `weights` on the rows behind the moments.
 
@@ -111,7 +113,7 @@ def error_and_risk(
         ``|T|_F^2`` of the rows behind the moments; of classes, the sum of their weights.
     alpha : float
         Penalty of `weights`, relative to the trace of gram.
-    penalty : float64 (r, r) or (r,), optional
+    penalty, locality : optional
         As `solve_weights` took it.
 
     Notes
@@ -125,7 +127,9 @@ def error_and_risk(
     >>> error_and_risk(np.eye(2), np.eye(2) * 3, np.eye(2) * 3, target_norm=6, alpha=0.0)
     ErrorAndRisk(fitting_error=1.0, spectral_risk=2.0, objective=0.0)
     """
-    norms = _Norms.of(weights, gram, cross, target_norm=target_norm, penalty=penalty)
+    norms = _Norms.of(
+        weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality
+    )
     return norms.relative(float(np.trace(gram)), alpha)
 
 
@@ -137,6 +141,7 @@ def spectral_bounds(
     target_norm: float,
     alpha: float,
     penalty: Floats | None = None,
+    locality: Locality | None = None,
     class_weights: Floats | None = None,
     eigenvalues: Floats | None = None,
     least_weight: float = 1.0,
@@ -149,9 +154,9 @@ def spectral_bounds(
         Ridge weights of the moments and `alpha`.
     gram : float64 (r, r)
     cross : float64 (q, r)
-    target_norm, alpha, penalty
+    target_norm, alpha, penalty, locality
         As for `error_and_risk`. What holds for classes that stand apart, or almost, holds for the
-        norm of the weights as penalty alone.
+        norm of the weights as penalty alone, without locality.
     class_weights : float64 (K,), optional
         Rows of each class, or the sum of their weights. None unless targets are classes, and
         activations at least 0 with a sum of 1 in each row, as Theorems 10 and 12 need.
@@ -172,10 +177,13 @@ def spectral_bounds(
     >>> bounds.ideal
     RiskRange(least=2.0, most=2.0)
     """
-    norms = _Norms.of(weights, gram, cross, target_norm=target_norm, penalty=penalty)
+    norms = _Norms.of(
+        weights, gram, cross, target_norm=target_norm, penalty=penalty, locality=locality
+    )
     trace = float(np.trace(gram))
     ideal, perturbed = None, None
-    if penalty is None and class_weights is not None and eigenvalues is not None:
+    by_norm = penalty is None and locality is None
+    if by_norm and class_weights is not None and eigenvalues is not None:
         ideal = ideal_risk(cross, class_weights, eigenvalues=eigenvalues)
         perturbed = perturbation_bounds(
             cross, class_weights, eigenvalues=eigenvalues, least_weight=least_weight
@@ -184,7 +192,7 @@ def spectral_bounds(
         norms.relative(trace, alpha),
         norms.residual,
         norms.weights,
-        norms.residual + alpha * trace * norms.penalty + norms.jitter * trace,
+        norms.residual + alpha * trace * norms.penalty + norms.beside * trace,
         None if eigenvalues is None else numerical_rank(eigenvalues),
         None if eigenvalues is None else attainable_risk(eigenvalues),
         ideal,
@@ -321,14 +329,15 @@ def perturbation_bounds(
 class _Norms:
     """Squared norms of the residuals, of the fit and of the weights.
 
-    And of the weights what alpha multiplies and what `JITTER` adds, both over the trace of gram.
+    And of the weights what alpha multiplies and what `JITTER` and locality add, both over the trace
+    of gram.
     """
 
     residual: float
     fit: float
     weights: float
     penalty: float
-    jitter: float
+    beside: float
 
     @classmethod
     def of(
@@ -339,28 +348,32 @@ class _Norms:
         *,
         target_norm: float,
         penalty: Floats | None,
+        locality: Locality | None,
     ) -> "_Norms":
         fit = float(np.sum((weights @ gram) * weights))
         # Rounding must not make a perfect fit better than perfect.
         residual = max(target_norm - 2.0 * float(np.sum(weights * cross)) + fit, 0.0)
         squares = float(np.sum(weights**2))
-        if penalty is None:
-            return cls(residual, fit, squares, squares, 0.0)
-        if penalty.ndim == 1:
+        own, beside = squares, 0.0
+        if penalty is not None and penalty.ndim == 1:
             kept = np.isfinite(penalty)
-            own, jitter = np.sum(weights[:, kept] ** 2 * penalty[kept]), 0.0
-        else:
-            own, jitter = np.sum((weights @ penalty) * weights), JITTER * squares
-        own *= penalty_unit(penalty, gram) / np.trace(gram)
-        return cls(residual, fit, squares, float(own), jitter)
+            own = np.sum(weights[:, kept] ** 2 * penalty[kept])
+        elif penalty is not None:
+            own, beside = np.sum((weights @ penalty) * weights), JITTER * squares
+        if penalty is not None:
+            own *= penalty_unit(penalty, gram) / np.trace(gram)
+        if locality is not None:
+            differences = np.sum((weights @ locality.matrix) * weights)
+            beside += locality.factor(gram, penalty) * differences / np.trace(gram)
+        return cls(residual, fit, squares, float(own), float(beside))
 
     def relative(self, trace: float, alpha: float) -> ErrorAndRisk:
         if self.fit == 0:
             return ErrorAndRisk(1.0, 1.0, alpha)
         error = self.residual / self.fit + 1.0
-        own, jitter = (norm * trace / self.fit for norm in (self.penalty, self.jitter))
+        own, beside = (norm * trace / self.fit for norm in (self.penalty, self.beside))
         risk = self.weights * trace / self.fit
-        return ErrorAndRisk(error, risk, error + alpha * own - 1.0 + jitter)
+        return ErrorAndRisk(error, risk, error + alpha * own - 1.0 + beside)
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,18 +81,17 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     tuning, params = finished.tuning, finished.params
     if tuning is None:
         return
-    if side := _border(params.alpha, tuning.alphas, limits=(0.0, 1.0)):
-        yield Concern(
-            f"alpha={params.alpha:g} is the {side} that was tried.",
-            f"Try {'smaller' if side == 'smallest' else 'larger'} alphas.",
-        )
-    if params.components is not None and (
-        side := _border(params.components, tuning.components or (), limits=(1.0, float("inf")))
+    for name, grid in (
+        ("alpha", "alphas"),
+        ("locality", "localities"),
+        ("components", "components"),
     ):
-        yield Concern(
-            f"components={params.components} is the {side} that was tried.",
-            f"Try {'fewer' if side == 'smallest' else 'more'}.",
-        )
+        chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
+        if side := _border(chosen, tried, limits=(0.0, 1.0)):
+            yield Concern(
+                f"{name}={chosen:g} is the {side} that was tried.",
+                f"Try {'smaller' if side == 'smallest' else 'larger'} {grid}.",
+            )
     if "search" not in finished.stages:
         return
     if side := _border(params.width_factor, tuning.width_factors):

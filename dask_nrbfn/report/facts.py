@@ -127,6 +127,7 @@ def _weights_facts(results: Results) -> list[Fact]:
     return [
         Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
+        *_locality_facts(finished),
         *_loss_facts(finished),
         Fact("fitting error", f"eps {number(weights['fitting_error'])}{beginning}"),
         *results.training_facts(weights),
@@ -141,6 +142,16 @@ def _pruning_facts(finished: FinishedRun) -> list[Fact]:
         return []
     left = percent(record["unexplained"], 2)
     return [Fact("pruned to", f"{record['n_kept']:,}, which leave {left} of the targets' squares")]
+
+
+def _locality_facts(finished: FinishedRun) -> list[Fact]:
+    record = finished.stages.get("locality")
+    if record is None:
+        return []
+    drawn = f"{record['n_bound']:,} of {plural(record['n_drawn'], 'drawn row')}"
+    later = ", all of them of the fit" if finished.versions else ""
+    neighbors = f"{plural(record['n_pairs'], 'neighbour')} of {drawn}{later}"
+    return [Fact("locality", f"{finished.params.locality:g}, by {neighbors}")]
 
 
 def _loss_facts(finished: FinishedRun) -> list[Fact]:

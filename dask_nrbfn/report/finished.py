@@ -77,8 +77,8 @@ class FinishedRun:
 
     @property
     def ridge(self) -> Ridge:
-        """The parameters of the model's ridge system."""
-        return Ridge.of(vars(self.params))
+        """What the ridge of the model keeps small."""
+        return Ridge.in_params(self.params)
 
     @property
     def n_rows(self) -> int:

@@ -127,12 +127,8 @@ def _tuning(results: Results) -> dict[str, Any] | None:
     if finished.tuning is None:
         return None
     search = finished.stages.get("search")
-    chosen = finished.ridge
-    own = [
-        each
-        for each in finished.tuned()["path"]
-        if Ridge.of(each)._replace(alpha=chosen.alpha) == chosen
-    ]
+    path, shared = finished.tuned()["path"], finished.ridge.without_alpha
+    own = [each for each in path if Ridge.of(each).without_alpha == shared]
     return {
         "tables": tuning_tables(results),
         "penalties": charts.penalty_chart(own, finished.params.alpha, criterion),

@@ -61,14 +61,15 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
     tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
-    named = [name for name, values in tried.items() if name == "alpha" or len(values) > 1]
+    varied = [name for name, values in tried.items() if name != "alpha" and len(values) > 1]
+    names = [*varied, "alpha"]
     return Table(
         f"{plural(len(tried['alpha']), 'alpha')} compared on "
         f"{plural(record['n_rows'], 'held-out row')}, {how}",
-        [*named, *results.judged_cells(path[0]), "eps", "gamma"],
+        [*names, *results.judged_cells(path[0]), "eps", "gamma"],
         [
             [
-                *(_cell(entry[name]) for name in named),
+                *(_value(entry[name]) for name in names),
                 *results.judged_cells(entry).values(),
                 number(entry["fitting_error"]),
                 number(entry["spectral_risk"]),
@@ -79,8 +80,8 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     )
 
 
-def _cell(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _value(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _losses(results: Results, tried: list[dict[str, Any]]) -> Table:

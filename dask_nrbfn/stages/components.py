@@ -73,10 +73,9 @@ def most_components(run: Run) -> int:
     return max(asked) + run.embeds
 
 
-def read_directions(run: Run) -> Floats | None:
-    """Return in whose span the weights of the fitted model are, float64 (r, J); None: anywhere."""
-    size = run.params.components
-    return None if size is None else read_coefficients(run)[:, :size]
+def read_directions(run: Run, n_components: int | None) -> Floats | None:
+    """Return in whose span weights are, float64 (r, J); None: anywhere."""
+    return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 
 def read_coefficients(run: Run) -> Floats:

@@ -7,7 +7,6 @@ killed goes on with the pass that it was in.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,8 +26,8 @@ from dask_nrbfn.stages.path import (
     PathWeights,
     held_out_folds,
     kept_basis,
+    penalized_system,
     read_path_weights,
-    read_penalty,
 )
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
@@ -188,7 +187,7 @@ def _start(run: Run, descent: Descent) -> dict[str, Floats]:
     the classes.
     """
     alpha, (system, weights) = run.params.alpha, _squared(run, descent.fold)
-    ridge = ridge_of(system.gram, alpha=alpha, penalty=system.penalty)
+    ridge = ridge_of(system.gram, alpha=alpha, penalty=system.penalty, locality=system.locality)
     curvature = loss_named(descent.loss).curvature
     preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
     signed = 2.0 * weights - weights.sum(axis=0)
@@ -200,12 +199,11 @@ def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
     if fold is None:
         return read_kept_system(run), run.read("weights/values")
     assert run.tuning is not None
-    kept, chosen = kept_basis(run, fold), Ridge.of(vars(run.params))
+    kept, chosen = kept_basis(run, fold), Ridge.in_params(run.params)
     system = read_system(run, read_moments(run, without=fold))
-    penalty = read_penalty(run, chosen.penalty)
     place = ridges(run.params, run.tuning).index(chosen)
     weights = read_path_weights(run, fold).weights[place][:, kept]
-    return replace(system, penalty=penalty).keep(kept), weights
+    return penalized_system(run, system, chosen).keep(kept), weights
 
 
 def _go_on(run: Run, descent: Descent, number: int) -> tuple[dict[str, Any], dict[str, Floats]]:

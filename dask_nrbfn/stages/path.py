@@ -18,14 +18,15 @@ from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components, solve_path
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
-from dask_nrbfn.stages.components import most_components, read_coefficients
+from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
+from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, components_of, penalties_of, ridges
+from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -96,23 +97,42 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
 
 
-PenaltyOf = Callable[[str], NDArray[np.float64] | None]
+Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
 DirectionsOf = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 
 
-def read_penalty(run: Run, name: str) -> NDArray[np.float64] | None:
-    """Return P, its diagonal, or None for I, of a penalty of this name and the basis of a run."""
-    return penalty_named(name).of(lambda: read_features(run), read_shares(run))
+def penalized_system(
+    run: Run,
+    system: RidgeSystem,
+    ridge: Ridge,
+    *,
+    features: Callable[[], RadialFeatures] | None = None,
+) -> RidgeSystem:
+    """Return a system of the basis of a run with what a ridge keeps small.
+
+    Parameters
+    ----------
+    run : Run
+    system : RidgeSystem
+    ridge : Ridge
+    features : callable, optional
+        Returns the radial basis functions, which the run need not know how to scale then.
+    """
+    penalty = penalty_named(ridge.penalty)
+    P = penalty.of(features or partial(read_features, run), read_shares(run))
+    locality, directions = (
+        read_locality(run, ridge.locality),
+        read_directions(run, ridge.components),
+    )
+    return replace(system, penalty=P, locality=locality, directions=directions)
 
 
 def solve_all(
     system: RidgeSystem,
     kept: NDArray[np.bool_],
     *,
-    penalties: Sequence[str],
-    alphas: Sequence[float],
-    penalty_of: PenaltyOf,
-    components: Sequence[int | None] = (None,),
+    tried: Sequence[Ridge],
+    penalize: Penalize,
     directions_of: DirectionsOf | None = None,
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
@@ -121,33 +141,33 @@ def solve_all(
     ----------
     system : RidgeSystem
     kept : bool (r,)
-    penalties : sequence of str
-    alphas : sequence of float
-    penalty_of : callable
-        Takes the name of a penalty, returns P, its diagonal, or None for I.
-    components : sequence of int, or of None alone
+    tried : sequence of Ridge
+        What is shared together.
+    penalize : callable
+        Takes a system and a ridge, returns the system with what the ridge keeps small.
     directions_of : callable, optional
-        With `components`: takes `kept`, returns in whose spans the weights of these basis rows are,
-        float64 (r', J).
+        For eigenfunctions: takes `kept`, returns in whose spans the weights of these basis rows
+        are, float64 (r', J).
 
     Notes
     -----
-    The order is that of `ridges`. Weights of basis rows that are not `kept` are 0, as if the basis
-    had not had them; but normalized activations stay divided by their sum over all of it. Singular
-    systems have NaN and None.
+    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
+    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
+    None.
     """
-    n_each = len(alphas) * len(components)
-    n_solved = len(penalties) * n_each
-    weights = np.zeros((n_solved, len(system.cross), len(kept)))
-    conditions: list[float | None] = [None] * n_solved
-    for number, name in enumerate(penalties if kept.any() else ()):
-        own = replace(system, penalty=penalty_of(name)).keep(kept)
-        if directions_of and (sizes := [size for size in components if size is not None]):
+    weights = np.zeros((len(tried), len(system.cross), len(kept)))
+    conditions: list[float | None] = [None] * len(tried)
+    every = range(len(tried)) if kept.any() else ()
+    for shared, group in groupby(every, key=lambda place: tried[place].shared):
+        own, places = penalize(system, shared).keep(kept), list(group)
+        alphas = [tried[place].alpha for place in places]
+        sizes = [size for place in places if (size := tried[place].components) is not None]
+        if directions_of and sizes:
             spans = directions_of(kept)
             path = solve_components(own.gram, own.cross, spans, sizes=sizes, alphas=alphas)
         else:
-            path = solve_path(own.gram, own.cross, alphas=alphas, penalty=own.penalty)
-        for place, solution in enumerate(path, start=number * n_each):
+            path = own.solve_all(alphas)
+        for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
             else:
@@ -174,29 +194,32 @@ def _directions_of(run: Run, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
-    alphas, names = run.tuning.alphas, penalties_of(run.params, run.tuning)
-    penalty_of = partial(read_penalty, run)
+    tried, penalize = ridges(run.params, run.tuning), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
     solved, conditions = solve_all(
         system,
         kept_basis(run, fold),
-        penalties=names,
-        alphas=alphas,
-        penalty_of=penalty_of,
-        components=components_of(run.params, run.tuning),
+        tried=tried,
+        penalize=penalize,
         directions_of=partial(_directions_of, run),
     )
     path = []
     if fold is None:
         if not any(conditions):
-            tried = f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}"
-            penalty = penalty_of(names[0])
-            raise singular_system(system.gram, tried=tried, above=max(alphas), penalty=penalty)
+            alphas = run.tuning.alphas
+            own = penalize(system, tried[0])
+            raise singular_system(
+                own.gram,
+                tried=f"each of `alphas`: {', '.join(f'{alpha:g}' for alpha in alphas)}",
+                above=max(alphas),
+                penalty=own.penalty,
+                locality=own.locality,
+            )
         path = path_of_risks(
             system,
-            zip(ridges(run.params, run.tuning), solved.weights, conditions, strict=True),
-            penalty_of,
+            zip(tried, solved.weights, conditions, strict=True),
+            penalize,
             class_weights=class_weights(run, moments),
             least_weight=MOMENTS.recorded(run).least_weight,
         )
@@ -213,7 +236,7 @@ def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
 def path_of_risks(
     system: RidgeSystem,
     solutions: Iterable[tuple[Ridge, NDArray[np.float64], float | None]],
-    penalty_of: PenaltyOf,
+    penalize: Penalize,
     *,
     class_weights: NDArray[np.float64] | None,
     least_weight: float,
@@ -224,8 +247,8 @@ def path_of_risks(
     ----------
     system : RidgeSystem
     solutions : iterable of (Ridge, float64 (q, r), float or None)
-        Each penalty and alpha, the weights and the reciprocal condition of the system.
-    penalty_of : callable
+        Each ridge, path by path of alphas, the weights and the reciprocal condition of the system.
+    penalize : callable
         As `solve_all` takes it.
     class_weights, least_weight
         As `spectral_bounds` takes them. What holds for classes that stand apart, or almost, holds
@@ -233,8 +256,8 @@ def path_of_risks(
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for name, own in groupby(solutions, key=lambda solution: solution[0].penalty):
-        penalty = penalty_of(name)
+    for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
+        penalized = penalize(system, shared)
         for ridge, weights, condition in own:
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
             entry |= {**ridge._asdict(), "reciprocal_condition": condition}
@@ -246,7 +269,8 @@ def path_of_risks(
                         system.cross,
                         target_norm=system.target_norm,
                         alpha=ridge.alpha,
-                        penalty=penalty,
+                        penalty=penalized.penalty,
+                        locality=penalized.locality,
                         class_weights=class_weights if ridge.components is None else None,
                         eigenvalues=eigenvalues,
                         least_weight=least_weight,

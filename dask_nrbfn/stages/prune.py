@@ -1,7 +1,7 @@
 """Stage "prune": which of the basis rows the model keeps."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,10 @@ from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.path import read_penalty
+from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -53,7 +54,7 @@ def _compute(job: StageJob) -> PruneRecord:
 def _choose(run_location: Location) -> PruneRecord:
     run = Run.open(run_location)
     system = read_system(run, read_moments(run))
-    system = replace(system, penalty=read_penalty(run, run.params.penalty))
+    system = penalized_system(run, system, Ridge.in_params(run.params))
     path = choose_kept(system, run.params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")

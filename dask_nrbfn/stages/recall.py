@@ -69,14 +69,7 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 def _compare(run_location: Location) -> Recall:
     run = Run.open(run_location)
-    rows = run.read("recall/rows")
-    found = np.empty((len(rows), run.params.n_neighbors))
-    for start in range(0, run.n_rows, run.chunk_rows):
-        first, last = np.searchsorted(rows, [start, start + run.chunk_rows])
-        if first < last:
-            stop = min(start + run.chunk_rows, run.n_rows)
-            chunk = run.read("neighbors/distances", start, stop)
-            found[first:last] = chunk[rows[first:last] - start]
+    found = run.take("neighbors/distances", run.read("recall/rows"))
     return measure_recall(found, run.read("recall/distances"))
 
 

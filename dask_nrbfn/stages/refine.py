@@ -160,7 +160,7 @@ def read_held_out_confusion(run: Run) -> NDArray[np.float64] | None:
         return None
     if is_refined(run.params):
         return run.read("refine/confusion")
-    place = ridges(run.params, run.tuning).index(Ridge.of(vars(run.params)))
+    place = ridges(run.params, run.tuning).index(Ridge.in_params(run.params))
     confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
     return confusion
 
@@ -194,7 +194,7 @@ def _cost(s: FitSizes) -> StageCost:
     flops = 2 * n_computed * r * s.p + 4 * most * (s.n + n_judged) * r * s.q * n_models
     solves, weights = s.n_refined * n_models * r**3 / 3, 8 * s.q * r
     # The ridge of a penalty that is a matrix is stored beside the factor, and both are read again.
-    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes) * n_models
+    factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     steps = most * (s.n_parts + n_passes) * n_models * weights
     read = most * (s.rows_bytes + n_judged * s.p * s.itemsize)
     passing = s.reading_bytes + 8 * (

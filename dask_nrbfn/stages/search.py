@@ -34,8 +34,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     Ridge,
     candidates,
-    components_of,
-    penalties_of,
     ridges,
     search_basis_size,
     search_rows,
@@ -125,33 +123,37 @@ def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
 
 
 def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
-    """Fit and judge one combination."""
-    tuning = run.tuning
-    assert tuning is not None
+    """Fit and judge one combination, without locality: that is summed for the whole basis."""
+    assert run.tuning is not None
+    tuning = replace(run.tuning, localities=(0.0,))
     params = replace(run.params, **candidate)
     rule, n_targets = candidate["basis_rule"], dataset.n_targets
     sample = _Sample.read(run, rule, n_folds=tuning.folds, n_targets=n_targets)
     features, shares = sample.features(read_scaling(run), candidate)
     moments = sample.moments_of_folds(features)
     total = reduce(add, moments)
+    tried = ridges(params, tuning)
     kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
     systems = (
         RidgeSystem.of(total - fold, sample.targets, normalized=features.normalized)
         for fold in moments
     )
+
+    def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
+        penalty = penalty_named(ridge.penalty).of(lambda: features, shares)
+        return replace(system, penalty=penalty)
+
     solve = partial(
         solve_all,
-        penalties=penalties_of(params, tuning),
-        alphas=tuning.alphas,
-        penalty_of=lambda name: penalty_named(name).of(lambda: features, shares),
-        components=components_of(params, tuning),
+        tried=tried,
+        penalize=penalize,
         directions_of=lambda kept: directions_among(features, kept, most_components(run)),
     )
     weights_of_folds = [
         solve(system, kept)[0] for system, kept in zip(systems, kept_of_folds, strict=True)
     ]
     sums = sample.judge(features, weights_of_folds, kept_of_folds)
-    path = describe_path(sums, ridges(params, tuning))
+    path = describe_path(sums, tried)
     solved = any(entry[sums.compared[0]] is not None for entry in path)
     best = best_entry(path, sums.compared[0]) if solved else dict.fromkeys(path[0])
     return PartResult({**candidate, **best})
@@ -254,7 +256,7 @@ def _cost(s: FitSizes) -> StageCost:
     """
     sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
     products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
-    solves = s.n_search_folds * s.n_ridges * s.r_tried**3 / 3
+    solves = s.n_search_folds * s.n_searched_ridges * s.r_tried**3 / 3
     spans = 0
     if s.n_components:
         solves += s.n_search_folds * eigenfunctions_flops(s.r_tried)
@@ -274,8 +276,8 @@ def _cost(s: FitSizes) -> StageCost:
         * (
             (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2
             + rows * (s.r_tried + 6 * s.p)
-            + 2 * s.n_search_folds * s.n_ridges * s.q * s.r_tried
-            + 3 * rows * s.n_ridges * s.q
+            + 2 * s.n_search_folds * s.n_searched_ridges * s.q * s.r_tried
+            + 3 * rows * s.n_searched_ridges * s.q
             + 3 * s.r_tried * s.p
         ),
         n_tasks=s.n_tried,

@@ -17,6 +17,7 @@ from dask_nrbfn.stages.search_sizes import (
 from dask_nrbfn.stages.trials import (
     candidates,
     components_of,
+    localities_of,
     refined_losses,
     search_basis_size,
     search_rows,
@@ -42,15 +43,18 @@ class FitSizes:
     block_rows : int
         Rows that are cut into partitions together.
     layout : PartLayout
-    n_folds, n_ridges : int
-        Folds whose moments are summed apart, and ridges that are tried at most; 1 and 0 without
-        tuning.
+    by_confidence : bool
+        Whether the neighbours of all rows are searched.
+    n_folds, n_ridges, n_localities : int
+        Folds whose moments are summed apart, ridges that are tried at most, and how many localities
+        are among them; 1, 0 and 1 without tuning.
     n_refined : int
         Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
     n_components : int
         Eigenfunctions of the basis, the most of any that are tried; 0 without any.
+    has_locality : bool
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
     prune : int or None
@@ -75,11 +79,14 @@ class FitSizes:
     overlap: int
     block_rows: int
     layout: PartLayout
+    by_confidence: bool
     n_folds: int
     n_ridges: int
+    n_localities: int
     n_refined: int
     penalty_axes: int
     n_components: int
+    has_locality: bool
     n_basis_sample: int
     prune: int | None
     n_tried: int
@@ -109,6 +116,7 @@ class FitSizes:
         judged = dataset if validation is None else validation
         penalties = (tuning and tuning.penalties) or (params.penalty,)
         components = components_of(params, tuning)
+        localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
         return cls(
@@ -126,11 +134,16 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
+            by_confidence=source_of(params).by_confidence,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_ridges=0 if tuning is None else len(penalties) * len(tuning.alphas) * len(components),
+            n_ridges=0
+            if tuning is None
+            else len(penalties) * len(localities) * len(tuning.alphas) * len(components),
+            n_localities=len(localities),
             n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
             n_components=min(max(size or 0 for size in components), n_basis),
+            has_locality=any(localities),
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
             ),
@@ -145,6 +158,11 @@ class FitSizes:
             n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
             judged_reading_bytes=judged.reading_bytes,
         )
+
+    @property
+    def n_searched_ridges(self) -> int:
+        """Ridges that the search tries at most: it has no locality."""
+        return self.n_ridges // self.n_localities
 
     @property
     def n_kept(self) -> int:
@@ -171,7 +189,11 @@ class FitSizes:
         """Bytes of a solve, and of the basis that another penalty than I is computed from."""
         basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
         return basis + solve_bytes(
-            self.r, self.q, penalty_axes=self.penalty_axes, n_components=self.n_components
+            self.r,
+            self.q,
+            penalty_axes=self.penalty_axes,
+            locality=self.has_locality,
+            n_components=self.n_components,
         )
 
     @property

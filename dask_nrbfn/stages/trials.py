@@ -1,6 +1,6 @@
 """What a tuning tries, and on how many rows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Self
@@ -60,22 +60,46 @@ class Ridge(NamedTuple):
 
     penalty: str
     alpha: float
+    locality: float = 0.0
     components: int | None = None
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path, or of parameters.
-
-        What an older entry does not name was as it is by default.
-        """
+        """Return those of an entry of a path, which lacks what came later than its version."""
         penalty = entry.get("penalty") or FitParams.penalty
-        return cls(penalty, entry["alpha"], entry.get("components"))
+        locality = entry.get("locality") or FitParams.locality
+        return cls(penalty, entry["alpha"], locality, entry.get("components"))
+
+    @classmethod
+    def in_params(cls, params: FitParams) -> Self:
+        """Return those of a fit."""
+        return cls(**{name: getattr(params, name) for name in cls._fields})
+
+    @property
+    def without_alpha(self) -> Self:
+        """The same for all alphas of a path."""
+        return self._replace(alpha=0.0)
+
+    @property
+    def shared(self) -> Self:
+        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        return self.without_alpha._replace(components=None)
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, penalty by penalty."""
-    penalties, components = penalties_of(params, tuning), components_of(params, tuning)
-    return [Ridge(*values) for values in product(penalties, tuning.alphas, components)]
+    """Return what is tried with the features and the basis of `params`, what is shared together."""
+    tried = product(
+        penalties_of(params, tuning),
+        localities_of(params, tuning),
+        tuning.alphas,
+        components_of(params, tuning),
+    )
+    return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
+
+
+def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
+    """Return the localities of a fit, or of its tuning."""
+    return (tuning and tuning.localities) or (params.locality,)
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
@@ -99,6 +123,7 @@ def check_components(params: FitParams, tuning: TuneParams | None = None) -> Non
     unfit = {
         "features": (features, "normalized"),
         "penalty": (penalties, "weights"),
+        "locality": ([each for each in localities_of(params, tuning) if each] or [0.0], 0.0),
         "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
         "prune": ((params.prune,), None),
     }

@@ -2,20 +2,19 @@
 
 import logging
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
-from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem, solve_weights
+from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
-from dask_nrbfn.stages.components import read_directions
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.path import PATH, read_path_weights, read_penalty
+from dask_nrbfn.stages.path import PATH, penalized_system, read_path_weights
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -73,16 +72,10 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    chosen = Ridge.of(vars(run.params))
+    chosen = Ridge.in_params(run.params)
     alpha, system = chosen.alpha, read_kept_system(run)
     if run.tuning is None:
-        solution = solve_weights(
-            system.gram,
-            system.cross,
-            alpha=alpha,
-            penalty=system.penalty,
-            directions=read_directions(run),
-        )
+        solution = system.solve(alpha)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
@@ -96,6 +89,7 @@ def _solve(run_location: Location) -> WeightsRecord:
         target_norm=system.target_norm,
         alpha=alpha,
         penalty=system.penalty,
+        locality=system.locality,
     )
     write_array(run.group("weights"), "values", weights, "target", "basis")
     intercept = read_intercept(run, system, weights)
@@ -114,8 +108,7 @@ def _solve(run_location: Location) -> WeightsRecord:
 def read_kept_system(run: Run) -> RidgeSystem:
     """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
     system = read_system(run, read_moments(run))
-    penalty = read_penalty(run, run.params.penalty)
-    return replace(system, penalty=penalty).at(read_places(run))
+    return penalized_system(run, system, Ridge.in_params(run.params)).at(read_places(run))
 
 
 def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> list[float] | None:

@@ -290,6 +290,16 @@ class Dataset:
             )
         return self._take(self.y, rows)
 
+    def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the class codes of the rows with the given ascending numbers, (len(rows),).
+
+        Raises
+        ------
+        DataError
+            If there are no labels.
+        """
+        return self._encode(self._take(self._labels(), rows))
+
     def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
         if self.sample_weights is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import zarr
 from numpy.typing import DTypeLike, NDArray
 
@@ -403,6 +404,22 @@ class Run:
             if stop is not None and not error.parts:
                 error.parts = self._damaged_parts(array, start, stop)
             raise
+
+    def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return what an array with a row for every row of X has of ascending row numbers.
+
+        Raises
+        ------
+        DamagedResultError
+            As `read` does.
+        """
+        pieces = []
+        for start in range(0, self.n_rows, self.chunk_rows):
+            first, last = rows.searchsorted([start, start + self.chunk_rows])
+            if first < last:
+                chunk = self.read(name, start, min(start + self.chunk_rows, self.n_rows))
+                pieces.append(chunk[rows[first:last] - start])
+        return np.concatenate(pieces)
 
     def _damaged_parts(self, array: Array, start: int, stop: int) -> tuple[int, ...]:
         """Return the parts whose own rows of an array with a row for every row are damaged."""

@@ -38,10 +38,18 @@ def test_cli_tune__json(tmp_path, dataset):
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
-        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha", "components",
-        "loss", "error_rate", "log_loss", "temperature",
+        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
+        "locality", "components", "loss", "error_rate", "log_loss", "temperature",
     }  # fmt: skip
-    for name in ("features", "kernel", "width_factor", "basis_rule", "penalty", "alpha"):
+    for name in (
+        "features",
+        "kernel",
+        "width_factor",
+        "basis_rule",
+        "penalty",
+        "alpha",
+        "locality",
+    ):
         assert tuned["chosen"][name] == getattr(params, name)
     assert [entry["alpha"] for entry in tuned["path"]] == [0.01, 1e-4]
     figures = {"error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk"}

@@ -110,7 +110,7 @@ def test_solve_components__is_the_ridge_in_the_span(alpha):
     X, y, features = drawn()
     Phi, T, gram, cross = sums(features, X, y)
     B = eigenfunctions(features, 20).coefficients
-    found = solve_components(gram, cross, B, sizes=[3, 20, 7], alphas=[alpha])
+    found = solve_components(gram, cross, B, sizes=[3, 20, 7], alphas=[alpha] * 3)
     for size, solution in zip([3, 20, 7], found, strict=True):
         Q = np.linalg.qr(B[:, :size])[0]
         roots = np.sqrt(alpha * np.trace(gram)) * np.eye(size)
@@ -148,7 +148,8 @@ def test_solve_components__go_alpha_by_alpha_and_no_farther_than_there_are():
     X, y, features = drawn()
     _, _, gram, cross = sums(features, X, y)
     B, alphas = eigenfunctions(features, 6).coefficients, [1e-2, 1e-6]
-    found = list(solve_components(gram, cross, B, sizes=[2, 6, 99], alphas=alphas))
+    pairs = {"sizes": [2, 6, 99] * 2, "alphas": np.repeat(alphas, 3)}
+    found = list(solve_components(gram, cross, B, **pairs))
     for place, alpha in enumerate(alphas):
         for number, size in enumerate([2, 6, 6]):
             expected = solve_weights(gram, cross, alpha=alpha, directions=B[:, :size])
@@ -161,7 +162,7 @@ def test_solve_components__where_some_systems_are_singular():
     _, _, gram, cross = sums(features, X, y)
     B = eigenfunctions(features, 40).coefficients
     sizes = [5, B.shape[1]]
-    few, all_of_them = solve_components(gram, cross, B, sizes=sizes, alphas=[0.0])
+    few, all_of_them = solve_components(gram, cross, B, sizes=sizes, alphas=[0.0] * 2)
     assert few is not None
     assert all_of_them is None
     assert [*solve_path(gram, cross, alphas=[0.0])] == [None]

@@ -249,6 +249,7 @@ NEEDS = "components is 9, and"
         ({"features": "plain"}, f"{NEEDS} features is plain. Give features=normalized, or"),
         ({"penalty": "kernel"}, f"{NEEDS} penalty is kernel. Give penalty=weights, or no comp"),
         ({"loss": "hinge"}, f"{NEEDS} loss is hinge. Give loss=squared, or no components"),
+        ({"locality": 0.1}, f"{NEEDS} locality is 0.1. Give one of them"),
         ({"prune": 5}, f"{NEEDS} prune is 5. Give one of them"),
         ({"components": 41}, "components is 41, and the basis has 40 rows"),
     ],
@@ -296,7 +297,7 @@ def test_report__of_a_tuning(tmp_path):
     table = tuning_table(run).splitlines()
     assert table[0].startswith("2 alphas compared")
     (marked,) = [line.split() for line in table if line.startswith("*")]
-    assert marked[1:3] == [f"{run.params.alpha:g}", "6"]
+    assert marked[1:3] == ["6", f"{run.params.alpha:g}"]
     results = results_of(FinishedRun.of(run), None)
     facts = {fact.name: fact.value for fact in run_facts(results)}
     assert facts["components"].startswith("6, of 2 tried, eigenvalues down to 0.")

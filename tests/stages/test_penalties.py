@@ -25,6 +25,7 @@ from dask_nrbfn.stages.neighbors import plan_search
 from dask_nrbfn.stages.path import PATH, solve_all
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
@@ -253,11 +254,11 @@ def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
         found = entry["error_rate" if "error_rate" in entry else "relative_error"]
         assert found == pytest.approx(errors[-1], rel=1e-8)
     best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
-    chosen = {name: path[best][name] for name in ("penalty", "alpha")}
+    chosen = {name: path[best][name] for name in Ridge._fields}
     assert run.stages["validation"]["chosen"] == chosen
     assert describe_tuning(run)["chosen"]["penalty"] == chosen["penalty"]
     model = Model.load(run.location)
-    assert (model.params.penalty, model.params.alpha) == tuple(chosen.values())
+    assert Ridge.in_params(model.params)._asdict() == chosen
     alone = fit(X, targets, replace(run.params, n_parts=2))
     expected = Model.load(alone.location)
     np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-6, atol=1e-9)
@@ -274,7 +275,10 @@ def test_solve_all__without_a_fold_is_a_solve_without_its_basis_rows():
     moments = Moments.from_block(Phi[40:], ClassTargets(3).bordered(y[40:]))
     system, kept = RidgeSystem.of(moments, ClassTargets(3), normalized=False), np.arange(20) >= 7
     (weights, _), conditions = solve_all(
-        system, kept, penalties=["kernel"], alphas=ALPHAS, penalty_of=lambda name: K
+        system,
+        kept,
+        tried=[Ridge("kernel", alpha) for alpha in ALPHAS],
+        penalize=lambda system, ridge: replace(system, penalty=K),
     )
     for own, alpha in zip(weights, ALPHAS, strict=True):
         np.testing.assert_array_equal(own[:, ~kept], 0.0)

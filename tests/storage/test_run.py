@@ -29,6 +29,7 @@ CHANGES = {
     "confidence_threshold": (0.9, 0.8),
     "alpha": (1e-13, 1e-12),
     "penalty": ("weights", "kernel"),
+    "locality": (0.0, 1e-4),
     "loss": ("squared", "logistic"),
     "basis_size": (None, 30),
     "basis_rule": ("least-confident", "uniform"),

@@ -1,0 +1,139 @@
+"""Locality: how much the scores of neighbours differ, which a ridge can keep small.
+
+Xue, Chen & Zeng, *Classifier learning with a new locality regularization method*, 2008.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.moments import pack_gram, packed_size, unpack_gram
+from dask_nrbfn.numeric.products import add_gram
+from dask_nrbfn.numeric.sums import RowSum
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.integer]
+
+
+def neighbor_shares(
+    distances: Floats,
+    *,
+    scale: float,
+    codes: Places | None = None,
+    neighbor_codes: Places | None = None,
+) -> Floats:
+    """Return how much each neighbour of a row counts, float64 (b, k).
+
+    Parameters
+    ----------
+    distances : float64 (b, k)
+    scale : float
+        Distance at which a neighbour counts e times less than one at 0.
+    codes, neighbor_codes : integer (b,) and (b, k), optional
+        Classes of the rows and of their neighbours, -1 where unknown. None: all neighbours count.
+
+    Notes
+    -----
+    ``P_bj = S_bj / sum_j S_bj`` with ``S_bj = exp(-d_bj^2 / scale^2)`` for the neighbours j of b,
+    else 0. Neighbours are those nearer than the nearest row of another class; a row of unknown
+    class is of no other one. Rows next to another class have none: their shares are 0.
+
+    Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: whether b is also
+    among the neighbours of j is not known where j was not drawn.
+
+    Examples
+    --------
+    >>> distances = np.array([[0.0, 0.0, 3.0]])
+    >>> neighbor_shares(distances, scale=1.0, codes=[1], neighbor_codes=np.array([[1, -1, 0]]))
+    array([[0.5, 0.5, 0. ]])
+    """
+    counted = np.ones(distances.shape, dtype=np.bool_)
+    if codes is not None and neighbor_codes is not None:
+        own = np.asarray(codes)[:, None]
+        other = (neighbor_codes != own) & (neighbor_codes >= 0) & (own >= 0)
+        reach = np.where(other, distances, np.inf).min(axis=1, keepdims=True)
+        counted = distances < reach
+    # The largest exponent of each row is subtracted, or all might underflow.
+    squares = (distances / scale) ** 2
+    nearest = np.where(counted, squares, np.inf).min(axis=1, keepdims=True)
+    nearest[np.isinf(nearest)] = 0.0
+    shares: Floats = np.where(counted, np.exp(nearest - squares), 0.0)
+    shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+    return shares
+
+
+@dataclass(frozen=True, eq=False)
+class LocalitySum(RowSum):
+    """How much scores differ between rows and their neighbours, for any weights.
+
+    Attributes
+    ----------
+    packed : float64 (r (r + 1) / 2,)
+        Upper triangle of ``R = sum_b sum_j P_bj (phi_j - phi_b) (phi_j - phi_b)'``, row by row,
+        over rows b and their neighbours j, with P as `neighbor_shares` has it. What ``w' phi``
+        differs is ``w' R w``.
+    n_bound, n_pairs : int
+        Rows with any neighbour, and all their neighbours.
+    """
+
+    packed: Floats
+    n_bound: int
+    n_pairs: int
+
+    def matrix(self, n_basis: int) -> Floats:
+        """Return R in full, float64 (r, r), symmetric and positive semidefinite."""
+        return unpack_gram(self.packed, n_basis)
+
+
+class LocalitySums:
+    """Adds rows and their neighbours up.
+
+    Parameters
+    ----------
+    n_basis : int
+        r.
+    """
+
+    def __init__(self, n_basis: int) -> None:
+        self._matrix = np.zeros((n_basis, n_basis))
+        self._n_bound = self._n_pairs = 0
+
+    def add(self, Phi: Floats, rows: Places, neighbors: Places, shares: Floats) -> None:
+        """Add some rows.
+
+        Parameters
+        ----------
+        Phi : float64 (m, r)
+            Activations of the rows and of their neighbours.
+        rows : integer (b,)
+            Places of the rows in Phi.
+        neighbors : integer (b, k)
+            Those of their neighbours.
+        shares : float64 (b, k)
+
+        Notes
+        -----
+        ``b k r^2`` flops and two arrays of b k rows, less the neighbours that do not count.
+        """
+        bound, ranks = np.nonzero(shares)
+        differences = Phi[neighbors[bound, ranks]]
+        differences -= Phi[rows[bound]]
+        differences *= np.sqrt(shares[bound, ranks])[:, None]
+        add_gram(self._matrix, differences)
+        self._n_bound += len(np.unique(bound))
+        self._n_pairs += len(bound)
+
+    def sum(self) -> LocalitySum:
+        """Return the sum of the rows added so far."""
+        return LocalitySum(pack_gram(self._matrix), self._n_bound, self._n_pairs)
+
+
+def locality_bytes(n_basis: int, n_features: int, *, n_pairs: int) -> int:
+    """Return the bytes that summing holds, at most `n_pairs` pairs at a time.
+
+    R as a square and packed, the activations of both ends of every pair, their differences twice,
+    the rows, centred too, and the basis as read, scaled and as slopes.
+    """
+    activations = 4 * n_pairs * n_basis + 4 * n_pairs * n_features
+    return 8 * (n_basis**2 + packed_size(n_basis) + activations + 4 * n_basis * n_features)

@@ -1,0 +1,310 @@
+"""Locality of rows and neighbours against its definition, and what a ridge makes of it."""
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize
+from sklearn.datasets import load_digits
+
+from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
+from dask_nrbfn.numeric.descent import Point, Preconditioner
+from dask_nrbfn.numeric.locality import LocalitySum, LocalitySums, neighbor_shares
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import Locality, RidgeSystem, ridge_of, solve_weights
+from dask_nrbfn.numeric.risk import error_and_risk, spectral_bounds
+from tests.neighbors.naive import naive_distances, naive_neighbors
+from tests.tables import spirals
+
+UNKNOWN = -1
+
+
+def naive_shares(distances, scale, code=None, codes=None):
+    """Return P of one row and its neighbours."""
+    others = [
+        d
+        for d, own in zip(distances, [] if codes is None else codes, strict=codes is not None)
+        if UNKNOWN not in (code, own) and own != code
+    ]
+    S = [np.exp(-((d / scale) ** 2)) if d < min(others, default=np.inf) else 0 for d in distances]
+    return np.array(S) / (sum(S) or 1)
+
+
+def lists(X, k):
+    neighbors = naive_neighbors(X, k)
+    return np.take_along_axis(naive_distances(X), neighbors, axis=1), neighbors
+
+
+def table(n_rows=60, n_basis=9, *, normalized=False, k=7):
+    """Return activations, codes and neighbours of rows that overlap."""
+    X, y = spirals(n_rows)
+    distances, neighbors = lists(X, k)
+    features = RadialFeatures.from_basis(X[:n_basis], 0.8, normalized=normalized)
+    return features.activations(X), y, distances, neighbors
+
+
+def sum_of(Phi, rows, neighbors, shares):
+    sums = LocalitySums(Phi.shape[1])
+    sums.add(Phi, rows, neighbors, shares)
+    return sums.sum()
+
+
+def draw_R(n_basis=6, seed=0):
+    """Draw R of rank 4."""
+    root = np.random.default_rng(seed).normal(size=(n_basis, 4))
+    return root @ root.T
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 999), k=st.integers(1, 8))
+def test_shares__naive(seed, k):
+    rng = np.random.default_rng(seed)
+    # Some distances are equal, also across classes.
+    distances = np.sort(rng.integers(0, 6, (12, k)) / 2.0, axis=1)
+    codes, neighbor_codes = rng.integers(-1, 3, 12), rng.integers(-1, 3, (12, k))
+    found = neighbor_shares(distances, scale=1.3, codes=codes, neighbor_codes=neighbor_codes)
+    for row in range(12):
+        expected = naive_shares(distances[row], 1.3, codes[row], neighbor_codes[row])
+        np.testing.assert_allclose(found[row], expected, atol=1e-15)
+    of_numbers = neighbor_shares(distances, scale=1.3)
+    expected = [naive_shares(row, 1.3) for row in distances]
+    np.testing.assert_allclose(of_numbers, expected, atol=1e-15)
+
+
+def test_shares__a_row_of_unknown_class_is_neither_own_nor_other():
+    distances = np.array([[1.0, 2.0, 3.0]] * 3)
+    neighbor_codes = np.array([[-1, 1, 0], [-1, 0, 1], [0, 1, 2]])
+    found = neighbor_shares(
+        distances, scale=1e9, codes=np.array([1, 1, -1]), neighbor_codes=neighbor_codes
+    )
+    np.testing.assert_allclose(found, [[0.5, 0.5, 0], [1, 0, 0], [1 / 3] * 3], atol=1e-12)
+
+
+def test_shares__next_to_another_class_there_are_none():
+    distances = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    neighbor_codes = np.array([[1, 0, 0], [0, 0, 1]])
+    found = neighbor_shares(
+        distances, scale=1.0, codes=np.array([0, 0]), neighbor_codes=neighbor_codes
+    )
+    np.testing.assert_array_equal(found, [[0, 0, 0], [0.5, 0.5, 0]])
+
+
+def test_shares__far_neighbours_do_not_underflow():
+    found = neighbor_shares(np.array([[1e5, 1e5 + 1e-6, 2e5]]), scale=1.0)
+    np.testing.assert_allclose(
+        found, [[1 / (1 + np.exp(-0.2)), 1 / (1 + np.exp(0.2)), 0]], rtol=1e-4
+    )
+
+
+@settings(max_examples=20)
+@given(cuts=st.lists(st.integers(0, 60), max_size=4), labelled=st.booleans())
+def test_sums__naive_in_any_blocks(cuts, labelled):
+    Phi, y, distances, neighbors = table()
+    codes = {"codes": y, "neighbor_codes": y[neighbors]} if labelled else {}
+    shares = neighbor_shares(distances, scale=1.1, **codes)
+    R = np.zeros((9, 9))
+    for b in range(60):
+        own = naive_shares(distances[b], 1.1, *((y[b], y[neighbors[b]]) if labelled else ()))
+        for j, P in zip(neighbors[b], own, strict=True):
+            R += P * np.outer(Phi[j] - Phi[b], Phi[j] - Phi[b])
+    edges = [0, *sorted(cuts), 60]
+    in_one, of_parts = LocalitySums(9), []
+    for rows in map(slice, edges[:-1], edges[1:]):
+        block = (Phi, np.arange(60)[rows], neighbors[rows], shares[rows])
+        in_one.add(*block)
+        of_parts.append(sum_of(*block))
+    for total in (in_one.sum(), reduce(add, of_parts)):
+        np.testing.assert_allclose(total.matrix(9), R, atol=1e-14 * np.abs(R).max() * 60)
+        assert total.n_bound == np.count_nonzero(shares.any(axis=1))
+        assert total.n_pairs == np.count_nonzero(shares)
+    again = LocalitySum.from_arrays(total.arrays())
+    np.testing.assert_array_equal(again.packed, total.packed)
+    assert (again.n_bound, again.n_pairs) == (total.n_bound, total.n_pairs)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_sums__are_products(normalized):
+    """``R = Phi' (diag(P 1 + P' 1) - P - P') Phi``."""
+    Phi, y, distances, neighbors = table(normalized=normalized)
+    shares = neighbor_shares(distances, scale=0.9, codes=y, neighbor_codes=y[neighbors])
+    P = np.zeros((60, 60))
+    np.put_along_axis(P, neighbors, shares, axis=1)
+    expected = Phi.T @ (np.diag(P.sum(axis=1) + P.sum(axis=0)) - P - P.T) @ Phi
+    R = sum_of(Phi, np.arange(60), neighbors, shares).matrix(9)
+    assert np.abs(R - expected).max() < 1e-13 * np.abs(R).max()
+    assert np.linalg.eigvalsh(R).min() > -1e-15 * np.trace(R)
+    if normalized:
+        # Equal weights give the same score everywhere.
+        np.testing.assert_allclose(R.sum(axis=1), 0, atol=1e-13 * np.trace(R))
+
+
+def test_sums__no_pairs():
+    Phi = table()[0]
+    total = sum_of(Phi, np.arange(3), np.zeros((3, 2), np.int64), np.zeros((3, 2)))
+    assert (total.n_bound, total.n_pairs) == (0, 0)
+    np.testing.assert_array_equal(total.packed, 0.0)
+
+
+def penalties(n_basis=6):
+    rng = np.random.default_rng(1)
+    root = rng.normal(size=(n_basis, n_basis))
+    some = rng.uniform(0.1, 30, n_basis)
+    return {
+        "weights": None,
+        "diagonal": some,
+        "matrix": root @ root.T,
+        "left out": np.where(np.arange(n_basis) == 2, np.inf, some),
+    }
+
+
+def naive_ridge(gram, alpha, penalty, strength, R):
+    """Return what is added to gram, and which basis rows take part."""
+    kept = np.ones(len(gram), dtype=bool)
+    P, jitter = penalty, 0.0
+    if penalty is None:
+        P = np.eye(len(gram))
+    elif penalty.ndim == 1:
+        kept = np.isfinite(penalty)
+        P = np.diag(np.where(kept, penalty, 0.0))
+    else:
+        jitter = 1e-13
+    block = np.ix_(kept, kept)
+    unit = [np.trace(gram[block]) * kept.sum() / np.trace(each[block]) for each in (P, R)]
+    ridge = alpha * unit[0] * P + strength * unit[1] * R
+    return (ridge + jitter * np.trace(gram) * np.eye(len(gram)))[block], kept
+
+
+@pytest.mark.parametrize("name", penalties())
+def test_solve__adds_the_locality(name):
+    rng = np.random.default_rng(0)
+    Phi, T, R, penalty = (
+        rng.uniform(size=(40, 6)),
+        rng.normal(size=(40, 2)),
+        draw_R(),
+        penalties()[name],
+    )
+    gram, cross, locality = Phi.T @ Phi, T.T @ Phi, Locality(0.03, R)
+    ridge, kept = naive_ridge(gram, 1e-3, penalty, 0.03, R)
+    expected = np.zeros((2, 6))
+    expected[:, kept] = np.linalg.solve(gram[np.ix_(kept, kept)] + ridge, cross[:, kept].T).T
+    options = {"alpha": 1e-3, "penalty": penalty, "locality": locality}
+    weights = solve_weights(gram, cross, **options).weights
+    np.testing.assert_allclose(weights, expected, rtol=1e-10, atol=1e-12)
+    added = ridge_of(gram, **options)
+    np.testing.assert_allclose(added[np.ix_(kept, kept)], ridge, rtol=1e-12)
+    np.testing.assert_array_equal(np.isinf(added.diagonal()), ~kept)
+    # The objective is the residuals and what is added, over the norm of the fit.
+    norm = float(np.sum(T**2))
+    residual, fit = np.sum((T - Phi @ weights.T) ** 2), np.sum((Phi @ weights.T) ** 2)
+    own = np.sum((weights[:, kept] @ ridge) * weights[:, kept])
+    risk = error_and_risk(weights, gram, cross, target_norm=norm, **options)
+    assert risk.objective == pytest.approx((residual + own) / fit, rel=1e-12)
+    bounds = spectral_bounds(weights, gram, cross, target_norm=norm, **options)
+    assert bounds.absolute_objective == pytest.approx(residual + own, rel=1e-12)
+
+
+def test_solve__without_differences_there_is_no_locality():
+    rng = np.random.default_rng(0)
+    Phi, T = rng.uniform(size=(40, 6)), rng.normal(size=(40, 2))
+    gram, cross = Phi.T @ Phi, T.T @ Phi
+    expected = solve_weights(gram, cross, alpha=1e-3).weights
+    nothing = Locality(1.0, np.zeros((6, 6)))
+    found = solve_weights(gram, cross, alpha=1e-3, locality=nothing).weights
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_system__keeps_rows_and_columns():
+    rng = np.random.default_rng(0)
+    gram, kept = draw_R(seed=3) + np.eye(6), np.arange(6) % 3 > 0
+    zeros = (np.zeros(2), np.zeros(2), np.zeros(6))
+    system = RidgeSystem(gram, rng.normal(size=(2, 6)), *zeros, locality=Locality(0.1, draw_R()))
+    alone = solve_weights(
+        system.keep(kept).gram,
+        system.cross[:, kept],
+        alpha=1e-2,
+        locality=Locality(0.1, draw_R()[np.ix_(kept, kept)]),
+    )
+    np.testing.assert_array_equal(system.keep(kept).solve(1e-2).weights, alone.weights)
+    (first, second) = system.solve_all([1e-2, 1e-3])
+    np.testing.assert_array_equal(second.weights, system.solve(1e-3).weights)
+    assert first.reciprocal_condition > second.reciprocal_condition
+
+
+@pytest.mark.parametrize("name", penalties())
+def test_descent__goes_with_the_ridge(name):
+    rng = np.random.default_rng(0)
+    Phi, R = rng.uniform(size=(40, 6)), draw_R()
+    gram, penalty = Phi.T @ Phi, penalties()[name]
+    ridge = ridge_of(gram, alpha=1e-2, penalty=penalty, locality=Locality(0.1, R))
+    own, kept = naive_ridge(gram, 1e-2, penalty, 0.1, R)
+    weights, slope = rng.normal(size=(2, 6)) * kept, rng.normal(size=(2, 6))
+    point = Point.of(weights, np.array([1.0, 2.0]), slope, ridge)
+    expected = np.sum((weights[:, kept] @ own) * weights[:, kept])
+    assert point.objective == pytest.approx(3 + expected, rel=1e-12)
+    gradient = np.zeros((2, 6))
+    gradient[:, kept] = slope[:, kept] + 2 * weights[:, kept] @ own
+    np.testing.assert_allclose(point.gradient, gradient, rtol=1e-10)
+    M = 2.0 * gram[np.ix_(kept, kept)] + 2 * own
+    solved = Preconditioner.of(gram, ridge, curvature=2.0).solve(gradient)
+    np.testing.assert_allclose(solved[:, kept] @ M, gradient[:, kept], rtol=1e-8)
+    np.testing.assert_array_equal(solved[:, ~kept], 0.0)
+
+
+def test_locality__of_all_rows_helps_where_few_have_labels():
+    """100 of 1,797 digits have labels, 400 drawn basis rows: errors of the others."""
+    X, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    basis, labelled = (rng.choice(len(X), size, replace=False) for size in (400, 100))
+    mean = np.sqrt(((X[:, None] - X[None, basis[:50]]) ** 2).sum(axis=2)).mean()
+    Phi = RadialFeatures.from_basis(X[basis], 0.5 * mean, normalized=False).activations(X)
+    neighbors = exact_neighbors(X, np.arange(len(X)), n_neighbors=10)
+    distances = measure_neighbors(X, X, neighbors).distances
+    R = sum_of(Phi, np.arange(len(X)), neighbors, neighbor_shares(distances, scale=mean))
+    own, others = Phi[labelled], np.setdiff1d(np.arange(len(X)), labelled)
+    errors = {}
+    # Each is the best of powers of 100 for either.
+    for alpha, strength in ((1e-4, 0.0), (1e-6, 1e-4)):
+        locality = Locality(strength, R.matrix(400))
+        weights = solve_weights(
+            own.T @ own, np.eye(10)[y[labelled]].T @ own, alpha=alpha, locality=locality
+        ).weights
+        errors[strength] = np.mean((Phi[others] @ weights.T).argmax(axis=1) != y[others])
+    assert errors[1e-4] < 0.7 * errors[0.0]
+
+
+@pytest.mark.parametrize("lam", [0.1, 0.5, 2.0])
+def test_locality__fixed_point_is_the_least_of_xue(lam):
+    """min sqrt(|t - Phi w|^2 / n) + lam sqrt(w' R w) is a ridge solution, found by bisection."""
+    Phi, y, distances, neighbors = table(120, 12)
+    t = np.where(y == 0, 1.0, -1.0)
+    shares = neighbor_shares(distances, scale=2.0, codes=y, neighbor_codes=y[neighbors])
+    R = sum_of(Phi, np.arange(120), neighbors, shares).matrix(12) / 120
+    gram, cross = Phi.T @ Phi, t[None] @ Phi
+    unit = Locality(1.0, R).factor(gram, None)
+
+    def solve(logarithm):
+        locality = Locality(np.exp(logarithm) / unit, R)
+        return solve_weights(gram, cross, alpha=0.0, locality=locality).weights[0]
+
+    def parts(w):
+        residuals = t - Phi @ w
+        return np.sqrt(residuals @ residuals / 120), np.sqrt(w @ R @ w)
+
+    def excess(logarithm):
+        error, differences = parts(solve(logarithm))
+        return logarithm - np.log(lam * 120 * error / differences)
+
+    def objective(w):
+        error, differences = parts(w)
+        slope = Phi.T @ (Phi @ w - t) / (120 * error) + lam * R @ w / differences
+        return error + lam * differences, slope
+
+    w = solve(brentq(excess, -15, 25, xtol=1e-12))
+    start = np.random.default_rng(0).normal(size=12)
+    options = {"gtol": 1e-10, "maxiter": 10000}
+    found = minimize(objective, start, jac=True, method="BFGS", options=options).fun
+    assert objective(w)[0] == pytest.approx(found, rel=1e-7)
+    assert objective(w)[0] <= found * (1 + 1e-12)

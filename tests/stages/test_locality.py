@@ -1,0 +1,470 @@
+"""Locality of fits, of their tuning and of what becomes of them, against what is written out."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
+from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.plan import plan_fit
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import run_table, tuning_table, write_report
+from dask_nrbfn.stages import locality
+from dask_nrbfn.stages.locality import LOCALITY
+from dask_nrbfn.stages.refine import REFINE
+from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.storage.model import Model
+from tests.commands.test_plan import RATES
+from tests.neighbors.naive import naive_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+ENGINE = InlineEngine()
+PARAMS = FitParams(
+    basis="random", basis_size=16, features="plain", width_factor=0.3, alpha=1e-4,
+    locality=1e-2, n_neighbors=6, n_parts=2,
+)  # fmt: skip
+
+
+def table(n_rows=120, seed=0):
+    """Return rows of classes that overlap."""
+    X, y = spirals(n_rows, seed=seed)
+    return X + np.random.default_rng(seed).normal(scale=0.3, size=X.shape), y
+
+
+def write(X, targets, **options):
+    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
+    return write_table(MemoryStore(), X, **{kind: targets}, **options)
+
+
+def fit(X, targets, params=PARAMS, *, place=None, engine=ENGINE, **options):
+    return fit_dataset(write(X, targets, **options), place or MemoryStore(), params, engine)
+
+
+def R_of(run):
+    return locality.read_locality(run, 1.0).matrix
+
+
+def naive_R(run, X, targets, rows=None):
+    """Return R of some rows, or all, and their neighbours among all rows."""
+    model, k = Model.load(run.location), run.params.n_neighbors
+    scaled = X if model.scaling is None else model.scaling.apply(X)
+    basis = model.scaling.apply(run.read("basis/values"))
+    Phi = replace(model, basis=basis, weights=np.zeros((1, len(basis)))).features.activations(X)
+    distances, scale = naive_distances(scaled), run.stages["width"]["mean_distance"]
+    R = np.zeros((Phi.shape[1],) * 2)
+    for b in range(len(X)) if rows is None else rows:
+        near = np.argsort(distances[b], kind="stable")[:k]
+        if np.asarray(targets).dtype.kind in "iu":
+            others = distances[b, near[targets[near] != targets[b]]]
+            near = near[distances[b, near] < others.min(initial=np.inf)]
+        S = np.exp(-((distances[b, near] / scale) ** 2))
+        for j, P in zip(near, S / S.sum(), strict=True):
+            R += P * np.outer(Phi[j] - Phi[b], Phi[j] - Phi[b])
+    return R
+
+
+def assert_same(found, expected, rtol=1e-11):
+    np.testing.assert_allclose(found, expected, atol=rtol * np.abs(expected).max())
+
+
+def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
+    """Return weights (r, q) and an intercept."""
+    middle, mean = Phi.mean(axis=0) * (numbers and plain), T.mean(axis=0) * numbers
+    gram, trace = (Phi - middle).T @ (Phi - middle), np.sum((Phi - middle) ** 2)
+    ridge = alpha * trace * np.eye(len(R)) + strength * trace * len(R) / np.trace(R) * R
+    W = np.linalg.solve(gram + ridge, (Phi - middle).T @ (T - mean))
+    return W, mean - middle @ W
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"features": "normalized", "scale": "standard"},
+        {"basis": "sknn", "features": "normalized"},
+        {"basis": "sknn", "basis_size": None, "scale": "unit", "kernel": "laplacian"},
+        {"basis": "sknn", "n_partitions": 3, "overlap": 2, "neighbors": "exact"},
+        {"basis": "kmeans", "width_factor": 1.0},
+    ],
+)
+def test_fit__sums_rows_and_neighbours(change):
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, **change))
+    assert_same(R_of(run), naive_R(run, X, y))
+    record = LOCALITY.recorded(run)
+    assert record.n_drawn == 120
+    assert 0 < record.n_bound < 120
+    assert record.n_bound <= record.n_pairs < 6 * 120
+    assert run.group("locality").get("parts") is None
+    assert not [name for name in run.group("/") if name.startswith("locality-")]
+
+
+def test_fit__of_numbers_takes_the_nearest_rows():
+    X, Y = surfaces(90)
+    run = fit(X, Y, replace(PARAMS, width_factor=1.0))
+    assert_same(R_of(run), naive_R(run, X, Y))
+    assert LOCALITY.recorded(run).n_pairs == 6 * 90
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("basis", ["random", "sknn"])
+@settings(max_examples=3, deadline=None)
+@given(
+    chunk_rows=st.integers(1, 120),
+    n_parts=st.integers(1, 9),
+    part_rows=st.integers(20, 120),
+    narrow=st.integers(20, 120),
+)
+def test_fit__any_chunks_and_parts(basis, chunk_rows, n_parts, part_rows, narrow):
+    X, y = table()
+    params = replace(PARAMS, basis=basis, n_parts=n_parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(locality, "_PART_ROWS", part_rows)
+        patch.setattr(locality, "narrow_block_rows", lambda n_features: narrow)
+        patch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
+        run = fit(X, y, params, chunk_rows=chunk_rows)
+    assert_same(R_of(run), naive_R(run, X, y))
+
+
+@pytest.mark.parametrize("basis", ["random", "sknn"])
+def test_fit__draws_rows_by_seed(monkeypatch, basis):
+    monkeypatch.setattr(locality, "_ROWS_OF_BASIS_ROW", 2)
+    X, y = table()
+    run, other = (fit(X, y, replace(PARAMS, basis=basis, random_state=seed)) for seed in (0, 1))
+    rows = run.read("locality/rows")
+    assert len(np.unique(rows)) == LOCALITY.recorded(run).n_drawn == 32
+    assert not np.array_equal(rows, other.read("locality/rows"))
+    assert_same(R_of(run), naive_R(run, X, y, rows))
+    again = fit(X, y, replace(PARAMS, basis=basis, alpha=1e-2))
+    np.testing.assert_array_equal(R_of(again), R_of(run))
+    monkeypatch.setattr(locality, "MAX_TARGETS", 20)
+    assert LOCALITY.recorded(fit(X, y, replace(PARAMS, basis=basis))).n_drawn == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("basis", ["random", "sknn"])
+def test_fit__same_bits_on_any_workers(tmp_path, two_workers, monkeypatch, basis):
+    X, y = spirals(3000)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = replace(PARAMS, basis=basis, basis_size=400, n_parts=4)
+    runs = [fit_dataset(dataset, tmp_path / "two", params, two_workers)]
+    with connect(EngineOptions(workers=1, threads=1)) as engine:
+        runs.append(fit_dataset(dataset, tmp_path / "one", params, engine))
+    one, two = (Model.load(run.location) for run in runs)
+    np.testing.assert_array_equal(R_of(runs[0]), R_of(runs[1]))
+    np.testing.assert_array_equal(one.weights, two.weights)
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+def test_fit__is_the_ridge_with_locality(features):
+    for X, targets in (table(), surfaces(120)):
+        run = fit(X, targets, replace(PARAMS, features=features))
+        model, numbers = Model.load(run.location), np.ndim(targets) == 2
+        Phi, T = model.features.activations(X), targets if numbers else np.eye(3)[targets]
+        R = naive_R(run, X, targets)
+        kind = {"numbers": numbers, "plain": features == "plain"}
+        W, intercept = naive_weights(Phi, T, 1e-4, 1e-2, R, **kind)
+        assert_same(model.scores(X), Phi @ W + intercept, rtol=1e-8)
+
+
+def test_fit__smooths_over_neighbours():
+    X, y = table(300)
+    runs = [fit(X, y, replace(PARAMS, locality=value)) for value in (0.0, 1e-3, 1.0)]
+    assert "locality" not in runs[0].stages
+    R = R_of(runs[1])
+    weights = [Model.load(run.location).weights for run in runs]
+    rough = [np.sum((W @ R) * W) for W in weights]
+    assert rough[0] > rough[1] > rough[2]
+
+
+@pytest.mark.parametrize("penalty", ["kernel", "clusters"])
+def test_fit__with_other_penalties(penalty):
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, basis="kmeans", penalty=penalty))
+    model, R = Model.load(run.location), R_of(run)
+    Phi = model.features.activations(X)
+    P = model.features.activations(model.basis)
+    if penalty == "clusters":
+        P = np.diag(1 / run.read("width/shares"))
+    trace = np.sum(Phi**2)
+    ridge = trace * 16 * (1e-4 * P / np.trace(P) + 1e-2 * R / np.trace(R))
+    W = np.linalg.solve(Phi.T @ Phi + ridge, Phi.T @ np.eye(3)[y])
+    assert_same(model.scores(X), Phi @ W, rtol=1e-7)
+
+
+def test_fit__pruned_is_the_ridge_of_the_chosen():
+    X, y = table()
+    run = fit(X, y, replace(PARAMS, prune=7))
+    model, places = Model.load(run.location), np.sort(run.read("prune/places"))
+    Phi, R = model.features.activations(X), naive_R(run, X, y)[np.ix_(places, places)]
+    W, _ = naive_weights(Phi, np.eye(3)[y], 1e-4, 1e-2, R)
+    assert_same(model.weights, W.T, rtol=1e-8)
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
+    X, y = table()
+    if tuned:
+        tuning = replace(TUNING, alphas=(1e-4,), localities=(1e-2,), losses=("squared-hinge",))
+        run = tune(X, y, tuning=tuning)
+    else:
+        run = fit(X, y, replace(PARAMS, loss="squared-hinge"))
+    model, R = Model.load(run.location), R_of(run)
+    Phi = model.features.activations(X)
+    trace = np.sum(Phi**2)
+    ridge = 1e-4 * trace * np.eye(16) + 1e-2 * trace * 16 / np.trace(R) * R
+    signs = 2 * np.eye(3)[y] - 1
+    missed = np.maximum(0, 1 - signs * (Phi @ model.weights.T))
+    expected = np.sum(missed**2) + np.sum((model.weights @ ridge) * model.weights)
+    assert REFINE.recorded(run).objective == pytest.approx(expected, rel=1e-9)
+
+
+def test_fit__unbound_rows_change_nothing(caplog):
+    """Every row repeats, once of each class."""
+    X, y = np.repeat(table(60)[0], 3, axis=0), np.tile(np.arange(3), 60)
+    with caplog.at_level(logging.WARNING):
+        run = fit(X, y)
+    assert "0 of 160 drawn rows have neighbours of their own kind" in caplog.text
+    expected = Model.load(fit(X, y, replace(PARAMS, locality=0.0)).location)
+    np.testing.assert_array_equal(Model.load(run.location).weights, expected.weights)
+
+
+def test_fit__refuses_too_few_rows():
+    X, y = table(20)
+    engine = CountingEngine(0)
+    with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
+        fit(X, y, replace(PARAMS, n_neighbors=20), engine=engine)
+    tuning = TuneParams(localities=(0.0, 1e-3), folds=2)
+    with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
+        tune_dataset(
+            write(X, y),
+            MemoryStore(),
+            replace(PARAMS, locality=0.0, n_neighbors=20),
+            tuning,
+            engine,
+        )
+    fit(X, y, replace(PARAMS, n_neighbors=20, locality=0.0))
+
+
+@pytest.mark.parametrize("value", [-1e-3, 1.5, float("nan"), "much"])
+def test_fit__refuses_what_is_no_locality(value):
+    with pytest.raises(ParameterError, match="locality is "):
+        FitParams(locality=value)
+    with pytest.raises(ParameterError, match="localities is "):
+        TuneParams(localities=(0.0, value))
+
+
+LOCALITIES, ALPHAS = (0.0, 1e-3, 0.3), (1e-1, 1e-4)
+TUNING = TuneParams(
+    folds=3, alphas=ALPHAS, localities=LOCALITIES, width_factors=(0.3,), features=("plain",)
+)
+
+
+def tune(X, targets, params=PARAMS, tuning=TUNING, **options):
+    return tune_dataset(write(X, targets, **options), MemoryStore(), params, tuning, ENGINE)
+
+
+@pytest.mark.parametrize("rows", [table, surfaces])
+def test_tune__chooses_the_locality_of_the_least_error(rows):
+    X, targets = rows(120)
+    run = tune(X, targets)
+    path, model = describe_tuning(run)["path"], Model.load(run.location)
+    assert [Ridge.of(entry) for entry in path] == [
+        Ridge("weights", alpha, value) for value in LOCALITIES for alpha in ALPHAS
+    ]
+    numbers = np.ndim(targets) == 2
+    Phi, T = model.features.activations(X), targets if numbers else np.eye(3)[targets]
+    R, errors = R_of(run), []
+    folds = folds_of_rows(0, 120, n_folds=3, seed=0)
+    basis_folds = folds_of_numbers(run.read("basis/rows"), n_folds=3, seed=0)
+    for entry in path:
+        scores = np.empty(T.shape)
+        for fold in range(3):
+            out, kept = folds == fold, basis_folds != fold
+            W, intercept = naive_weights(
+                Phi[~out][:, kept], T[~out], entry["alpha"], entry["locality"],
+                R[np.ix_(kept, kept)], numbers=numbers,
+            )  # fmt: skip
+            scores[out] = Phi[out][:, kept] @ W + intercept
+        if numbers:
+            spread = np.sum((T - T.mean(axis=0)) ** 2, axis=0)
+            errors.append(np.mean(np.sum((T - scores) ** 2, axis=0) / spread))
+            assert entry["relative_error"] == pytest.approx(errors[-1], rel=1e-7)
+        else:
+            errors.append(np.mean(scores.argmax(axis=1) != targets))
+            assert entry["error_rate"] == pytest.approx(errors[-1], abs=1e-12)
+    best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
+    assert run.stages["validation"]["chosen"] == Ridge.of(path[best])._asdict()
+    assert model.params.locality == run.params.locality == path[best]["locality"]
+    alone = fit(X, targets, run.params)
+    assert_same(model.weights, Model.load(alone.location).weights, rtol=1e-8)
+    for name in ("fitting_error", "spectral_risk", "objective"):
+        assert path[best][name] == pytest.approx(alone.stages["weights"][name], rel=1e-8)
+
+
+def test_tune__searches_without_locality_and_tries_every_penalty():
+    X, y = table()
+    tuning = replace(TUNING, width_factors=(0.3, 1.0), penalties=("weights", "kernel"))
+    run = tune(X, y, tuning=tuning)
+    plain = tune(X, y, tuning=replace(tuning, localities=None), params=replace(PARAMS, locality=0))
+    assert describe_tuning(run)["tried"] == describe_tuning(plain)["tried"]
+    assert "locality" not in plain.stages
+    tried = [Ridge.of(entry) for entry in describe_tuning(run)["path"]]
+    assert len(set(tried)) == len(tried) == 2 * 3 * 2
+    text = tuning_table(run)
+    assert "2 alphas compared" in text
+    assert "penalty locality alpha" in " ".join(text.split())
+    assert "locality" not in tuning_table(plain)
+
+
+def test_tune__the_locality_of_the_fit_where_none_are_given():
+    X, y = table()
+    run = tune(X, y, replace(PARAMS, locality=0.2), replace(TUNING, localities=None))
+    assert {entry["locality"] for entry in describe_tuning(run)["path"]} == {0.2}
+
+
+def versions_of(X, y, run):
+    """Return the latest model, and what it must be with the neighbours of the first 120 rows."""
+    model = Model.load(run.location)
+    Phi = model.features.activations(X)
+    W, _ = naive_weights(Phi, np.eye(3)[y], 1e-4, 1e-2, R_of(run))
+    return model.weights, W.T
+
+
+def test_update__keeps_the_neighbours_of_the_fit(caplog):
+    X, y = table(200)
+    parts = [write(X[rows], y[rows]) for rows in (slice(120), slice(120, 200))]
+    run, branch = fit_dataset(parts[0], MemoryStore(), PARAMS, ENGINE), MemoryStore()
+    before, R = Model.load(run.location).weights, R_of(run)
+    branch_run(run.location, branch)
+    with caplog.at_level(logging.INFO):
+        update_run(run.location, parts[1], ENGINE)
+    assert "add: locality is that of the neighbours in the fit" in caplog.text
+    np.testing.assert_array_equal(R_of(run), R)
+    assert_same(*versions_of(X, y, run), rtol=1e-8)
+    assert "of 120 drawn rows, all of them of the fit" in " ".join(run_table(run).split())
+    update_run(run.location, parts[1], ENGINE, forget=True)
+    assert_same(Model.load(run.location).weights, before, rtol=1e-6)
+    update_run(branch, parts[1], ENGINE)
+    merge_runs(run.location, branch, ENGINE)
+    assert_same(*versions_of(X, y, run), rtol=1e-6)
+
+
+def test_refresh__sums_neighbours_anew():
+    X, y = table(200)
+    place = "memory://test-locality-refresh"
+    parts = [
+        write_table(f"{place}/{start}", X[start:stop], y[start:stop])
+        for start, stop in ((0, 120), (120, 200))
+    ]
+    run = fit_dataset(parts[0], f"{place}/run", PARAMS, ENGINE)
+    update_run(run.location, parts[1], ENGINE)
+    new = refresh_run(run.location, [], ENGINE)
+    # Ten rows for each of 16 basis rows.
+    rows = new.read("locality/rows")
+    assert rows.max() >= 120
+    assert_same(R_of(new), naive_R(new, X, y, rows))
+
+
+def test_fit__goes_on_where_it_stopped(monkeypatch):
+    monkeypatch.setattr(locality, "_PART_ROWS", 50)
+    X, y = table()
+    dataset, place, again = write(X, y), MemoryStore(), CountingEngine()
+    expected = R_of(fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE))
+    with pytest.raises(StoppedError):
+        fit_dataset(dataset, place, PARAMS, CountingEngine(2, label="locality-sums"))
+    np.testing.assert_array_equal(R_of(fit_dataset(dataset, place, PARAMS, again)), expected)
+    assert (again.done["locality-rows"], again.done["locality-sums"]) == (0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("basis", ["random", "sknn"])
+def test_fit__stopped_anywhere_goes_on(monkeypatch, basis):
+    monkeypatch.setattr(locality, "_PART_ROWS", 50)
+    X, y = table()
+    dataset, params = write(X, y), replace(PARAMS, basis=basis)
+    whole = CountingEngine()
+    expected = R_of(fit_dataset(dataset, MemoryStore(), params, whole))
+    labels = [label for label in whole.done if label.startswith("locality")]
+    assert {"locality", "locality-rows", "locality-sums"} <= set(labels)
+    for label in labels:
+        for n_done in range(whole.done[label]):
+            place, again = MemoryStore(), CountingEngine()
+            with pytest.raises(StoppedError):
+                fit_dataset(dataset, place, params, CountingEngine(n_done, label=label))
+            run = fit_dataset(dataset, place, params, again)
+            np.testing.assert_array_equal(R_of(run), expected)
+            assert again.done["moments"] == 0
+            if label != "locality":
+                assert again.done[label] == whole.done[label] - n_done
+
+
+@pytest.mark.parametrize("name", ["indices", "needed", "packed"])
+def test_fit__damaged_results_are_computed_again(tmp_path, name):
+    X, y = table()
+    dataset = write(X, y)
+    place = tmp_path / "run"
+    run = fit_dataset(dataset, place, PARAMS, ENGINE)
+    expected = Model.load(run.location).digest()
+    for chunk in (place / "locality" / name / "c").rglob("*"):
+        if chunk.is_file():
+            content = bytearray(chunk.read_bytes())
+            content[20] ^= 1
+            chunk.write_bytes(content)
+    # As it was when it was stopped before the weights.
+    run.forget("weights", ())
+    run.forget("model", ())
+    again = fit_dataset(dataset, place, PARAMS, ENGINE)
+    assert Model.load(again.location).digest() == expected
+    if name == "packed":
+        np.testing.assert_allclose(R_of(again), naive_R(again, X, y), atol=1e-9)
+
+
+def test_plan__has_the_stage():
+    X, y = table()
+    dataset = write(X, y)
+    planned = {each.name: each for each in plan_fit(dataset, PARAMS, ENGINE, RATES).stages}
+    assert planned["locality"].cost.flops > 0
+    assert planned["locality"].seconds > 0
+    searched = plan_fit(dataset, replace(PARAMS, basis="sknn"), ENGINE, RATES).stages
+    (known,) = [each for each in searched if each.name == "locality"]
+    assert known.cost.flops < planned["locality"].cost.flops
+    without = plan_fit(dataset, replace(PARAMS, locality=0.0), ENGINE, RATES).stages
+    assert "locality" not in {each.name for each in without}
+
+
+def test_report__says_it(tmp_path):
+    X, y = table()
+    run = fit(X, y)
+    record = LOCALITY.recorded(run)
+    text = " ".join(run_table(run).split())
+    assert f"locality 0.01, by {record.n_pairs} neighbours of {record.n_bound} of 120" in text
+    assert describe(run.location)["locality"] == 0.01
+    write_report(tune(X, y), tmp_path / "page.html")
+    assert "locality" in (tmp_path / "page.html").read_text()
+    assert "locality" not in run_table(fit(X, y, replace(PARAMS, locality=0.0)))
+
+
+def test_estimators__take_it():
+    X, y = table()
+    options = {"basis": "random", "basis_size": 16, "alpha": 1e-4, "n_neighbors": 6}
+    network = NRBFNClassifier(locality=1e-2, features="plain", width_factor=0.3, **options)
+    expected = Model.load(fit(X, y, replace(PARAMS, n_parts=None)).location)
+    assert_same(network.fit(X, y).weights_, expected.weights, rtol=1e-8)
+    network.partial_fit(X, y)
+    X, Y = surfaces(90)
+    numbers = NRBFNRegressor(locality=1e-2, width_factor=0.3, **options)
+    expected = Model.load(fit(X, Y, replace(PARAMS, n_parts=None)).location)
+    assert_same(numbers.fit(X, Y).weights_, expected.weights, rtol=1e-8)
