@@ -120,11 +120,12 @@ def penalized_system(
     """
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
-    locality, directions = (
-        read_locality(run, ridge.locality),
-        read_directions(run, ridge.components),
+    return replace(
+        system,
+        penalty=P,
+        locality=read_locality(run, ridge.locality),
+        directions=read_directions(run, ridge.components),
     )
-    return replace(system, penalty=P, locality=locality, directions=directions)
 
 
 def solve_all(

@@ -97,11 +97,10 @@ def _compute(job: StageJob) -> ValidationRecord:
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path, criterion = describe_path(sums, ridges(run.params, run.tuning)), sums.compared[0]
     figures = dict(best_entry(path, criterion))
-    ridge = {name: figures.pop(name) for name in Ridge._fields}
-    chosen = {name: value for name, value in ridge.items() if value is not None}
+    chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
         "validation: %s, %s %.4f",
-        ", ".join(f"{name} {value}" for name, value in chosen.items()),
+        ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None),
         criterion.replace("_", " "),
         figures[criterion],
     )
