@@ -124,8 +124,9 @@ def check_stage_budget(
     embeds: bool = False,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    layout = layout or _layout(dataset, params, engine)
-    sizes = FitSizes.of(dataset, params, search, n_basis, tuning, validation, layout=layout)
+    seen = dataset.of_labelled() if stage.of_labelled else dataset
+    layout = layout or _layout(seen, params, engine)
+    sizes = FitSizes.of(seen, params, search, n_basis, tuning, validation, layout=layout)
     cost = stage.cost(sizes)
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
@@ -183,7 +184,7 @@ def _fitting_search(
     embeds: bool,
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
-    search = plan_search(dataset, params, engine)
+    search = plan_search(dataset.of_labelled(), params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
     for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
@@ -283,6 +284,9 @@ def run_stage(
         if BASIS.name in run.stages
         else asked_size(params, dataset) or dataset.n_classes
     )
+    seen_run, seen = run, dataset
+    if stage.of_labelled:
+        seen_run, seen = run.of_labelled(), dataset.of_labelled()
     cost = check_stage_budget(
         stage,
         dataset,
@@ -292,12 +296,12 @@ def run_stage(
         n_basis=n_basis,
         tuning=run.tuning,
         validation=validation,
-        layout=run.layout,
+        layout=seen_run.layout,
         embeds=run.embeds,
     )
     job = StageJob(
-        run,
-        dataset,
+        seen_run,
+        seen,
         engine,
         lambda: largest_basis(
             dataset, params, search, engine, run.tuning, run.layout, embeds=run.embeds
@@ -306,7 +310,7 @@ def run_stage(
     )
     started = datetime.now(UTC)
     with watched_stage(
-        engine, stage.name, n_rows=run.n_rows, expected_bytes=cost.held_bytes
+        engine, stage.name, n_rows=seen_run.n_rows, expected_bytes=cost.held_bytes
     ) as figures:
         record = stage.written(stage.compute(job))
     before_recording()
@@ -321,9 +325,9 @@ def run_stage(
     logger.info(
         "%s: %d rows in %.1f s",
         stage.name,
-        run.n_rows,
+        seen_run.n_rows,
         taken["seconds"],
-        extra={"stage": stage.name, "run": str(run.location), "rows": run.n_rows, **taken},
+        extra={"stage": stage.name, "run": str(run.location), "rows": seen_run.n_rows, **taken},
     )
 
 

@@ -33,6 +33,12 @@ from dask_nrbfn.cli.show import show
     help="One weight above 0 per row: a member of an .npz file, a column of CSV and Parquet, or, "
     "for an .npy file, another one.  [default: every row weighs the same]",
 )
+@click.option(
+    "--unlabelled",
+    metavar="VALUE",
+    help="The label of rows that have none; of numbers what stands for none, such as nan. Such "
+    "rows join the basis, scale and width of a fit.  [default: every row has its label]",
+)
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option

@@ -14,6 +14,8 @@ from dask_nrbfn.params import FitParams, Option, Params
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dask_nrbfn.storage.dataset import Dataset
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
@@ -163,6 +165,23 @@ engine_options = together(
     click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
     click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),
 )
+
+
+unlabelled_option = click.option(
+    "--unlabelled-dataset",
+    metavar="DATASET",
+    help="Rows that join the basis, scale and width as if they had no labels.",
+)
+
+
+def open_rows(dataset: Any, unlabelled_dataset: Any) -> "Dataset":
+    """Open a dataset, with the rows of another beside it if one is given."""
+    from dask_nrbfn.storage.dataset import Dataset
+
+    opened = Dataset.open(dataset)
+    if unlabelled_dataset is None:
+        return opened
+    return opened.with_unlabelled(Dataset.open(unlabelled_dataset))
 
 
 # Of a command with an --overwrite of its own.

@@ -13,8 +13,10 @@ from dask_nrbfn.cli.options import (
     fit_params,
     json_option,
     locations,
+    open_rows,
     options_of,
     take,
+    unlabelled_option,
     watch_options,
     watching,
 )
@@ -27,12 +29,21 @@ from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 @click.argument("run")
 @options_of(FitParams)
 @options_of(FitLimits)
+@unlabelled_option
 @engine_options
 @watch_options
 @json_option
-@locations("dataset", "run")
+@locations("dataset", "run", "unlabelled_dataset")
 @click.pass_obj
-def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **options: Any) -> None:
+def fit(
+    job: Job,
+    dataset: str,
+    run: str,
+    unlabelled_dataset: str | None,
+    min_recall: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
     """Train on DATASET and keep every step in RUN.
 
     Started again on the same RUN it finishes what is missing.
@@ -40,10 +51,9 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.report import run_table
-    from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("fit", run)
-    opened = Dataset.open(dataset)
+    opened = open_rows(dataset, unlabelled_dataset)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
@@ -60,16 +70,18 @@ def fit(job: Job, dataset: str, run: str, min_recall: float, as_json: bool, **op
 @options_of(TuneParams)
 @options_of(FitParams, leave_out=TUNED)
 @options_of(FitLimits)
+@unlabelled_option
 @engine_options
 @watch_options
 @json_option
-@locations("dataset", "run", "validation")
+@locations("dataset", "run", "validation", "unlabelled_dataset")
 @click.pass_obj
 def tune(
     job: Job,
     dataset: str,
     run: str,
     validation: str | None,
+    unlabelled_dataset: str | None,
     min_recall: float,
     as_json: bool,
     **options: Any,
@@ -86,7 +98,7 @@ def tune(
 
     job.begin("tune", run)
     tuning = TuneParams(**take(options, TuneParams))
-    opened = Dataset.open(dataset)
+    opened = open_rows(dataset, unlabelled_dataset)
     params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows

@@ -7,15 +7,15 @@ from itertools import islice
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
-from dask_nrbfn.storage.dataset import (
+from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.storage.chunks import (
     ChunkSummary,
-    Dataset,
-    StoredChunk,
     check_finite,
     check_weights,
     fingerprint,
     summarize_chunk,
 )
+from dask_nrbfn.storage.dataset import Dataset, StoredChunk
 
 # Chunks without any file that are named one by one; metadata may say that there are billions.
 _MOST_NAMED = 100
@@ -58,7 +58,9 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
             problems.append(error.problem)
             continue
         problems += changed
-        summaries.append(summarize_chunk(*chunk))
+        summaries.append(summarize_chunk(*chunk, unlabelled=dataset.unlabelled))
+        if dataset.of_numbers and dataset.unlabelled is not None:
+            chunk = _without_marks(chunk)
         problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows)
     if len(indices) < n_chunks:
         problems.append(f"{n_chunks - len(indices)} more chunks are missing.")
@@ -84,6 +86,12 @@ def _read_chunk(
         return as_it_is.read_chunk(index), (error.problem,)
 
 
+def _without_marks(chunk: StoredChunk) -> StoredChunk:
+    """Return a chunk with 0 as the targets of rows that have none, which are NaN."""
+    assert chunk.y is not None
+    return chunk._replace(y=np.where(has_target(chunk.y)[:, None], chunk.y, 0.0))
+
+
 def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
     problems = []
     check_targets = partial(check_finite, name="target")
@@ -102,9 +110,9 @@ def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
 
 def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
     problems = []
-    if fingerprint(dataset.X, summaries) != dataset.fingerprint:
+    if fingerprint(dataset.X, summaries, dataset.unlabelled) != dataset.fingerprint:
         targets = "targets" if dataset.of_numbers else "labels"
-        weighted = dataset.sample_weights is not None
+        weighted = dataset.has_weights
         what = f"rows, {targets} or weights" if weighted else f"rows or {targets}"
         problems.append(f"{what} are not the ones that ingest wrote.")
     counts = {

@@ -58,9 +58,10 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "n_rows": dataset.n_rows,
         "n_features": dataset.n_features,
         **_describe_targets(dataset),
-        "dtype": str(dataset.X.dtype),
+        **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
+        "dtype": str(dataset.dtype),
         "chunk_rows": dataset.chunk_rows,
-        "has_weights": dataset.sample_weights is not None,
+        "has_weights": dataset.has_weights,
         "fingerprint": dataset.fingerprint,
     }
 
@@ -86,8 +87,10 @@ def describe_run(run: Run) -> dict[str, Any]:
     audit = stages.get("recall", {})
     judged = judged_record(stages)
     classes = attributes.get("target_names") is None
+    n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
         "n_rows": n_rows_held(attributes),
+        **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),

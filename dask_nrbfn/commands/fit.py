@@ -43,6 +43,8 @@ def fit_dataset(
     Parameters
     ----------
     dataset : Dataset
+        Rows without a label are candidates for the basis and count in scale and width. Those of
+        another dataset go with it: `Dataset.with_unlabelled`.
     location : Location
         Where the run is, or is to be.
     params : FitParams
@@ -125,6 +127,7 @@ def tune_dataset(
     those of all rows, and so is the choice of the basis, which knows all labels where it is of low
     confidence. A validation dataset shares nothing.
     """
+    validation = None if validation is None else validation.of_labelled()
     shown = validation.fingerprint if validation is not None else None
     if tuning.validation not in (None, shown):
         raise ParameterError(
@@ -237,10 +240,11 @@ class _Job:
         else:
             check_fit(self.dataset, self.params, self.tuning)
         self.dataset.check_stored()
-        most_folds = max(2, self.dataset.n_rows // 2)
+        n_rows = self.dataset.of_labelled().n_rows
+        most_folds = max(2, n_rows // 2)
         if self.tuning is not None and self.tuning.n_folds > most_folds:
             raise ParameterError(
-                f"`folds` is {self.tuning.folds}, but there are {self.dataset.n_rows} rows.",
+                f"`folds` is {self.tuning.folds}, but there are {n_rows} rows.",
                 f"Give at most {most_folds}, a fold for every two rows.",
             )
         if self.validation is not None:
@@ -305,12 +309,12 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
         check_penalty(params)
     check_prune(params, tuning)
     check_loss(params, tuning, numbers=dataset.of_numbers)
+    check_targets(dataset, dataset.target_names)
     if dataset.of_numbers:
         _check_for_numbers(params)
-        if dataset.n_rows < 2:
-            raise DataError("X has n_samples = 1.", "Give at least two rows.")
+        if dataset.of_labelled().n_rows < 2:
+            raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
-        check_targets(dataset, None)
         check_classes(dataset.classes)
     _check_enough_rows(dataset, params, tuning)
 
@@ -319,20 +323,26 @@ def _check_enough_rows(
     dataset: Dataset, params: FitParams, tuning: TuneParams | None = None
 ) -> None:
     """Raise ParameterError if there are too few rows for the basis, or for neighbours."""
-    n_rows, least = dataset.n_rows, max(dataset.n_classes, 1)
-    searched = source_of(params).by_confidence or has_locality(params, tuning)
-    if searched and params.n_neighbors >= n_rows:
+    by_confidence = source_of(params).by_confidence
+    # Only rows with a label have a confidence; neighbours in locality need none.
+    n_searched = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
+    n_samples = f"n_samples = {n_searched}"
+    if n_searched < dataset.n_rows:
+        n_samples += " with a label"
+    searched = by_confidence or has_locality(params, tuning)
+    if searched and params.n_neighbors >= n_searched:
         raise ParameterError(
             f"`n_neighbors`={params.n_neighbors} needs at least {params.n_neighbors + 1} rows, "
-            f"X has n_samples = {n_rows}.",
-            f"Give `n_neighbors` of at most {n_rows - 1}.",
+            f"X has {n_samples}.",
+            f"Give `n_neighbors` of at most {n_searched - 1}.",
         )
     if params.basis_size is None or params.basis_is_given:
         return
-    if not least <= params.basis_size <= n_rows:
+    least = max(dataset.n_classes, 1)
+    if not least <= params.basis_size <= n_searched:
         raise ParameterError(
             f"`basis_size` is {params.basis_size}.",
-            f"Give at least one basis row per class and at most all rows: {least} to {n_rows}.",
+            f"Give at least one basis row per class and at most all rows: {least} to {n_searched}.",
         )
 
 

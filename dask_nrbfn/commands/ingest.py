@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,19 +18,21 @@ from dask_nrbfn.sources.dtypes import (
     check_weight_dtype,
     feature_dtype,
     label_dtype,
+    label_of_text,
     to_labels,
 )
 from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import (
+from dask_nrbfn.storage.chunks import (
     ChunkSummary,
-    Dataset,
+    Mark,
     create_dataset_arrays,
     default_chunk_rows,
     finish_dataset,
     write_chunk,
 )
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, replacing_group
 from dask_nrbfn.storage.location import RemoteLocation
 
@@ -49,6 +52,7 @@ def ingest_file(
     label: str | None = None,
     target: str | None = None,
     weights: str | None = None,
+    unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -70,6 +74,10 @@ def ingest_file(
     weights : str, optional
         What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
         Parquet, which then is no feature, or for .npy, another such file.
+    unlabelled : str, int or float, optional
+        The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
+        as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
+        no sum over targets. None: every row has its label.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
     overwrite : bool
@@ -94,7 +102,9 @@ def ingest_file(
         weights=weights,
         storage_options=storage_options,
     )
-    return ingest_source(opened, location, chunk_rows=chunk_rows, overwrite=overwrite)
+    return ingest_source(
+        opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+    )
 
 
 def ingest_arrays(
@@ -104,6 +114,7 @@ def ingest_arrays(
     *,
     target: ArrayLike | None = None,
     weights: ArrayLike | None = None,
+    unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -119,7 +130,7 @@ def ingest_arrays(
         Numbers, instead of `y`. A frame names them, and so does a series.
     weights : array-like (n,), optional
         Weights of the rows, finite and above 0.
-    chunk_rows, overwrite
+    unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
 
     Raises
@@ -141,17 +152,21 @@ def ingest_arrays(
     )
     source.feature_names = _column_names(frame)
     source.target_names = target_names_of(target) or source.target_names
-    return ingest_source(source, location, chunk_rows=chunk_rows, overwrite=overwrite)
+    return ingest_source(
+        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+    )
 
 
 def ingest_source(
     source: Source,
     location: Location,
     *,
+    unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
     """Write a dataset from an open source, chunk after chunk."""
+    mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
     n_numbers = len(source.target_names or ())
     rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers)
     rows = min(rows, source.n_rows)
@@ -165,21 +180,48 @@ def ingest_source(
             n_numbers=n_numbers,
             weighted=source.has_weights,
         )
-        summaries = list(_write_blocks(group, source, rows))
+        summaries = list(_write_blocks(group, source, rows, mark))
         finish_dataset(
             group,
             summaries,
             feature_names=source.feature_names,
             target_names=source.target_names,
+            unlabelled=mark,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
 
-def _write_blocks(group: zarr.Group, source: Source, chunk_rows: int) -> Iterator[ChunkSummary]:
+def _checked_mark(
+    unlabelled: Mark | None, y_dtype: np.dtype[Any] | None, target_names: tuple[str, ...] | None
+) -> Mark | None:
+    """Return what means no label as the type that labels are stored as; NaN of any for numbers."""
+    if unlabelled is None:
+        return None
+    if y_dtype is None:
+        raise ParameterError(
+            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
+            "Leave it out: without labels every row has none.",
+        )
+    if y_dtype == STRING:
+        return str(unlabelled)
+    if target_names is not None:
+        with suppress(ValueError):
+            return float(unlabelled)
+    elif isinstance(label := label_of_text(str(unlabelled)), int):
+        return label
+    raise ParameterError(
+        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
+        "Give the number that stands there for none.",
+    )
+
+
+def _write_blocks(
+    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None
+) -> Iterator[ChunkSummary]:
     written = 0
     for index, block in enumerate(source.blocks(chunk_rows)):
-        yield write_chunk(group, index, *block)
+        yield write_chunk(group, index, *block, unlabelled=unlabelled)
         written += len(block.X)
     if written != source.n_rows:
         raise DataError(
@@ -195,6 +237,7 @@ def ingest_dask(
     *,
     target: Any = None,
     weights: Any = None,
+    unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
 ) -> Dataset:
@@ -211,7 +254,7 @@ def ingest_dask(
         Numbers, instead of `y`. A dataframe names them, and so does a series.
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
-    chunk_rows, overwrite
+    unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
 
     Raises
@@ -234,24 +277,32 @@ def ingest_dask(
     elif y is not None:
         targets = _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
+    y_dtype = None if targets is None else targets.dtype
+    mark = _checked_mark(unlabelled, y_dtype, target_names)
     size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
             shape=rows.shape,
             x_dtype=rows.dtype,
-            y_dtype=None if targets is None else targets.dtype,
+            y_dtype=y_dtype,
             chunk_rows=size,
             n_numbers=n_numbers,
             weighted=row_weights is not None,
         )
-        summaries = dask.compute(*_delayed_writes(group, rows, targets, row_weights))
-        finish_dataset(group, summaries, feature_names=names, target_names=target_names)
+        writes = _delayed_writes(group, mark, rows, targets, row_weights)
+        finish_dataset(
+            group,
+            dask.compute(*writes),
+            feature_names=names,
+            target_names=target_names,
+            unlabelled=mark,
+        )
     return Dataset.open(location)
 
 
 def _delayed_writes(
-    group: zarr.Group, rows: "da.Array", *columns: "da.Array | None"
+    group: zarr.Group, unlabelled: Mark | None, rows: "da.Array", *columns: "da.Array | None"
 ) -> "Iterator[Delayed]":
     import dask
 
@@ -265,7 +316,7 @@ def _delayed_writes(
         for column in columns
     )
     for index, chunk in enumerate(zip(blocks, *others, strict=True)):
-        yield write(group, index, *chunk)
+        yield write(group, index, *chunk, unlabelled=unlabelled)
 
 
 def _column_names(X: Any) -> tuple[str, ...] | None:

@@ -90,12 +90,17 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     """
     params = suited_params(dataset, params)
     check_fit(dataset, params)
-    search = plan_search(dataset, params, engine)
+    search = plan_search(dataset.of_labelled(), params, engine)
     n_basis = _planned_basis(dataset, params, search, engine)
-    layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
-    sizes = FitSizes.of(dataset, params, search, n_basis, layout=layout)
+
+    def sizes_of(rows: Dataset) -> FitSizes:
+        layout = PartLayout.of(rows.n_rows, params.n_parts, n_workers=engine.n_workers)
+        return FitSizes.of(rows, params, search, n_basis, layout=layout)
+
+    sizes, of_labelled = sizes_of(dataset), sizes_of(dataset.of_labelled())
     costs = {
-        stage.name: stage.cost(sizes) for stage in stages_of(params, numbers=dataset.of_numbers)
+        stage.name: stage.cost(of_labelled if stage.of_labelled else sizes)
+        for stage in stages_of(params, numbers=dataset.of_numbers)
     }
     stages = tuple(
         PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))

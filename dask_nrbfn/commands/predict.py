@@ -24,7 +24,8 @@ from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
-from dask_nrbfn.storage.dataset import Dataset, default_chunk_rows
+from dask_nrbfn.storage.chunks import default_chunk_rows
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -85,6 +86,8 @@ class Evaluation:
         Of a row on average, among those whose label the model knows.
     n_unknown_labels : int
         Rows whose label the model does not know.
+    n_unlabelled : int
+        Further rows, which have no label and were left out.
     """
 
     n_rows: int
@@ -92,6 +95,7 @@ class Evaluation:
     confusion: tuple[tuple[int, ...], ...]
     log_loss: float
     n_unknown_labels: int = 0
+    n_unlabelled: int = 0
 
     @property
     def error_rate(self) -> float:
@@ -108,6 +112,7 @@ class Evaluation:
         """Return all of it as JSON values."""
         return {
             "n_rows": self.n_rows,
+            "n_unlabelled": self.n_unlabelled,
             "n_errors": self.n_errors,
             "n_unknown_labels": self.n_unknown_labels,
             "error_rate": self.error_rate,
@@ -131,6 +136,7 @@ class NumberEvaluation:
     Attributes
     ----------
     n_rows : int
+        Those with targets; `n_unlabelled` others were left out.
     target_names : tuple of str
     relative_error : float
         ``1 - R^2``, on average over the targets.
@@ -148,6 +154,7 @@ class NumberEvaluation:
     rmse: list[float]
     mae: list[float]
     sample: SampledRows = field(repr=False, compare=False)
+    n_unlabelled: int = 0
 
     @property
     def error_rate(self) -> float:
@@ -165,6 +172,7 @@ class NumberEvaluation:
         """Return all of it but the sample as JSON values."""
         return {
             "n_rows": self.n_rows,
+            "n_unlabelled": self.n_unlabelled,
             "target_names": list(self.target_names),
             "relative_error": self.relative_error,
             "r2": self.r2,
@@ -267,6 +275,9 @@ def evaluate_dataset(
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
     check_targets(dataset, opened.target_names)
+    n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
+    if n_unlabelled:
+        logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
     arguments = [
         (*pinned, dataset.location, start, stop)
         for start, stop in task_spans(dataset.n_rows, 1, engine)
@@ -276,7 +287,9 @@ def evaluate_dataset(
         figures = reduce(add, (sums for sums, _ in judged)).figures(0)
         rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
         sample = SampledRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
-        return NumberEvaluation(dataset.n_rows, opened.target_names, **figures, sample=sample)
+        return NumberEvaluation(
+            dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
+        )
     if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
         raise DataError(
             f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
@@ -300,6 +313,7 @@ def evaluate_dataset(
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
         log_loss=log_loss / (dataset.n_rows - n_unknown),
         n_unknown_labels=n_unknown,
+        n_unlabelled=n_unlabelled,
     )
 
 

@@ -1,7 +1,8 @@
 """Refresh: a run fitted anew, its basis too, in the place of the old one."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,12 @@ from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.run import Run, member_of
+from dask_nrbfn.storage.run import Run, is_beside, member_beside, members_of
 from dask_nrbfn.storage.versions import latest_place, members_by_content, members_held
 
 logger = logging.getLogger(__name__)
@@ -90,8 +92,10 @@ def refresh_run(
             raise ParameterError(
                 f"{location} is an embedding, which learns no targets.", "Refresh it unjudged."
             )
-        rows = list(datasets) or _rows_held(old)
+        rows, beside = _rows_held(old, list(datasets))
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
+        for further in beside:
+            dataset = dataset.with_unlabelled(further)
         names = old.attributes.get("target_names")
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
@@ -110,7 +114,10 @@ def refresh_run(
             raise
         check_still_locked()
         new.record_refresh(
-            members=[member_of(each) for each in rows],
+            members=[
+                *(member for each in rows for member in members_of(each)),
+                *map(member_beside, beside),
+            ],
             refreshed_from=old.run_id,
             error_rate=error_rate,
         )
@@ -149,35 +156,43 @@ def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_rec
         fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
 
 
-def _rows_held(run: Run) -> list[Dataset]:
-    """Open the datasets whose rows a run holds."""
+def _rows_held(run: Run, given: list[Dataset]) -> tuple[list[Dataset], list[Dataset]]:
+    """Return the datasets to fit: those given, or those a run holds, and those beside them.
+
+    The latter have no labels, and stay beside whatever is fitted.
+    """
     known = members_by_content(run.attributes)
     held = members_held(run.attributes)
+    beside = [content for content in known if is_beside(known[content])]
+    opened = [_open_member(run, known[content]) for content in beside]
+    if given:
+        return given, opened
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
     if taken:
         raise DataError(
             f"{run.location} has forgotten the rows of {taken[0]}, which were added with others.",
             "Give datasets without them.",
         )
+    held_now = [content for content, times in held.items() if times > 0 and content not in beside]
+    return [_open_member(run, known[content]) for content in held_now], opened
+
+
+def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
+    """Open a dataset whose rows a run holds."""
     # A run records no options, which may be secrets.
     options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
-    datasets = []
-    for content in [content for content, times in held.items() if times > 0]:
-        place = known[content]["dataset"]
-        try:
-            dataset = Dataset.open(locate(place, options))
-        except NRBFNError as error:
-            raise MissingDataError(
-                f"{run.location} holds rows of {place}, which cannot be read: {error.problem}",
-                "Give the datasets to fit.",
-            ) from error
-        if dataset.content != content:
-            raise DataError(
-                f"{place} has other rows than those that {run.location} holds.",
-                "Give the datasets to fit.",
-            )
-        datasets.append(dataset)
-    return datasets
+    place, remedy = member["dataset"], "Give the datasets to fit."
+    if is_beside(member):
+        remedy = "Fit a new run, with rows without labels or none."
+    try:
+        dataset = Dataset.open(locate(place, options))
+    except NRBFNError as error:
+        raise MissingDataError(
+            f"{run.location} holds rows of {place}, which cannot be read: {error.problem}", remedy
+        ) from error
+    if dataset.content != member["content"]:
+        raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
+    return dataset
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:
@@ -194,7 +209,29 @@ def _join(datasets: list[Dataset], location: Location) -> Dataset:
             if isinstance(error, DamagedDataError):
                 # Its name is that of this job alone, whatever its metadata still says.
                 remove_group(location)
-    return ingest_source(source, location, overwrite=True)
+    return ingest_source(source, location, unlabelled=source.unlabelled, overwrite=True)
+
+
+def _common_mark(datasets: list[Dataset]) -> Mark | None:
+    """Return what means no label in all of some datasets.
+
+    Raises
+    ------
+    DataError
+        If it is something else in another, or a class there.
+    """
+    marks = {repr(each.unlabelled): each for each in datasets if each.unlabelled is not None}
+    if not marks:
+        return None
+    first, *others = marks.values()
+    others += [each for each in datasets if first.unlabelled in each.classes.tolist()]
+    if others:
+        raise DataError(
+            f"{first.unlabelled!r} means no label in {first.location}, and not so in "
+            f"{others[0].location}.",
+            "Ingest them with the same `unlabelled`.",
+        )
+    return first.unlabelled
 
 
 class _Joined:
@@ -217,12 +254,13 @@ class _Joined:
                     f"{first.location}.",
                     "Give datasets of one table.",
                 )
+        self.unlabelled = _common_mark(datasets)
         self._datasets = datasets
         self.n_rows = sum(dataset.n_rows for dataset in datasets)
         self.n_features = first.n_features
-        self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
+        self.x_dtype = np.result_type(*(dataset.dtype for dataset in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
-        self.has_weights = any(dataset.sample_weights is not None for dataset in datasets)
+        self.has_weights = any(dataset.has_weights for dataset in datasets)
         self.feature_names = first.feature_names
         self.target_names = first.target_names
 

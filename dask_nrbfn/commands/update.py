@@ -157,7 +157,7 @@ def update_run(
         Of a run with a model, or of a branch.
     dataset : Dataset
         With labels, all of them among the run's classes, or the run's targets. Weights of classes
-        are those of the fit.
+        are those of the fit. Rows without a label are left out.
     engine : Engine
     forget : bool
         Take the rows away. Those of the basis stay in the model all the same; see `refresh_run`.
@@ -199,6 +199,9 @@ def update_run(
     with _locked_version(location, action, judge) as draft:
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
+        if dataset.n_unlabelled:
+            logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
+            dataset = dataset.of_labelled()
         model = _read_candidates(draft.run, draft.base)
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)

@@ -19,6 +19,7 @@ from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.storage.chunks import Mark, are_labelled
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -112,12 +113,17 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
         table = self._labelled(X, y, sample_weight, reset=True)
-        classes, codes, _ = distinct_labels(table.targets)
+        labelled = are_labelled(table.targets, self.unlabelled)
+        classes, own, _ = distinct_labels(table.targets[labelled])
         check_classes(classes)
-        return table._replace(targets=codes, classes=classes)
+        codes = np.full(len(labelled), -1)
+        codes[labelled] = own
+        mark = None if self.unlabelled is None else -1
+        return table._replace(targets=codes, classes=classes, unlabelled=mark)
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
         table = self._labelled(X, y, sample_weight, reset=False)
+        table = table.of_labelled(are_labelled(table.targets, self.unlabelled))
         unknown = sorted(set(table.targets.tolist()) - set(self.classes_.tolist()))
         if unknown:
             raise DataError(
@@ -216,6 +222,10 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
         Seeds the approximate search and the choice among equally confident rows.
+    unlabelled : int or str, default=None
+        The label in y of rows that have none. They are candidates for a "random" or "kmeans" basis
+        and count in scale and width; everything else is learned from the other rows. None: every
+        row has a label.
     store : str, path or RemoteLocation, default=None
         Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
         predictions are put: a directory or URL that all workers can open. A fit of the same rows
@@ -232,8 +242,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row, NaN for those of weight 0; only with a "sknn"
-        basis.
+        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label;
+        only with a "sknn" basis.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -287,6 +297,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        unlabelled: Mark | None = None,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
@@ -311,6 +322,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.scale = scale
         self.n_parts = n_parts
         self.random_state = random_state
+        self.unlabelled = unlabelled
         self.store = store
 
 

@@ -17,6 +17,7 @@ from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
 from dask_nrbfn.estimators.rows import plain_array, set_columns
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -94,7 +95,10 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> NDArray[np.float64]:
         if isinstance(X, Dataset):
             check_same_columns(self._model, X)
-            X = X.X
+            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
+            threads = blas_threads()
+            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
+            return np.concatenate(scores)
         if not isinstance(X, zarr.Array):
             X = plain_array(self, X)
         self._model.check_columns(X.shape[1])

@@ -12,6 +12,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
 
@@ -31,6 +32,8 @@ class Table(NamedTuple):
         Labels, where `targets` are their codes.
     target_names : tuple of str or None
         Of numbers.
+    unlabelled : int, float or None
+        What `targets` have in rows without a label.
     """
 
     rows: NDArray[Any]
@@ -39,6 +42,7 @@ class Table(NamedTuple):
     kept: NDArray[np.bool_] | None = None
     classes: Any = None
     target_names: tuple[str, ...] | None = None
+    unlabelled: Mark | None = None
 
     @classmethod
     def of(
@@ -60,13 +64,34 @@ class Table(NamedTuple):
         kept = weights != 0
         return cls(rows[kept], targets[kept], weights[kept], kept)
 
+    def of_labelled(self, labelled: NDArray[np.bool_]) -> Self:
+        """Return the rows that have a label, or numbers, which are to join others.
+
+        Raises
+        ------
+        DataError
+            If none has any.
+        """
+        if not labelled.any():
+            raise DataError("no row has a label, or numbers.", "Give rows that have some.")
+        weights = None if self.weights is None else self.weights[labelled]
+        return self._replace(
+            rows=self.rows[labelled], targets=self.targets[labelled], weights=weights
+        )
+
     def dataset(self) -> Dataset:
         """Return it as a dataset in memory."""
         if self.targets.ndim == 1:
-            return ingest_arrays(self.rows, self.targets, MemoryStore(), weights=self.weights)
+            return ingest_arrays(
+                self.rows,
+                self.targets,
+                MemoryStore(),
+                weights=self.weights,
+                unlabelled=self.unlabelled,
+            )
         source = ArraySource(self.rows, None, self.weights, self.targets)
         source.target_names = self.target_names or source.target_names
-        return ingest_source(source, MemoryStore())
+        return ingest_source(source, MemoryStore(), unlabelled=self.unlabelled)
 
 
 def is_dask(X: Any) -> bool:
@@ -80,20 +105,34 @@ def is_chunked(X: Any) -> bool:
 
 
 def chunked_dataset(
-    X: Any, y: Any, sample_weight: Any, place: Location, name: str, *, numbers: bool = False
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    place: Location,
+    name: str,
+    *,
+    numbers: bool = False,
+    unlabelled: Mark | None = None,
 ) -> Dataset:
     """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
     if isinstance(X, Dataset):
-        if y is not None or sample_weight is not None:
+        if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
-                "y or `sample_weight` is given beside a Dataset.", "A Dataset has its own."
+                "y, `sample_weight` or `unlabelled` is given beside a Dataset.",
+                "A Dataset has its own.",
             )
         return X
     weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), _to_dask(y)
     labels, target = (None, targets) if numbers else (targets, None)
     return ingest_dask(
-        rows, labels, join(place, name), target=target, weights=weights, overwrite=True
+        rows,
+        labels,
+        join(place, name),
+        target=target,
+        weights=weights,
+        unlabelled=unlabelled,
+        overwrite=True,
     )
 
 

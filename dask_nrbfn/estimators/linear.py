@@ -82,7 +82,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         FitParams(alpha=self.alpha)
         if isinstance(X, Dataset):
             self._take_dataset(X, y)
-            self._fit_rows(X, None)
+            self._fit_rows(X.of_labelled(), None)
         else:
             rows, labels = training_rows(self, X, y)
             self.classes_, codes, _ = distinct_labels(labels)
@@ -111,7 +111,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         if y is not None:
             raise ParameterError("y is given beside a Dataset.", "A Dataset has its labels.")
         check_targets(dataset, None)
-        if dataset.sample_weights is not None:
+        if dataset.has_weights:
             raise DataError(
                 f"{dataset.location} has weights.",
                 "Write it without `weights`; all rows count the same.",

@@ -24,6 +24,7 @@ from dask_nrbfn.estimators.runs import (
     workplace,
 )
 from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
@@ -39,6 +40,7 @@ class Network(ModelEstimator, ABC):
     """
 
     min_recall: float = FitLimits.min_recall
+    unlabelled: Any
     _kept_run: KeptRun | None = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -48,7 +50,8 @@ class Network(ModelEstimator, ABC):
         ----------
         X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
         y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
-            None for a `Dataset`, which has its own.
+            None for a `Dataset`, which has its own. Rows in which it is `unlabelled` are only
+            candidates for the basis and count in scale and width.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; in the
             search of neighbours it is one. Rows of weight 0 are left out; only where X is in
@@ -117,7 +120,7 @@ class Network(ModelEstimator, ABC):
         self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
     ) -> Dataset:
         """Return rows that are not in memory as a dataset."""
-        return chunked_dataset(X, y, sample_weight, place, name)
+        return chunked_dataset(X, y, sample_weight, place, name, unlabelled=self.unlabelled)
 
     def _train(
         self,
@@ -139,7 +142,9 @@ class Network(ModelEstimator, ABC):
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            self.confidence_ = run.read("confidence/values")
+            values = run.of_labelled().read("confidence/values")
+            self.confidence_ = np.full(run.n_rows, np.nan)
+            self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):
             del self.confidence_
         super()._take_run(run)

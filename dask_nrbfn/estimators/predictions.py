@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError
 from dask_nrbfn.stages.parts import block_rows
-from dask_nrbfn.storage.dataset import check_finite
+from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model

@@ -13,6 +13,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_numbers
+from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -57,24 +58,29 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         return self._predict(X, _numbers)
 
     def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
-        rows, numbers = training_numbers(self, X, y)
+        rows, numbers = training_numbers(self, X, y, unlabelled=self.unlabelled)
         table = Table.of(rows, numbers, sample_weight)
-        return table._replace(classes=np.empty(0), target_names=target_names_of(y))
+        mark = None if self.unlabelled is None else np.nan
+        names = target_names_of(y)
+        return table._replace(classes=np.empty(0), target_names=names, unlabelled=mark)
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
-        rows, numbers = training_numbers(self, X, y, reset=False)
+        rows, numbers = training_numbers(self, X, y, unlabelled=self.unlabelled, reset=False)
         if numbers.shape[1] != stored.n_targets:
             raise DataError(
                 f"y has {numbers.shape[1]} columns, that of the first rows had {stored.n_targets}.",
                 "Give the same targets.",
             )
         names = target_names_of(y) or stored.target_names
-        return Table.of(rows, numbers, sample_weight)._replace(target_names=names)
+        table = Table.of(rows, numbers, sample_weight).of_labelled(has_target(numbers))
+        return table._replace(target_names=names)
 
     def _chunked_dataset(
         self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
     ) -> Dataset:
-        return chunked_dataset(X, y, sample_weight, place, name, numbers=True)
+        return chunked_dataset(
+            X, y, sample_weight, place, name, numbers=True, unlabelled=self.unlabelled
+        )
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         if not dataset.of_numbers:
@@ -128,6 +134,10 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
         Seeds the choice of the basis.
+    unlabelled : float, default=None
+        What y has, in all its columns, in rows that have no numbers: NaN, for example. They are
+        candidates for the basis and count in scale and width; everything else is learned from the
+        other rows. None: every row has its numbers.
     store : str, path or RemoteLocation, default=None
         As for `NRBFNClassifier`.
 
@@ -183,6 +193,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         components: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        unlabelled: float | None = None,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.alpha = alpha
@@ -199,6 +210,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.components = components
         self.n_parts = n_parts
         self.random_state = random_state
+        self.unlabelled = unlabelled
         self.store = store
 
 

@@ -39,9 +39,9 @@ def training_rows(
 
 
 def training_numbers(
-    estimator: Any, X: Any, y: Any, *, reset: bool = True
+    estimator: Any, X: Any, y: Any, *, unlabelled: float | None = None, reset: bool = True
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return rows (n, p) and numbers (n, q) as arrays.
+    """Return rows (n, p) and numbers (n, q) as arrays, NaN where y is `unlabelled`.
 
     Raises
     ------
@@ -50,10 +50,15 @@ def training_numbers(
     ValueError
         If shapes do not fit, or values are not finite.
     """
+    none = False
+    if unlabelled is not None:
+        y = np.asarray(y, dtype=np.float64)
+        none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
+        y = np.where(none, 0.0, y)
     rows, numbers = validate_data(
         estimator, plain_rows(X), y, multi_output=True, y_numeric=True, reset=reset
     )
-    numbers = np.asarray(numbers, dtype=np.float64)
+    numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 

@@ -18,7 +18,7 @@ from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, join, normalize
+from dask_nrbfn.storage.location import Location, in_memory, join, normalize
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import version_name, versions_of
 
@@ -39,7 +39,7 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
 
     For a dataset in memory it is a store in memory.
     """
-    if isinstance(X, Dataset) and isinstance(X.location, MemoryStore):
+    if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()
     elif store is not None:
         yield normalize(store)
@@ -70,7 +70,7 @@ def finished_embedding(dataset: Dataset, place: Location, params: FitParams, **o
 
 def _run_location(dataset: Dataset, place: Location, settings: Settings, kind: str) -> Location:
     """Return where under `place` the run of these rows and parameters is, and no other."""
-    if isinstance(dataset.location, MemoryStore):
+    if in_memory(dataset.location):
         return place
     given = [None if values is None else values.to_dict() for values in settings]
     identity = json.dumps([dataset.fingerprint, *given])
@@ -85,7 +85,7 @@ def _active_engine(dataset: Dataset) -> Iterator[Engine]:
         client = default_client()
     except ValueError:
         client = None
-    if client is None or isinstance(dataset.location, MemoryStore):
+    if client is None or in_memory(dataset.location):
         yield InlineEngine()
         return
     with connect(client=client) as engine:

@@ -13,6 +13,7 @@ from dask_nrbfn.estimators.network import Network
 from dask_nrbfn.estimators.regressor import NumberNetwork
 from dask_nrbfn.estimators.runs import Settings
 from dask_nrbfn.params import TUNED, FitLimits, TuneParams
+from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.run import Run
 
@@ -70,7 +71,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, n_parts, random_state, store
+overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -139,6 +140,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        unlabelled: Mark | None = None,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
@@ -165,6 +167,7 @@ overlap, min_recall, scale, n_parts, random_state, store
         self.scale = scale
         self.n_parts = n_parts
         self.random_state = random_state
+        self.unlabelled = unlabelled
         self.store = store
 
 
@@ -176,7 +179,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, scale, n_parts, random_state, store
+    n_neighbors, basis, basis_size, scale, n_parts, random_state, unlabelled, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -229,6 +232,7 @@ search_basis, search_rows
         scale: str = "none",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        unlabelled: Mark | None = None,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.folds = folds
@@ -247,4 +251,5 @@ search_basis, search_rows
         self.scale = scale
         self.n_parts = n_parts
         self.random_state = random_state
+        self.unlabelled = unlabelled
         self.store = store

@@ -54,7 +54,7 @@ class Candidates:
         Decides among equal priorities, the smaller first. Rows that share it are duplicates and
         enter once, see `hash_rows`.
     codes : integer (m,)
-        Classes.
+        Classes; -1 for rows of none, of which none has to enter.
     rows : int64 (m,)
         Row numbers.
     """
@@ -197,7 +197,7 @@ def _firsts_of_classes(ordered: Candidates, n_classes: int) -> NDArray[np.int64]
     points, classes = set(), set()
     pairs = zip(ordered.tiebreak.tolist(), ordered.codes.tolist(), strict=True)
     for place, (point, code) in enumerate(pairs):
-        if code not in classes and point not in points:
+        if code >= 0 and code not in classes and point not in points:
             firsts.append(place)
             points.add(point)
             classes.add(code)

@@ -10,7 +10,10 @@ from dask_nrbfn.numeric.hashing import hash_values, splitmix
 
 
 def content_of_rows(
-    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    weights: NDArray[np.float64] | None,
+    labelled: NDArray[np.bool_] | None = None,
 ) -> int:
     """Return the sum of the hashes of rows with their targets and weights, modulo 2**64.
 
@@ -22,6 +25,8 @@ def content_of_rows(
     X : array (b, p)
     y : integer or text (b,), numbers (b, q), or None
     weights : float64 (b,) or None
+    labelled : bool (b,), optional
+        Which rows have a target; the others are as those of a table without any. Default: all.
 
     Examples
     --------
@@ -31,7 +36,8 @@ def content_of_rows(
     """
     hashes = hash_values(X)
     if y is not None:
-        hashes = splitmix(hashes ^ splitmix(_target_words(y)))
+        with_target = splitmix(hashes ^ splitmix(_target_words(y)))
+        hashes = with_target if labelled is None else np.where(labelled, with_target, hashes)
     if weights is not None:
         weighted = splitmix(hashes ^ splitmix(weights.view(np.uint64)))
         hashes = np.where(weights == 1.0, hashes, weighted)

@@ -29,6 +29,24 @@ def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDA
     return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 
+def places_among(rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where row numbers stand among some rows, int64 (m,); -1 for what is none of them.
+
+    Parameters
+    ----------
+    rows : int64 (b,)
+        Ascending.
+    numbers : int64 (m,)
+
+    Examples
+    --------
+    >>> places_among(np.array([2, 5, 7]), np.array([5, 6, -1, 7]))
+    array([ 1, -1, -1,  2])
+    """
+    places = np.minimum(np.searchsorted(rows, numbers), len(rows) - 1)
+    return np.where(rows[places] == numbers, places, -1)
+
+
 class FoldedBlock(NamedTuple):
     """Rows of a block, fold after fold and in their order within each.
 

@@ -10,6 +10,23 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
+def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows have a target, bool (b,).
+
+    Parameters
+    ----------
+    targets : integer (b,) or float64 (b, q)
+        Class codes, -1 for none, or numbers, all NaN for none.
+
+    Examples
+    --------
+    >>> has_target(np.array([1, -1])), has_target(np.array([[np.nan], [0.5]]))
+    (array([ True, False]), array([False,  True]))
+    """
+    has: NDArray[np.bool_] = targets >= 0 if targets.ndim == 1 else ~np.isnan(targets[:, 0])
+    return has
+
+
 class Targets(ABC):
     """How the targets of a table enter its moments.
 

@@ -135,17 +135,22 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
 def coordinates_chart(drawn: DrawnCoordinates) -> str:
     """Return rows in their first two coordinates, by their class or their number.
 
-    More classes than shapes and colours can tell apart are drawn alike.
+    More classes than shapes and colours can tell apart are drawn alike, rows without a label muted.
     """
     looks = [(colour, shape) for shape in _SHAPES for colour in _SERIES]
     names = drawn.labels if len(drawn.labels) <= len(looks) else []
     x, y = drawn.coordinates.T
+    # A code below 0, or NaN, stands for no label.
+    unknown = np.zeros(len(x), dtype=np.bool_)
+    if drawn.targets is not None:
+        unknown = drawn.targets < 0 if drawn.labels else np.isnan(drawn.targets)
 
     def draw(figure: Figure) -> None:
         # The legend is under the axes, a line of it for every four.
         figure.set_size_inches(_INCHES[0], 1.4 * _INCHES[1] + 0.06 * len(names))
         axes = figure.add_subplot(xlabel="first coordinate", ylabel="second coordinate")
         look: dict[str, Any] = {"s": 9, "alpha": 0.7, "linewidths": 0}
+        axes.scatter(x[unknown], y[unknown], color=_MUTED, **look)
         for place, (name, (colour, shape)) in enumerate(zip(names, looks, strict=False)):
             own = drawn.coordinates[drawn.targets == place]
             # A name that begins with _ would be no part of the legend.
@@ -153,8 +158,9 @@ def coordinates_chart(drawn: DrawnCoordinates) -> str:
             axes.scatter(own[:, 0], own[:, 1], color=colour, marker=shape, label=label, **look)
         if names:
             figure.legend(loc="outside lower left", fontsize="small", ncols=4)
-        elif drawn.name:
-            points = axes.scatter(x, y, c=drawn.targets, **look)
+        elif drawn.targets is not None and drawn.name:
+            known = ~unknown
+            points = axes.scatter(x[known], y[known], c=drawn.targets[known], **look)
             figure.colorbar(points, label=drawn.name)
         else:
             axes.scatter(x, y, color=_SERIES[0], **look)

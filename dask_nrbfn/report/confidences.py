@@ -1,12 +1,13 @@
 """How sure the rows of a run are, counted part by part."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.stages.confidence import name_rows
 
 # Thresholds in steps of a thousandth can be told apart.
 _BINS = 1000
@@ -44,7 +45,7 @@ class NamedRows:
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidence of all rows, summed up.
+    """The confidence of all rows that have a label, summed up.
 
     Attributes
     ----------
@@ -68,12 +69,14 @@ class Confidences:
             return None
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
         least = most = NamedRows.none()
-        for start, stop in finished.run.spans:
-            values = finished.run.read("confidence/values", start, stop)
+        run = finished.run.of_labelled()
+        for start, stop in run.spans:
+            values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
             n_certain += int(np.count_nonzero(values == 1.0))
             least = least.least(start, values)
             most = most.least(start, values, sign=-1.0)
+        least, most = (replace(each, rows=name_rows(run, each.rows)) for each in (least, most))
         return cls(counts, n_certain, least, most)
 
     @property

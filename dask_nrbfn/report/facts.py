@@ -37,11 +37,17 @@ def _data_facts(results: Results) -> list[Fact]:
         Fact(
             "rows",
             f"{finished.n_rows:,} x {plural(attributes['n_features'], 'feature')}, "
-            + results.targets(),
+            + results.targets()
+            + _unlabelled(finished),
         ),
         *_weight_facts(finished),
         Fact("scale", finished.params.scale),
     ]
+
+
+def _unlabelled(finished: FinishedRun) -> str:
+    n_unlabelled = finished.n_rows - finished.n_labelled
+    return f"; {n_unlabelled:,} without a label" if n_unlabelled else ""
 
 
 def _weight_facts(finished: FinishedRun) -> list[Fact]:
@@ -50,9 +56,9 @@ def _weight_facts(finished: FinishedRun) -> list[Fact]:
         return []
     dataset, weight = finished.dataset(), finished.stages["moments"]["weight"]
     if dataset is None:
-        own = not math.isclose(weight, finished.n_rows, rel_tol=1e-9)
+        own = not math.isclose(weight, finished.n_labelled, rel_tol=1e-9)
     else:
-        own = dataset.sample_weights is not None
+        own = dataset.has_weights
     kinds = ["their own"] * own + ["balanced classes"] * (finished.params.class_weight is not None)
     weights = f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
     return [Fact("row weights", weights)]
@@ -71,7 +77,7 @@ def _neighbor_facts(finished: FinishedRun) -> list[Fact]:
         Fact("recall", recall_text(finished)),
         Fact(
             "low confidence",
-            f"{plural(below, 'row')} ({percent(below / finished.n_rows, 1)}) below "
+            f"{plural(below, 'row')} ({percent(below / finished.n_labelled, 1)}) below "
             f"{finished.params.confidence_threshold:g}",
         ),
     ]

@@ -82,8 +82,13 @@ class FinishedRun:
 
     @property
     def n_rows(self) -> int:
-        """Rows that were fitted."""
+        """Rows that were fitted, those without labels too."""
         return self.run.n_rows
+
+    @property
+    def n_labelled(self) -> int:
+        """Those of them that have a label, or numbers."""
+        return self.run.of_labelled().n_rows
 
     def tuned(self) -> dict[str, Any]:
         """Return what tuning tried and chose, as `describe_tuning` does.
@@ -105,11 +110,13 @@ class FinishedRun:
 
         A URL would need its options again, and perhaps a network.
         """
-        place = self.attributes["dataset"]
-        if local_path(place) is None:
+        places = [member["dataset"] for member in self.attributes["members"]]
+        if None in map(local_path, places):
             return None
         try:
-            dataset = Dataset.open(place)
+            dataset, *beside = map(Dataset.open, places)
+            for further in beside:
+                dataset = dataset.with_unlabelled(further)
         except NRBFNError:
             return None
         return dataset if dataset.fingerprint == self.run.fingerprint else None

@@ -187,6 +187,7 @@ class ClassResults(Results):
         evaluation = self.evaluation
         if evaluation is None:
             return []
+        left_out = _left_out(evaluation)
         unknown = f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model"
         return [
             Fact(
@@ -194,7 +195,7 @@ class ClassResults(Results):
                 f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
                 f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
                 f"{'of the others ' if evaluation.n_unknown_labels else ''}"
-                f"{decimals(evaluation.log_loss)}",
+                f"{decimals(evaluation.log_loss)}{left_out}",
             )
         ]
 
@@ -286,7 +287,7 @@ class NumberResults(Results):
         evaluation = self.evaluation
         if evaluation is None:
             return []
-        rows = plural(evaluation.n_rows, "row")
+        rows = plural(evaluation.n_rows, "row") + _left_out(evaluation)
         return [
             Fact("evaluation", f"R2 {self._r2(evaluation.r2, f' of {rows}')}"),
             Fact("evaluation RMSE", self._each(evaluation.rmse, number)),
@@ -419,6 +420,11 @@ class EmbeddingResults(Results):
             return DrawnCoordinates(coordinates, targets[:, 0], [], names[0])
         labels = [str(label) or "(empty)" for label in run.read("model/sample/classes").tolist()]
         return DrawnCoordinates(coordinates, targets, labels, "")
+
+
+def _left_out(evaluation: Evaluation | NumberEvaluation) -> str:
+    n_unlabelled = evaluation.n_unlabelled
+    return f"; {count(n_unlabelled)} more have no label" if n_unlabelled else ""
 
 
 def _average(values: Sequence[float]) -> float:

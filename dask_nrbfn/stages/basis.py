@@ -4,7 +4,11 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import run_tasks
@@ -108,11 +112,19 @@ def _choose_basis(
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
     write_array(group, "values", basis.values, "basis", "feature")
+    if dataset.n_unlabelled:
+        places = places_among(dataset.labelled_rows(), basis.rows)
+        write_array(group, "labelled", places, "basis")
     return {
         "n_basis": n_basis,
         "n_beyond_threshold": basis.n_beyond,
         "capped": basis.capped,
     }
+
+
+def read_labelled_rows(run: Run) -> NDArray[np.int64]:
+    """Return which of the rows with labels the basis rows are, -1 for none of them, int64 (r,)."""
+    return run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -122,6 +134,7 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes
         + s.reading_bytes
         + pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
+        + 2 * 8 * s.n_labelled
         + 2 * s.r * s.p * s.itemsize
         + 3 * 8 * s.n_basis_sample * s.p,
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},

@@ -21,7 +21,8 @@ from dask_nrbfn.stages.weighting import (
     check_total_weight,
 )
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset, check_finite
+from dask_nrbfn.storage.chunks import check_finite
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -65,9 +66,9 @@ def _compute(job: StageJob) -> ColumnsRecord:
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
-    """Return the column statistics of all rows."""
+    """Return the column statistics of all rows, those without labels among them."""
     return ColumnStatistics(
-        run.n_rows, run.read("columns/mean"), run.read("columns/squared_deviation")
+        run.attributes["n_rows"], run.read("columns/mean"), run.read("columns/squared_deviation")
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
@@ -15,6 +16,7 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.location import LabelledRows
 from dask_nrbfn.storage.run import Run
 
 
@@ -37,9 +39,20 @@ def _compute(job: StageJob) -> ConfidenceRecord:
 
 
 def _write_codes(run_location: Location, dataset_location: Location) -> None:
-    """Store the class code of every row in a byte or two: each part looks up those of all rows."""
-    codes = Dataset.open(dataset_location).codes()
-    write_array(Run.open(run_location).group("confidence"), "codes", codes, "row")
+    """Store the class code of every row in a byte or two: each part looks up those of all rows.
+
+    And the numbers of the rows, where others without labels stand among them.
+    """
+    group = Run.open(run_location).group("confidence")
+    if isinstance(dataset_location, LabelledRows):
+        rows = Dataset.open(dataset_location.place).labelled_rows()
+        write_array(group, "rows", rows, "row")
+    write_array(group, "codes", Dataset.open(dataset_location).codes(), "row")
+
+
+def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers in the dataset of rows that have a confidence, by their places there."""
+    return run.read("confidence/rows")[places] if run.has("confidence/rows") else places
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
@@ -92,6 +105,7 @@ CONFIDENCE = Stage(
     record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     keeps_parts=True,
 )

@@ -84,8 +84,8 @@ def _write(run_location: Location, dataset_location: Location) -> None:
     write_array(group, "coordinates", coordinates, "row", "component")
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
-    elif dataset.y is not None:
-        write_array(group, "targets", dataset.codes()[rows], "row")
+    elif dataset.has_targets:
+        write_array(group, "targets", dataset.take_codes(rows), "row")
         write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
     model.write(run.group("model"))
 

@@ -43,8 +43,9 @@ def _read_results(run_location: Location) -> None:
     for name in ("basis/rows", "basis/values"):
         run.read(name)
     if "confidence" in run.stages:
-        for start, stop in run.spans:
-            run.read("confidence/values", start, stop)
+        searched = run.of_labelled()
+        for start, stop in searched.spans:
+            searched.read("confidence/values", start, stop)
     if COMPONENTS.name in run.stages:
         read_coefficients(run)
     if run.embeds:

@@ -226,5 +226,10 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 MOMENTS = Stage(
-    name="moments", record=MomentsRecord, compute=_compute, cost=_cost, grows_with_basis=True
+    name="moments",
+    record=MomentsRecord,
+    compute=_compute,
+    cost=_cost,
+    of_labelled=True,
+    grows_with_basis=True,
 )

@@ -96,7 +96,7 @@ def _compute(job: StageJob) -> NeighborsRecord:
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
     """Raise RecallError if neighbours are nearer than single precision can tell."""
-    if np.can_cast(dataset.X.dtype, search_dtype(dataset, method)):
+    if np.can_cast(dataset.dtype, search_dtype(dataset, method)):
         return
     spread = 0.0
     if run.params.scale == "none":
@@ -335,6 +335,7 @@ NEIGHBORS = Stage(
     record=NeighborsRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
     remedy=_remedy,
     keeps_parts=True,

@@ -101,7 +101,7 @@ def run_tasks(
 ) -> list[Any]:
     """Run tasks whose arguments name store locations that every worker can open."""
     for value in arguments[0] if arguments else ():
-        in_memory = isinstance(value, MemoryStore) or str(value).startswith("memory://")
+        in_memory = isinstance(value, MemoryStore) or "memory://" in str(value)
         if in_memory and not engine.in_memory:
             raise ParameterError(
                 f"{value} is in the memory of this process.",

@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
+from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
@@ -81,7 +82,7 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
 
     A basis function of a row that is held out would be determined by no other row.
     """
-    rows = run.read("basis/rows")
+    rows = read_labelled_rows(run)
     if fold is None:
         return np.ones(len(rows), dtype=np.bool_)
     folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.params.random_state)

@@ -97,5 +97,6 @@ RECALL = Stage(
     record=RecallRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
 )

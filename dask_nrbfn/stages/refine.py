@@ -235,6 +235,7 @@ REFINE = Stage(
     record=RefineRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: bool(refined_losses(params, tuning)),
     grows_with_basis=True,
     drop_scratch=_drop_descents,

@@ -9,11 +9,12 @@ from operator import add
 from typing import Any, Self
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
-from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
+from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows, places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
@@ -48,6 +49,9 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+
+# What the names of rows begin with that are drawn from all, those without labels too.
+_ALL = "all_"
 
 
 @dataclass(frozen=True)
@@ -95,24 +99,41 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     params, tuning = run.params, run.tuning
     assert tuning is not None
-    size = search_rows(dataset.n_rows, dataset.n_features, tuning)
-    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
-    numbers = dataset.of_numbers
-    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
-    own = None if dataset.sample_weights is None else dataset.take_weights(rows)
-    weights = RowWeights.of(dataset, params).of_rows(targets, own)
     group = run.group("search")
-    write_array(group, "rows", rows, "row")
-    write_array(group, "X", dataset.take(rows), "row", "feature")
-    write_array(group, "targets", targets, *("row", "target")[: targets.ndim])
-    write_array(group, "weights", np.ones(len(rows)) if weights is None else weights, "row")
+    rows = _write_rows(group, "", dataset.of_labelled(), params, tuning)
+    if dataset.n_unlabelled:
+        _write_rows(group, _ALL, dataset, params, tuning)
     size, source = search_basis_size(dataset, params, tuning), source_of(params)
     rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
     for rule in sorted(rules):
         basis = source.choose(run, dataset, size, rule)
         write_array(group, f"basis_{rule}", basis.values, "basis", "feature")
-        write_array(group, f"basis_rows_{rule}", basis.rows, "basis")
+        numbers = basis.rows
+        if dataset.n_unlabelled:
+            numbers = places_among(dataset.labelled_rows(), numbers)
+        write_array(group, f"basis_rows_{rule}", numbers, "basis")
     return {"n_rows": len(rows), "n_basis": len(basis.rows)}
+
+
+def _write_rows(
+    group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, tuning: TuneParams
+) -> NDArray[np.int64]:
+    """Store a draw of the rows of a dataset; return their numbers."""
+    size = search_rows(dataset.n_rows, dataset.n_features, tuning)
+    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
+    numbers = dataset.of_numbers
+    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
+    own = dataset.take_weights(rows) if dataset.has_weights else None
+    weights = RowWeights.of(dataset, params).of_rows(targets, own)
+    columns = {
+        "rows": rows,
+        "X": dataset.take(rows),
+        "targets": targets,
+        "weights": np.ones(len(rows)) if weights is None else weights,
+    }
+    for name, values in columns.items():
+        write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
+    return rows
 
 
 def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
@@ -161,7 +182,10 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """Rows in memory, and the folds they belong to."""
+    """Rows in memory, and the folds they belong to.
+
+    ``spread`` and ``spread_weights`` are of a draw of all rows, those without labels too.
+    """
 
     X: NDArray[Any]
     y: NDArray[Any]
@@ -171,6 +195,8 @@ class _Sample:
     n_folds: int
     basis: NDArray[Any]
     basis_folds: NDArray[np.int64]
+    spread: NDArray[Any]
+    spread_weights: Floats
 
     @classmethod
     def read(cls, run: Run, rule: str, *, n_folds: int, n_targets: int) -> Self:
@@ -180,9 +206,12 @@ class _Sample:
         )
         targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
-        places = np.minimum(np.searchsorted(rows, basis_rows), len(rows) - 1)
-        basis_folds = np.where(rows[places] == basis_rows, folds[places], -1)
-        return cls(X, y, targets, weights, folds, n_folds, basis, basis_folds)
+        places = places_among(rows, basis_rows)
+        basis_folds = np.where(places < 0, -1, folds[places])
+        spread = (X, weights)
+        if run.has(f"search/{_ALL}X"):
+            spread = (run.read(f"search/{_ALL}X"), run.read(f"search/{_ALL}weights"))
+        return cls(X, y, targets, weights, folds, n_folds, basis, basis_folds, *spread)
 
     def blocks(self) -> Iterator[FoldedBlock]:
         size = self.reading.block_rows
@@ -194,17 +223,18 @@ class _Sample:
     def features(
         self, scaling: Scaling, candidate: dict[str, Any]
     ) -> tuple[RadialFeatures, Floats]:
-        """Return the radial basis functions, and the shares of the clusters of the sample."""
+        """Return the radial basis functions, and the shares of the clusters of all rows."""
         basis, threads = scaling.apply(self.basis), blas_threads()
         distances = BasisDistances.from_basis(basis, scaling)
         totals, clusters = [], np.zeros(len(basis))
-        for block in self.blocks():
-            nearest = np.empty(len(block.X), dtype=np.intp)
-            totals.append(
-                distances.total(block.X, weights=block.weights, nearest=nearest, threads=threads)
-            )
-            clusters += np.bincount(nearest, block.weights, minlength=len(basis))
-        weight = self.weights.sum()
+        size = self.reading.block_rows
+        for start in range(0, len(self.spread), size):
+            rows = slice(start, start + size)
+            X, weights = self.spread[rows], self.spread_weights[rows]
+            nearest = np.empty(len(X), dtype=np.intp)
+            totals.append(distances.total(X, weights=weights, nearest=nearest, threads=threads))
+            clusters += np.bincount(nearest, weights, minlength=len(basis))
+        weight = self.spread_weights.sum()
         mean_distance = math.fsum(totals) / (weight * len(basis))
         features = RadialFeatures.from_basis(
             basis,
@@ -254,7 +284,9 @@ def _cost(s: FitSizes) -> StageCost:
 
     A penalty that is a matrix is held whole and without the basis rows of a fold.
     """
-    sample_bytes = s.n_sampled * (s.p * s.itemsize + 3 * 8)
+    # One of the rows with labels, and where others have none one of all rows.
+    n_samples = 2 if s.n_labelled else 1
+    sample_bytes = n_samples * s.n_sampled * (s.p * s.itemsize + 3 * 8)
     products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
     solves = s.n_search_folds * s.n_searched_ridges * s.r_tried**3 / 3
     spans = 0
@@ -272,6 +304,7 @@ def _cost(s: FitSizes) -> StageCost:
         + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
         + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
         + spans
+        + 2 * 8 * s.n_labelled
         + 8
         * (
             (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2

@@ -46,7 +46,7 @@ class NeighborSearch:
 
 def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
     """Return the precision of a search: single where it loses nothing, or is all there is."""
-    small = np.can_cast(dataset.X.dtype, np.float32)
+    small = np.can_cast(dataset.dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
 

@@ -34,6 +34,8 @@ class FitSizes:
     ----------
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
+    n_labelled : int
+        Rows with labels that stand among others; 0 where all have one.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
     reading_bytes : int
@@ -71,6 +73,7 @@ class FitSizes:
     q: int
     r: int
     k: int
+    n_labelled: int
     itemsize: int
     search_itemsize: int
     reading_bytes: int
@@ -126,7 +129,8 @@ class FitSizes:
             q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
-            itemsize=dataset.X.dtype.itemsize,
+            n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            itemsize=dataset.dtype.itemsize,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             method=search.method,
@@ -134,7 +138,7 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
-            by_confidence=source_of(params).by_confidence,
+            by_confidence=source_of(params).by_confidence and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0
             if tuning is None

@@ -100,6 +100,8 @@ class Stage(Generic[Record]):
     wanted : callable
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit has the stage.
+    of_labelled : bool
+        Whether it works on the rows with labels alone, as if there were no others.
     grows_with_basis : bool
         Whether it holds something of the size of the basis.
     remedy : callable
@@ -117,6 +119,7 @@ class Stage(Generic[Record]):
     compute: Callable[[StageJob], Record]
     cost: Callable[[FitSizes], StageCost]
     wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
+    of_labelled: bool = False
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False

@@ -32,7 +32,7 @@ from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, check_same_table
 from dask_nrbfn.storage.run import PartLayout, Run
 
 logger = logging.getLogger(__name__)
@@ -117,19 +117,7 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     DataError
         If it has other columns or targets, or labels that the training dataset has not.
     """
-    if judged.n_features != dataset.n_features:
-        raise DataError(
-            f"{judged.location} has {judged.n_features} columns, {dataset.location} has "
-            f"{dataset.n_features}.",
-            "Give rows with the columns of the training rows.",
-        )
-    names, given = dataset.feature_names, judged.feature_names
-    if None not in (names, given) and names != given:
-        raise DataError(
-            f"the columns of {judged.location} have other names, or another order, than those of "
-            f"{dataset.location}.",
-            "Give rows with the columns of the training rows.",
-        )
+    check_same_table(dataset, judged)
     remedy = "Give rows of the training rows' classes."
     return codes_among(dataset.classes, dataset.target_names, judged, remedy)
 
@@ -162,20 +150,25 @@ def codes_among(
 
 
 def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
-    """Raise DataError unless a dataset has labels, or numbers as targets of these names."""
+    """Raise DataError unless there are labels, or numbers of these names, in some rows at least."""
     if target_names is None:
-        if dataset.y is None or dataset.of_numbers:
-            has = "no labels" if dataset.y is None else "numbers as targets, not labels"
+        if not dataset.has_targets or dataset.of_numbers:
+            has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
             raise DataError(
                 f"{dataset.location} has {has}.", "Write it with labels: `label` or `y`."
             )
     elif dataset.target_names != target_names:
-        labels = "none" if dataset.y is None else "labels"
+        labels = "none" if not dataset.has_targets else "labels"
         found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
         raise DataError(
             f"the targets of {dataset.location} are {found}, the network's "
             f"{', '.join(target_names)}.",
             "Write it with these columns as `target`.",
+        )
+    if dataset.n_rows == dataset.n_unlabelled:
+        raise DataError(
+            f"no row of {dataset.location} has a label, or numbers as targets.",
+            "Give rows that have some beside those that have none.",
         )
 
 
@@ -320,6 +313,7 @@ VALIDATION = Stage(
     record=ValidationRecord,
     compute=_compute,
     cost=_cost,
+    of_labelled=True,
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
 )

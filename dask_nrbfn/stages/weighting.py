@@ -55,12 +55,12 @@ class RowWeights:
     def of(cls, dataset: Dataset, params: FitParams) -> Self:
         """Return the weights that a fit gives to the rows of a dataset.
 
-        "balanced" are ``n / (K n_c)`` for a class of n_c rows, as in scikit-learn.
+        "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn.
         """
         if params.class_weight is None:
             return cls(None)
         counts = dataset.class_counts
-        return cls(dataset.n_rows / (dataset.n_classes * counts))
+        return cls(counts.sum() / (dataset.n_classes * counts))
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
@@ -79,12 +79,13 @@ class RowWeights:
         Parameters
         ----------
         codes : integer (b,)
+            -1 for rows without a label, of which each weighs as much as one of a class on average.
         weights : float64 (b,) or None
             The rows' own.
         """
         if self.of_classes is None:
             return weights
-        of_class: Floats = self.of_classes[codes]
+        of_class: Floats = np.append(self.of_classes, 1.0)[codes]
         return of_class if weights is None else of_class * weights
 
 

@@ -92,7 +92,7 @@ def _compute(job: StageJob) -> WidthRecord:
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.params).to_list()
-    origin = middle_targets(dataset).tolist() if dataset.of_numbers else None
+    origin = middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
     return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
 

@@ -1,47 +1,46 @@
 """The dataset: rows, targets and weights as aligned, chunked, checksummed Zarr arrays."""
 
 import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
-from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.array import (
     Array,
     check_stored,
-    chunk_checksum,
     chunk_rows_stored,
-    create_array,
     expect_chunks,
     get_array,
     read_rows,
 )
-from dask_nrbfn.storage.group import Location, attributes_of, mark_complete, normalize, open_group
+from dask_nrbfn.storage.chunks import (
+    Mark,
+    are_labelled,
+    create_dataset_arrays,
+    default_chunk_rows,
+    row_bytes,
+)
+from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
+from dask_nrbfn.storage.location import LabelledRows, SideBySide
 from dask_nrbfn.storage.strict import metadata_named
-
-# A chunk is one request and one unit of decoding: large enough for an object store's latency,
-# small enough that a worker holds several.
-_CHUNK_BYTES = 16 * 2**20
-_MAX_CHUNK_ROWS = 65_536
-
-# Squares of targets, times weights, are summed over any number of rows.
-_LARGEST_TARGET = 1e120
 
 
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
     ``X`` is (b, p) in the stored dtype. ``targets`` are int64 (b,), codes that index the dataset's
-    classes, or float64 (b, q), numbers, or None in a dataset without either. ``weights`` is float64
-    (b,) or None in one without weights.
+    classes, -1 for none, or float64 (b, q), numbers, NaN for none; None in a dataset without
+    either. ``weights`` is float64 (b,) or None in one without weights.
     """
 
     X: NDArray[Any]
@@ -57,17 +56,12 @@ class StoredChunk(NamedTuple):
     weights: NDArray[np.float64] | None
 
 
-class ChunkSummary(NamedTuple):
-    """What is known of one written chunk.
+class _Chunk(NamedTuple):
+    """The rows `start` to `stop` that are read at once; `block` has what was asked for of them."""
 
-    Its digest, `content_of_rows` and rows of each label; of one that was written just now also the
-    `chunk_checksum` of each array.
-    """
-
-    digest: bytes
-    content: int
-    label_counts: dict[int | str, int]
-    checksums: dict[str, str] | None = None
+    start: int
+    stop: int
+    block: LabelledBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +87,14 @@ class Dataset:
     feature_names : tuple of str or None
     target_names : tuple of str (q,) or None
         None where y are no numbers.
+    unlabelled : int, str or float, optional
+        What stands in y for no label, NaN for no numbers. None: every row has a label.
+    labelled_rows_of_chunks : int64 (m,), optional
+        How many rows of each chunk have one. None: all.
+    further : Dataset, optional
+        Rows without labels that come after those of X; see `with_unlabelled`.
+    labelled_only : bool
+        Whether rows without a label are passed over; see `of_labelled`.
     """
 
     location: Location
@@ -105,6 +107,10 @@ class Dataset:
     content: str
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
+    unlabelled: Mark | None = None
+    labelled_rows_of_chunks: NDArray[np.int64] | None = None
+    further: "Dataset | None" = None
+    labelled_only: bool = False
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -117,12 +123,17 @@ class Dataset:
         MissingDataError, DamagedDataError
             If there is none, or it was not finished.
         """
+        if isinstance(location, LabelledRows):
+            return cls.open(location.place).of_labelled()
+        if isinstance(location, SideBySide):
+            return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
         location = normalize(location)
         group = open_group(location, kind="dataset")
         with metadata_named(location):
             attributes = attributes_of(group)
             names, target_names = attributes["feature_names"], attributes.get("target_names")
             has_targets = attributes["has_labels"] or target_names is not None
+            mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
             dataset = cls(
                 location,
                 get_array(group, "X"),
@@ -134,6 +145,8 @@ class Dataset:
                 attributes["content"],
                 None if names is None else tuple(names),
                 None if target_names is None else tuple(target_names),
+                mark if mark is None or target_names is None else np.nan,
+                None if labelled is None else np.asarray(labelled, dtype=np.int64),
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -149,11 +162,14 @@ class Dataset:
     def _check_lengths(self) -> None:
         """Raise DamagedDataError unless everything has as many rows, columns and classes."""
         n_rows, n_features = self.X.shape
+        labelled = self.labelled_rows_of_chunks
         fitting = {
             "its chunks": self.X.chunks[1] == n_features,
             "the names of the columns": self.feature_names is None
             or len(self.feature_names) == n_features,
             "the counts of the classes": self.class_counts.shape == self.classes.shape,
+            "the rows with labels": labelled is None
+            or (labelled.shape == (-(-n_rows // self.chunk_rows),) and min(labelled) >= 0),
         }
         q = () if self.target_names is None else (self._n_numbers,)
         for name, array, inner in (("y", self.y, q), ("weights", self.sample_weights, ())):
@@ -161,7 +177,7 @@ class Dataset:
                 rows = array.shape == (n_rows, *inner)
                 fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
         if self.y is not None and self.target_names is None:
-            fitting["y"] &= self.class_counts.sum() == n_rows
+            fitting["y"] &= self.class_counts.sum() == self.n_rows - self.n_unlabelled
         for name, fits in fitting.items():
             if not fits:
                 raise DamagedDataError(
@@ -178,6 +194,8 @@ class Dataset:
         for array in (self.X, self.y, self.sample_weights):
             if array is not None:
                 check_stored(array)
+        if self.further is not None:
+            self.further.check_stored()
 
     def chunks_stored(self) -> set[int]:
         """Return the numbers of the chunks that are there, whole or in part."""
@@ -187,12 +205,45 @@ class Dataset:
     @property
     def n_rows(self) -> int:
         """Number of rows n."""
-        return self.X.shape[0]
+        return self._n_own + (0 if self.further is None else self.further.n_rows)
+
+    @property
+    def _n_own(self) -> int:
+        """Rows that are read from X."""
+        n_rows: int = self.X.shape[0]
+        return self._n_labelled if self.labelled_only else n_rows
+
+    @cached_property
+    def _n_labelled(self) -> int:
+        labelled = self.labelled_rows_of_chunks
+        return self.X.shape[0] if labelled is None else int(labelled.sum())
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Number of rows that have no label, or numbers, where the others have."""
+        return self.n_rows - self._n_labelled
 
     @property
     def n_features(self) -> int:
         """Number of columns p."""
         return self.X.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the rows."""
+        own = np.dtype(self.X.dtype)
+        return own if self.further is None else np.result_type(own, self.further.dtype)
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there are labels or numbers."""
+        return self.y is not None
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether rows have weights of their own."""
+        further = self.further is not None and self.further.has_weights
+        return self.sample_weights is not None or further
 
     @property
     def n_classes(self) -> int:
@@ -222,9 +273,12 @@ class Dataset:
     def reading_bytes(self) -> int:
         """Bytes of the chunks that are held while blocks are read.
 
-        One in use, the next one, and that as stored and while it is decoded.
+        One in use, the next one, and that as stored and while it is decoded; where rows are passed
+        over the others of one are copied.
         """
-        return 4 * self.chunk_rows * _row_bytes(self.n_features, self.X.dtype, self._n_numbers)
+        held = 4 + self.labelled_only
+        own = held * self.chunk_rows * row_bytes(self.n_features, self.X.dtype, self._n_numbers)
+        return own if self.further is None else max(own, self.further.reading_bytes)
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
@@ -241,9 +295,43 @@ class Dataset:
             y_dtype=None,
             chunk_rows=chunk_rows,
         )
-        shares = self.class_counts / self.n_rows
+        factor, labelled = n_rows / self.n_rows, self.labelled_rows_of_chunks
         return replace(
-            self, X=get_array(group, "X"), class_counts=np.rint(shares * n_rows).astype(np.int64)
+            self,
+            X=get_array(group, "X"),
+            class_counts=np.rint(factor * self.class_counts).astype(np.int64),
+            labelled_rows_of_chunks=None
+            if labelled is None
+            else np.rint([factor * labelled.sum()]).astype(np.int64),
+        )
+
+    def of_labelled(self) -> Self:
+        """Return the rows that have a label, or numbers, as a dataset of their own."""
+        if not self.n_unlabelled:
+            return self
+        location = LabelledRows(self.location)
+        return replace(self, location=location, further=None, labelled_only=True)
+
+    def with_unlabelled(self, further: "Dataset") -> Self:
+        """Return a dataset that goes on with the rows of another, as if they had no labels.
+
+        Nothing is copied.
+
+        Raises
+        ------
+        DataError
+            If the other has other columns.
+        """
+        check_same_table(self, further)
+        all_further = self.further.with_unlabelled(further) if self.further else further
+        both = f"{self.fingerprint} {further.fingerprint}".encode()
+        content = (int(self.content, 16) + int(further.content, 16)) % 2**64
+        return replace(
+            self,
+            location=SideBySide(self.location, further.location),
+            fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
+            content=f"{content:016x}",
+            further=all_further,
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
@@ -260,21 +348,31 @@ class Dataset:
         )
         return _one_ahead(pool, reads, next(reads, None))
 
-    def codes(self) -> NDArray[np.unsignedinteger]:
-        """Return the class codes of all rows, (n,), in the smallest unsigned type that holds them.
+    def codes(self) -> NDArray[np.integer]:
+        """Return the class codes of all rows, (n,), in the smallest type that holds them.
 
-        For 100 million rows of up to 256 classes that is 100 MB.
+        That is an unsigned one, but where rows have no label, whose code is -1. For 100 million
+        rows of up to 256 classes that is 100 MB.
         """
-        labels = self._labels()
-        codes = np.empty(self.n_rows, dtype=np.min_scalar_type(self.n_classes - 1))
-        for start in range(0, self.n_rows, self.chunk_rows):
-            chunk = read_rows(labels, start, start + self.chunk_rows)
-            codes[start : start + len(chunk)] = self._encode(chunk)
+        self._check_labels()
+        least = -max(1, self.n_classes) if self.n_unlabelled else self.n_classes - 1
+        codes = np.empty(self.n_rows, dtype=np.min_scalar_type(least))
+        for chunk in self._chunks({"targets"}):
+            codes[chunk.start : chunk.stop] = chunk.block.targets
         return codes
+
+    def labelled_rows(self) -> NDArray[np.int64]:
+        """Return the numbers that the rows of `of_labelled` have in this dataset, ascending."""
+        rows = [
+            chunk.start + np.flatnonzero(has_target(chunk.block.targets))
+            for chunk in self._chunks({"targets"})
+            if chunk.block.targets is not None
+        ]
+        return np.concatenate(rows)
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
         """Return the rows of X with the given ascending numbers, (len(rows), p)."""
-        return self._take(self.X, rows)
+        return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
 
     def take_targets(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the targets of the rows with the given ascending numbers, (len(rows), q).
@@ -288,31 +386,31 @@ class Dataset:
             raise DataError(
                 f"{self.location} has no numbers as targets.", "Write it with them: `target`."
             )
-        return self._take(self.y, rows)
+        return self._take("targets", rows, np.empty((len(rows), self._n_numbers)))
 
     def take_codes(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the class codes of the rows with the given ascending numbers, (len(rows),).
+        """Return the class codes of the rows with the given ascending numbers, -1 for none, (m,).
 
         Raises
         ------
         DataError
             If there are no labels.
         """
-        return self._encode(self._take(self._labels(), rows))
+        self._check_labels()
+        return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
 
     def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
-        if self.sample_weights is None:
-            return np.ones(len(rows))
-        return self._take(self.sample_weights, rows)
+        weights = np.ones(len(rows))
+        return self._take("weights", rows, weights) if self.has_weights else weights
 
-    def _take(self, array: Array, rows: NDArray[np.int64]) -> NDArray[Any]:
-        taken = np.empty((len(rows), *array.shape[1:]), dtype=array.dtype)
-        for start in range(0, self.n_rows, self.chunk_rows):
-            first, last = np.searchsorted(rows, [start, start + self.chunk_rows])
-            if first < last:
-                chunk = read_rows(array, start, start + self.chunk_rows)
-                taken[first:last] = chunk[rows[first:last] - start]
+    def _take(self, column: str, rows: NDArray[np.int64], taken: NDArray[Any]) -> NDArray[Any]:
+        done = 0
+        while done < len(rows):
+            chunk = self._chunk_at(int(rows[done]), {column})
+            last = int(np.searchsorted(rows, chunk.stop))
+            taken[done:last] = getattr(chunk.block, column)[rows[done:last] - chunk.start]
+            done = last
         return taken
 
     def read_chunk(self, index: int) -> StoredChunk:
@@ -324,14 +422,93 @@ class Dataset:
             None if self.sample_weights is None else read_rows(self.sample_weights, start, stop),
         )
 
-    def _labels(self) -> Array:
+    def _chunks(self, wanted: Collection[str]) -> Iterator[_Chunk]:
+        """Yield all rows, what is read at once together."""
+        start = 0
+        while start < self.n_rows:
+            chunk = self._chunk_at(start, wanted)
+            yield chunk
+            start = chunk.stop
+
+    def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> _Chunk:
+        """Return the rows that are read together with one, and the wanted columns of them."""
+        if row >= self._n_own:
+            assert self.further is not None
+            shift = self._n_own
+            # Labels that it may have are not looked at.
+            chunk = self.further._chunk_at(row - shift, {*wanted} - {"targets"})
+            start, stop, block = chunk.start + shift, chunk.stop + shift, chunk.block
+        else:
+            index = bisect_right(self._edges, row) - 1
+            start, stop = self._edges[index], min(self._edges[index + 1], self._n_own)
+            block = self._read_columns(index, wanted)
+        return _Chunk(start, stop, self._completed(block, stop - start, wanted))
+
+    @cached_property
+    def _edges(self) -> Sequence[int]:
+        """First row of every chunk of X, and the one after the last, of those that are read."""
+        if self.labelled_only and self.labelled_rows_of_chunks is not None:
+            return [0, *np.cumsum(self.labelled_rows_of_chunks).tolist()]
+        return range(0, self.X.shape[0] + self.chunk_rows, self.chunk_rows)
+
+    def _read_columns(self, index: int, wanted: Collection[str]) -> LabelledBlock:
+        """Return some columns of one chunk of X, None for the others."""
+        start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
+        arrays = {"X": self.X, "targets": self.y, "weights": self.sample_weights}
+        passing = self.labelled_only and self.unlabelled is not None
+        read: dict[str, Any] = {
+            name: read_rows(array, start, stop)
+            if array is not None and (name in wanted or (passing and name == "targets"))
+            else None
+            for name, array in arrays.items()
+        }
+        if read["targets"] is not None and self.target_names is None:
+            read["targets"] = self._encode(read["targets"])
+        block = LabelledBlock(**read)
+        if passing:
+            block = _window(block, self._expected(has_target(read["targets"]), index))
+        return block
+
+    def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
+        """Return which rows of a chunk have a label; raise if they are not as many as were."""
+        assert self.labelled_rows_of_chunks is not None
+        if np.count_nonzero(labelled) != self.labelled_rows_of_chunks[index]:
+            raise DamagedDataError(
+                f"chunk {index} of {self.location} has other rows without labels than were "
+                "written.",
+                "The labels were changed after the dataset was written; ingest it again.",
+            )
+        return labelled
+
+    def _completed(
+        self, block: LabelledBlock, n_rows: int, wanted: Collection[str]
+    ) -> LabelledBlock:
+        """Return a block in the type of all rows, with what its rows lack and others have."""
+        X, targets, weights = block
+        if X is not None:
+            X = X.astype(self.dtype, copy=False)
+        if targets is None and self.has_targets and "targets" in wanted:
+            numbers = np.full((n_rows, self._n_numbers), np.nan)
+            targets = numbers if self.of_numbers else np.full(n_rows, -1, dtype=np.int64)
+        if weights is None and self.has_weights and "weights" in wanted:
+            weights = np.ones(n_rows)
+        return LabelledBlock(X, targets, weights)
+
+    def _check_labels(self) -> None:
         if self.y is None or self.target_names is not None:
             has = "no labels" if self.y is None else "numbers as targets, not labels"
             raise DataError(f"{self.location} has {has}.", "Write it with labels: `label` or `y`.")
-        return self.y
 
     def _encode(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class code of each label."""
+        if self.unlabelled is not None:
+            labelled = are_labelled(labels, self.unlabelled)
+            all_codes = np.full(len(labels), -1, dtype=np.int64)
+            all_codes[labelled] = self._encode_all(labels[labelled])
+            return all_codes
+        return self._encode_all(labels)
+
+    def _encode_all(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         classes = self.classes.astype(labels.dtype)
         if labels.dtype.kind == "T":
             # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
@@ -348,39 +525,49 @@ class Dataset:
         return codes.astype(np.int64, copy=False)
 
 
+def check_same_table(first: Dataset, other: Dataset) -> None:
+    """Raise DataError unless the rows of two datasets have the same columns."""
+    if other.n_features != first.n_features:
+        raise DataError(
+            f"{other.location} has {other.n_features} columns, {first.location} has "
+            f"{first.n_features}.",
+            "Give rows with the columns of the training rows.",
+        )
+    names, given = first.feature_names, other.feature_names
+    if None not in (names, given) and names != given:
+        raise DataError(
+            f"the columns of {other.location} have other names, or another order, than those of "
+            f"{first.location}.",
+            "Give rows with the columns of the training rows.",
+        )
+
+
 class _SequentialReader:
     """Reads ascending spans of rows and keeps the chunk it decoded last."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._index = -1
-        self._chunk: LabelledBlock | None = None
+        self._chunk: _Chunk | None = None
 
     def __call__(self, start: int, stop: int) -> LabelledBlock:
-        chunk_rows = self._dataset.chunk_rows
         pieces = []
-        for index in range(start // chunk_rows, -(-stop // chunk_rows)):
-            chunk = self._load(index)
-            window = slice(max(start - index * chunk_rows, 0), stop - index * chunk_rows)
-            pieces.append(_window(chunk, window))
+        while start < stop:
+            chunk = self._load(start)
+            pieces.append(_window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
+            start = chunk.stop
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
-    def _load(self, index: int) -> LabelledBlock:
-        if index != self._index or self._chunk is None:
+    def _load(self, row: int) -> _Chunk:
+        if self._chunk is None or not self._chunk.start <= row < self._chunk.stop:
             self._chunk = None
-            X, targets, weights = self._dataset.read_chunk(index)
-            if targets is not None and self._dataset.target_names is None:
-                targets = self._dataset._encode(targets)
-            self._chunk, self._index = LabelledBlock(X, targets, weights), index
+            self._chunk = self._dataset._chunk_at(row)
         return self._chunk
 
 
-def _window(block: LabelledBlock, rows: slice) -> LabelledBlock:
-    return LabelledBlock(
-        block.X[rows],
-        None if block.targets is None else block.targets[rows],
-        None if block.weights is None else block.weights[rows],
-    )
+def _window(block: LabelledBlock, rows: Any) -> LabelledBlock:
+    """Return some rows of a block, a slice of it or those that are marked."""
+    columns: Any = (None if column is None else column[rows] for column in block)
+    return LabelledBlock(*columns)
 
 
 def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
@@ -403,189 +590,3 @@ def _one_ahead(
             block = current.result()
             current = next(reads, None)
             yield block
-
-
-def default_chunk_rows(n_features: int, dtype: DTypeLike, *, n_numbers: int = 0) -> int:
-    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
-
-    Rows are `n_features` of `dtype`, and `n_numbers` numbers as targets.
-    """
-    rows = _CHUNK_BYTES // _row_bytes(n_features, dtype, n_numbers)
-    return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
-
-
-def _row_bytes(n_features: int, dtype: DTypeLike, n_numbers: int) -> int:
-    return n_features * np.dtype(dtype).itemsize + n_numbers * np.dtype(np.float64).itemsize
-
-
-def create_dataset_arrays(
-    group: zarr.Group,
-    *,
-    shape: tuple[int, int],
-    x_dtype: DTypeLike,
-    y_dtype: DTypeLike | None,
-    chunk_rows: int,
-    n_numbers: int = 0,
-    weighted: bool = False,
-) -> None:
-    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group.
-
-    A row of y is a label, or where there are any, `n_numbers` numbers.
-    """
-    n_rows, n_features = shape
-    chunk_rows = min(chunk_rows, n_rows)
-    create_array(
-        group,
-        "X",
-        shape=shape,
-        dtype=x_dtype,
-        chunks=(chunk_rows, n_features),
-        dimensions=("row", "feature"),
-        compress=True,
-    )
-    columns = {"y": y_dtype, "weights": np.float64 if weighted else None}
-    for name, dtype in columns.items():
-        if dtype is not None:
-            inner = (n_numbers,) if name == "y" and n_numbers else ()
-            create_array(
-                group,
-                name,
-                shape=(n_rows, *inner),
-                dtype=dtype,
-                chunks=(chunk_rows, *inner),
-                dimensions=("row", "target")[: 1 + len(inner)],
-                compress=True,
-            )
-
-
-def write_chunk(
-    group: zarr.Group,
-    index: int,
-    X: NDArray[Any],
-    y: NDArray[Any] | None,
-    weights: NDArray[np.float64] | None = None,
-) -> ChunkSummary:
-    """Write one whole chunk of rows, targets and weights; may run on any worker, for any chunk.
-
-    Raises
-    ------
-    DataError
-        If a value is NaN or infinite, or a weight is not above 0; names its row and column.
-    """
-    rows = get_array(group, "X")
-    start = index * rows.chunks[0]
-    check_finite(X, first_row=start)
-    if y is not None:
-        check_finite(y, first_row=start, name="target")
-        if y.ndim == 2:
-            _check_squares(y, first_row=start)
-    if weights is not None:
-        check_weights(weights, first_row=start)
-    rows[start : start + len(X)] = X
-    written = {"X": rows}
-    for name, column in (("y", y), ("weights", weights)):
-        if column is not None:
-            written[name] = get_array(group, name)
-            written[name][start : start + len(X)] = column
-    checksums = {name: chunk_checksum(array, index) for name, array in written.items()}
-    return summarize_chunk(X, y, weights)._replace(checksums=checksums)
-
-
-def check_finite(
-    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X"
-) -> None:
-    """Raise DataError naming the first value of a block that is NaN or infinite.
-
-    Its row is counted from `first_row` on, in the table or in what `within` says.
-    """
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    row, column = np.argwhere(~np.isfinite(values))[0]
-    raise DataError(
-        f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
-        "Remove the row or fill the value in; every value must be finite.",
-    )
-
-
-def _check_squares(numbers: NDArray[np.float64], *, first_row: int) -> None:
-    """Raise DataError naming the first of some targets that is too large to be squared."""
-    wrong = np.abs(numbers) > _LARGEST_TARGET
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise DataError(
-            f"target has {numbers[row, column]} in row {first_row + row}, column {column}, too "
-            "large to be squared in float64.",
-            "Divide the target by its largest value.",
-        )
-
-
-def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:
-    """Raise DataError naming the first weight of a block that is not finite and above 0."""
-    wrong = ~(np.isfinite(weights) & (weights > 0))
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise DataError(
-            f"weights has {weights[row]} in row {first_row + row} (the first is 0).",
-            "Give it a finite weight above 0, or remove the row.",
-        )
-
-
-def summarize_chunk(
-    X: NDArray[Any], y: NDArray[Any] | None, weights: NDArray[np.float64] | None = None
-) -> ChunkSummary:
-    """Return the digests and label counts of one chunk."""
-    # Labels, numbers and weights of a chunk may be the same bytes.
-    numbers = y is not None and y.ndim == 2
-    person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
-    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
-    label_counts = {}
-    if y is not None:
-        text = y.dtype.kind in "TU"
-        digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
-        if not numbers:
-            labels, _, counts = distinct_labels(y)
-            label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
-    if weights is not None:
-        digest.update(np.ascontiguousarray(weights).data)
-    return ChunkSummary(digest.digest(), content_of_rows(X, y, weights), label_counts)
-
-
-def fingerprint(X: Array, summaries: Sequence[ChunkSummary]) -> str:
-    """Return the digest of a dataset from its chunks' digests in order."""
-    digest = hashlib.blake2b(f"{X.shape} {X.dtype} {X.chunks}".encode(), digest_size=16)
-    for summary in summaries:
-        digest.update(summary.digest)
-    return digest.hexdigest()
-
-
-def finish_dataset(
-    group: zarr.Group,
-    summaries: Sequence[ChunkSummary],
-    *,
-    feature_names: tuple[str, ...] | None = None,
-    target_names: tuple[str, ...] | None = None,
-) -> None:
-    """Record classes or names of the numbers, and fingerprint, once all chunks are written."""
-    counts: dict[Any, int] = {}
-    for summary in summaries:
-        for label, count in summary.label_counts.items():
-            counts[label] = counts.get(label, 0) + count
-    classes = sorted(counts)
-    written = [summary.checksums or {} for summary in summaries]
-    mark_complete(
-        group,
-        kind="dataset",
-        attributes={
-            "has_labels": "y" in group and target_names is None,
-            "has_weights": "weights" in group,
-            "classes": classes,
-            "class_counts": [counts[label] for label in classes],
-            "feature_names": None if feature_names is None else list(feature_names),
-            "target_names": None if target_names is None else list(target_names),
-            "chunk_checksums": {
-                name: "".join(checksums[name] for checksums in written) for name in written[0]
-            },
-            "fingerprint": fingerprint(get_array(group, "X"), summaries),
-            "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
-        },
-    )

@@ -427,6 +427,7 @@ def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _store(location: Location) -> zarr.abc.store.Store:
+    location = normalize(location)
     if type(location) is LocalStore:
         return DurableStore(location.root, read_only=location.read_only)
     if isinstance(location, zarr.abc.store.Store):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import zarr.abc.store
-from zarr.storage import LocalStore
+from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import ParameterError
 
@@ -55,8 +55,31 @@ class RemoteLocation:
         return self.url
 
 
-Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store
-"""A local path, an fsspec URL, or a zarr store object of this process."""
+@dataclass(frozen=True)
+class LabelledRows:
+    """The rows with labels of what is at `place`, a dataset or a run: tasks open the same of it."""
+
+    place: "Location"
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Two datasets whose rows follow one another; those of the second have no labels."""
+
+    labelled: "Location"
+    unlabelled: "Location"
+
+    def __str__(self) -> str:
+        return f"{self.labelled} with {self.unlabelled}"
+
+
+Location = (
+    str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | LabelledRows | SideBySide
+)
+"""A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
 
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
@@ -70,7 +93,9 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, zarr.abc.store.Store):
+    if isinstance(location, LabelledRows):
+        return normalize(location.place)
+    if isinstance(location, zarr.abc.store.Store | SideBySide):
         return location
     if isinstance(location, RemoteLocation):
         return normalize(location.url) if location.url.startswith("file://") else location
@@ -95,6 +120,13 @@ def join(location: Location, name: str) -> str | RemoteLocation:
     if isinstance(located, str):
         return f"{located.rstrip('/')}/{name}"
     raise ParameterError(f"{location} is a store object.", "Give a directory or URL.")
+
+
+def in_memory(location: Location) -> bool:
+    """Return whether what is at a location is in this process's memory, some of it at least."""
+    if isinstance(location, SideBySide):
+        return in_memory(location.labelled) or in_memory(location.unlabelled)
+    return isinstance(normalize(location), MemoryStore)
 
 
 def local_path(location: Location) -> str | None:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -38,6 +38,7 @@ from dask_nrbfn.storage.group import (
     open_group,
     update_record,
 )
+from dask_nrbfn.storage.location import LabelledRows, SideBySide
 from dask_nrbfn.storage.migration import todays_params
 from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
@@ -134,7 +135,27 @@ def member_of(dataset: Dataset) -> dict[str, Any]:
         "dataset": str(dataset.location),
         "content": dataset.content,
         "n_rows": dataset.n_rows,
+        **({"n_unlabelled": dataset.n_unlabelled} if dataset.n_unlabelled else {}),
     }
+
+
+def members_of(dataset: Dataset) -> list[dict[str, Any]]:
+    """Return how a run records the datasets whose rows follow one another in one."""
+    location = dataset.location
+    if not isinstance(location, SideBySide):
+        return [member_of(dataset)]
+    first, second = Dataset.open(location.labelled), Dataset.open(location.unlabelled)
+    return [*members_of(first), member_beside(second)]
+
+
+def member_beside(dataset: Dataset) -> dict[str, Any]:
+    """Return how a run records a dataset that was taken as rows without labels."""
+    return {**member_of(dataset), "n_unlabelled": dataset.n_rows}
+
+
+def is_beside(member: Mapping[str, Any]) -> bool:
+    """Return whether a dataset that a run records was taken as rows without labels."""
+    return bool(member["n_rows"] == member.get("n_unlabelled"))
 
 
 _PART_NAME = re.compile(r"\d+(-\d+)?")
@@ -219,6 +240,8 @@ class Run:
             run._check_same(dataset, params, tuning, embeds)
             return run
         layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
+        n_labelled = dataset.of_labelled().n_rows
+        labelled = PartLayout.of(n_labelled, params.n_parts, n_workers=n_workers)
         create_group(
             location,
             kind="run",
@@ -229,7 +252,7 @@ class Run:
                 "embeds": embeds,
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
-                "members": [member_of(dataset)],
+                "members": members_of(dataset),
                 "basis_n_rows": dataset.n_rows,
                 "n_rows": dataset.n_rows,
                 "n_features": dataset.n_features,
@@ -241,6 +264,7 @@ class Run:
                 "environment": dict(environment),
                 "decisions": {},
                 "stages": {},
+                "labelled": asdict(labelled) if dataset.n_unlabelled else None,
             },
         )
         return cls.open(location)
@@ -254,6 +278,8 @@ class Run:
         MissingDataError, DamagedDataError
             If there is none.
         """
+        if isinstance(location, LabelledRows):
+            return cls.open(location.place).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -310,6 +336,15 @@ class Run:
                 f"the run {self.location} was begun with {', '.join(changed)}.",
                 "Give the same parameters to finish it, or another path for a new run.",
             )
+
+    def of_labelled(self) -> Self:
+        """Return the run as stages see it that work on the rows with labels alone."""
+        layout = self.attributes.get("labelled")
+        if layout is None or isinstance(self.location, LabelledRows):
+            return self
+        labelled = PartLayout(**layout)
+        location = LabelledRows(self.location)
+        return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
 
     @property
     def of_numbers(self) -> bool:

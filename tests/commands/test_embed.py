@@ -83,6 +83,18 @@ def test_embed__labels_and_numbers_change_nothing_but_the_colours(basis):
     np.testing.assert_array_equal(of_numbers.read("model/sample/targets")[:, 0], X[:, 0])
 
 
+def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
+    X, y = spirals(200)
+    partly = np.where(np.arange(200) % 3 == 0, y, -1)
+    dataset = write_table(tmp_path / "data", X, partly, unlabelled=-1)
+    run = embed(dataset, place=tmp_path / "run")
+    np.testing.assert_array_equal(run.read("model/sample/targets"), partly)
+    expected = Model.load(embed(table()).location)
+    np.testing.assert_allclose(Model.load(run.location).scores(X), expected.scores(X), atol=1e-9)
+    write_report(run, tmp_path / "page.html")
+    assert "The first two coordinates of 200 rows" in (tmp_path / "page.html").read_text()
+
+
 def test_embed__the_basis_of_a_fit_with_labels_and_one_that_is_given():
     X, y = spirals(200)
     sknn = embed(write_table(MemoryStore(), X, y), replace(PARAMS, basis="sknn"))

@@ -30,14 +30,17 @@ def defaults(*kinds):
 
 
 def test_classifier__signature_is_that_of_the_parameters():
-    assert defaults_of(NRBFNClassifier) == defaults(FitParams, FitLimits) | {"store": None}
+    assert defaults_of(NRBFNClassifier) == defaults(FitParams, FitLimits) | {
+        "unlabelled": None,
+        "store": None,
+    }
 
 
 def test_classifier_cv__signature_is_that_of_the_parameters():
     fixed = {name: value for name, value in defaults(FitParams).items() if name not in TUNED}
     tried = defaults(TuneParams)
     del tried["validation"]  # a dataset; an estimator holds out folds
-    expected = fixed | tried | defaults(FitLimits) | {"store": None}
+    expected = fixed | tried | defaults(FitLimits) | {"unlabelled": None, "store": None}
     assert defaults_of(NRBFNClassifierCV) == expected
 
 

@@ -98,6 +98,17 @@ def test_fit__is_the_ridge_in_the_span_of_the_eigenfunctions(table):
     assert model.spectral_risk == pytest.approx(risk, rel=1e-5)
 
 
+def test_fit__of_few_labels_has_a_basis_of_all_rows():
+    X, y = spirals(200)
+    partly = np.where(np.arange(200) % 4 == 0, y, -1)
+    run = fit(X, partly, unlabelled=-1)
+    model, basis, few = Model.load(run.location), run.read("basis/values"), partly >= 0
+    assert (partly[run.read("basis/rows")] < 0).any()
+    Phi = reference_activations(X, basis, model.width)
+    weights = naive_weights(Phi[few], np.eye(3)[y[few]], basis, model.width, 9, 1e-9)
+    np.testing.assert_allclose(model.scores(X), Phi @ weights.T, atol=1e-7)
+
+
 def test_fit__of_all_eigenfunctions_is_the_network():
     X, y = spirals(200)
     params = replace(PARAMS, alpha=0.0, width_factor=0.2)

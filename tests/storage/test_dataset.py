@@ -14,13 +14,13 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.dataset import (
-    Dataset,
+from dask_nrbfn.storage.chunks import (
     create_dataset_arrays,
     default_chunk_rows,
     finish_dataset,
     write_chunk,
 )
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group, replacing_group
 from dask_nrbfn.storage.strict import checksum
 from tests.numeric.chunkings import row_chunkings

@@ -14,8 +14,9 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.location import RemoteLocation, join, locate
 
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
-DATA_KEYS = {"train": dict, "test": dict, "chunk_rows": int}
-SOURCE_KEYS = dict.fromkeys(("source", "x", "y", "label", "target"), str)
+TABLES = ("train", "unlabelled_rows", "test")
+DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
+SOURCE_KEYS = dict.fromkeys(("source", "x", "y", "label", "target", "unlabelled"), str)
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
 ENGINE_KEYS = {
@@ -82,8 +83,8 @@ class Settings:
     Attributes
     ----------
     sources : mapping
-        Of "train" and perhaps "test": the file with these rows and how to read it, as
-        `dask_nrbfn.ingest_file` takes them.
+        Of "train", and perhaps "test" and "unlabelled_rows", which lie beside those of "train" in a
+        fit: the file with these rows and how to read it, as `dask_nrbfn.ingest_file` takes them.
     chunk_rows : int or None
     fit : FitParams
     limits : FitLimits
@@ -105,7 +106,7 @@ class Settings:
     predictions: str | RemoteLocation
 
     def source(self, part: str) -> Mapping[str, str]:
-        """Return the source of "train" or "test".
+        """Return the source of "train", "test" or "unlabelled_rows".
 
         Raises
         ------
@@ -180,9 +181,7 @@ def read_settings(path: Path) -> Settings:
             "[storage] is given, but [output] has no URL.", "Remove it, or give a URL."
         )
     sources = {
-        part: _read_source(f"{part} in [data]", data[part], base)
-        for part in ("train", "test")
-        if part in data
+        part: _read_source(f"{part} in [data]", data[part], base) for part in TABLES if part in data
     }
     nightly = _read_night(tables["night"], base) if "night" in tables else None
     read = [*sources.values(), *([] if nightly is None else [nightly.incoming])]

@@ -5,6 +5,7 @@ import numpy as np
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.pool import pool_by_confidence
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -13,7 +14,7 @@ from dask_nrbfn.storage.run import Run
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return a basis of a size; a draw, where all rows below the threshold are asked for."""
     rule = "uniform" if run.params.basis_size is None else rule
-    pool = pool_by_confidence(run, size, rule, n_classes=dataset.n_classes)
+    pool = pool_by_confidence(run.of_labelled(), size, rule, n_classes=dataset.n_classes)
     return _chosen(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
 
 
@@ -22,7 +23,8 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     # One more than the most, because duplicates and the rows of classes that have none below leave
     # no other way to know whether it bites.
     threshold, n_classes = run.params.confidence_threshold, dataset.n_classes
-    pool = pool_by_confidence(run, most + 1, run.params.basis_rule, n_classes=n_classes)
+    rule = run.params.basis_rule
+    pool = pool_by_confidence(run.of_labelled(), most + 1, rule, n_classes=n_classes)
     basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
     capped = len(basis) > most
     if capped:
@@ -32,7 +34,8 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
 
 def _chosen(run: Run, dataset: Dataset, basis: Candidates, *, capped: bool = False) -> Chosen:
     n_beyond = int(np.count_nonzero(basis.priority >= run.params.confidence_threshold))
-    return Chosen(dataset.take(basis.rows), basis.rows, n_beyond, capped)
+    rows = name_rows(run, basis.rows)
+    return Chosen(dataset.take(rows), rows, n_beyond, capped)
 
 
 def _described(params: FitParams, capped: bool) -> str:

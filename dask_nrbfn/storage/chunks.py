@@ -1,0 +1,284 @@
+"""The chunks of a dataset as they are written: laid out, checked, summed up and recorded."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import zarr
+from numpy.typing import DTypeLike, NDArray
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.storage.array import Array, chunk_checksum, create_array, get_array
+from dask_nrbfn.storage.group import mark_complete
+
+# A chunk is one request and one unit of decoding: large enough for an object store's latency,
+# small enough that a worker holds several.
+_CHUNK_BYTES = 16 * 2**20
+_MAX_CHUNK_ROWS = 65_536
+
+# Squares of targets, times weights, are summed over any number of rows.
+_LARGEST_TARGET = 1e120
+
+Mark = int | str | float
+"""The label that means none; of numbers NaN."""
+
+
+class ChunkSummary(NamedTuple):
+    """What is known of one written chunk.
+
+    Its digest, `content_of_rows`, rows of each label and rows that have one, or numbers; of one
+    that was written just now also the `chunk_checksum` of each array.
+    """
+
+    digest: bytes
+    content: int
+    label_counts: dict[int | str, int]
+    n_labelled: int
+    checksums: dict[str, str] | None = None
+
+
+def default_chunk_rows(n_features: int, dtype: DTypeLike, *, n_numbers: int = 0) -> int:
+    """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
+
+    Rows are `n_features` of `dtype`, and `n_numbers` numbers as targets.
+    """
+    rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers)
+    return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
+
+
+def row_bytes(n_features: int, dtype: DTypeLike, n_numbers: int) -> int:
+    """Return the bytes of a row of X and of its numbers as targets."""
+    return n_features * np.dtype(dtype).itemsize + n_numbers * np.dtype(np.float64).itemsize
+
+
+def create_dataset_arrays(
+    group: zarr.Group,
+    *,
+    shape: tuple[int, int],
+    x_dtype: DTypeLike,
+    y_dtype: DTypeLike | None,
+    chunk_rows: int,
+    n_numbers: int = 0,
+    weighted: bool = False,
+) -> None:
+    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group.
+
+    A row of y is a label, or where there are any, `n_numbers` numbers.
+    """
+    n_rows, n_features = shape
+    chunk_rows = min(chunk_rows, n_rows)
+    create_array(
+        group,
+        "X",
+        shape=shape,
+        dtype=x_dtype,
+        chunks=(chunk_rows, n_features),
+        dimensions=("row", "feature"),
+        compress=True,
+    )
+    columns = {"y": y_dtype, "weights": np.float64 if weighted else None}
+    for name, dtype in columns.items():
+        if dtype is not None:
+            inner = (n_numbers,) if name == "y" and n_numbers else ()
+            create_array(
+                group,
+                name,
+                shape=(n_rows, *inner),
+                dtype=dtype,
+                chunks=(chunk_rows, *inner),
+                dimensions=("row", "target")[: 1 + len(inner)],
+                compress=True,
+            )
+
+
+def write_chunk(
+    group: zarr.Group,
+    index: int,
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    weights: NDArray[np.float64] | None = None,
+    *,
+    unlabelled: Mark | None = None,
+) -> ChunkSummary:
+    """Write one whole chunk of rows, targets and weights; may run on any worker, for any chunk.
+
+    Numbers of rows that have none are stored as NaN.
+
+    Raises
+    ------
+    DataError
+        If a value is NaN or infinite, a weight is not above 0, or a row has only some of its
+        numbers; names its row and column.
+    """
+    rows = get_array(group, "X")
+    start = index * rows.chunks[0]
+    check_finite(X, first_row=start)
+    if y is not None and y.ndim == 2:
+        y = _checked_numbers(y, unlabelled, first_row=start)
+    if weights is not None:
+        check_weights(weights, first_row=start)
+    rows[start : start + len(X)] = X
+    written = {"X": rows}
+    for name, column in (("y", y), ("weights", weights)):
+        if column is not None:
+            written[name] = get_array(group, name)
+            written[name][start : start + len(X)] = column
+    checksums = {name: chunk_checksum(array, index) for name, array in written.items()}
+    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
+
+
+def check_finite(
+    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X"
+) -> None:
+    """Raise DataError naming the first value of a block that is NaN or infinite.
+
+    Its row is counted from `first_row` on, in the table or in what `within` says.
+    """
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    row, column = np.argwhere(~np.isfinite(values))[0]
+    raise DataError(
+        f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
+        "Remove the row or fill the value in; every value must be finite.",
+    )
+
+
+def _checked_numbers(
+    numbers: NDArray[np.float64], unlabelled: Mark | None, *, first_row: int
+) -> NDArray[np.float64]:
+    """Return targets (b, q) with NaN in the rows that have none.
+
+    Raises
+    ------
+    DataError
+        Naming the first of them that cannot be used.
+    """
+    if unlabelled is None:
+        none = np.zeros(numbers.shape, dtype=np.bool_)
+    else:
+        none = (numbers == unlabelled) | (np.isnan(numbers) & np.isnan(float(unlabelled)))
+    partly = none.any(axis=1) & ~none.all(axis=1)
+    if partly.any():
+        raise DataError(
+            f"target has {unlabelled} in only some columns of row {first_row + partly.argmax()} "
+            "(the first is 0).",
+            "Give all targets of a row, or none.",
+        )
+    given = np.where(none, 0.0, numbers)
+    check_finite(given, first_row=first_row, name="target")
+    _check_squares(given, first_row=first_row)
+    return np.where(none, np.nan, numbers)
+
+
+def _check_squares(numbers: NDArray[np.float64], *, first_row: int) -> None:
+    """Raise DataError naming the first of some targets that is too large to be squared."""
+    wrong = np.abs(numbers) > _LARGEST_TARGET
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise DataError(
+            f"target has {numbers[row, column]} in row {first_row + row}, column {column}, too "
+            "large to be squared in float64.",
+            "Divide the target by its largest value.",
+        )
+
+
+def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:
+    """Raise DataError naming the first weight of a block that is not finite and above 0."""
+    wrong = ~(np.isfinite(weights) & (weights > 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"weights has {weights[row]} in row {first_row + row} (the first is 0).",
+            "Give it a finite weight above 0, or remove the row.",
+        )
+
+
+def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
+    """Return which rows have a label or numbers, bool (b,); y is as it is stored."""
+    if unlabelled is None:
+        return np.ones(len(y), dtype=np.bool_)
+    return has_target(y) if y.ndim == 2 else np.asarray(y != unlabelled, dtype=np.bool_)
+
+
+def summarize_chunk(
+    X: NDArray[Any],
+    y: NDArray[Any] | None,
+    weights: NDArray[np.float64] | None = None,
+    *,
+    unlabelled: Mark | None = None,
+) -> ChunkSummary:
+    """Return the digests and label counts of one chunk."""
+    # Labels, numbers and weights of a chunk may be the same bytes.
+    numbers = y is not None and y.ndim == 2
+    person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
+    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
+    label_counts: dict[int | str, int] = {}
+    labelled = np.zeros(len(X), dtype=np.bool_)
+    if y is not None:
+        text = y.dtype.kind in "TU"
+        digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
+        labelled = are_labelled(y, unlabelled)
+        if not numbers:
+            labels, _, counts = distinct_labels(y[labelled])
+            label_counts = dict(zip(labels.tolist(), counts.tolist(), strict=True))
+    if weights is not None:
+        digest.update(np.ascontiguousarray(weights).data)
+    content = content_of_rows(X, y, weights, labelled)
+    return ChunkSummary(digest.digest(), content, label_counts, int(labelled.sum()))
+
+
+def fingerprint(X: Array, summaries: Sequence[ChunkSummary], unlabelled: Mark | None = None) -> str:
+    """Return the digest of a dataset from its chunks' digests in order."""
+    # The same bytes with a class more are another dataset.
+    mark = "" if unlabelled is None else f" without {unlabelled!r}"
+    digest = hashlib.blake2b(f"{X.shape} {X.dtype} {X.chunks}{mark}".encode(), digest_size=16)
+    for summary in summaries:
+        digest.update(summary.digest)
+    return digest.hexdigest()
+
+
+def finish_dataset(
+    group: zarr.Group,
+    summaries: Sequence[ChunkSummary],
+    *,
+    feature_names: tuple[str, ...] | None = None,
+    target_names: tuple[str, ...] | None = None,
+    unlabelled: Mark | None = None,
+) -> None:
+    """Record classes or names of the numbers, and fingerprint, once all chunks are written."""
+    counts: dict[Any, int] = {}
+    for summary in summaries:
+        for label, count in summary.label_counts.items():
+            counts[label] = counts.get(label, 0) + count
+    classes = sorted(counts)
+    written = [summary.checksums or {} for summary in summaries]
+    marks: dict[str, Any] = {}
+    if unlabelled is not None:
+        # All numbers of such rows are NaN, which JSON has not.
+        unlabelled = unlabelled if target_names is None else np.nan
+        marks = {
+            "unlabelled": unlabelled if target_names is None else "nan",
+            "labelled_rows": [summary.n_labelled for summary in summaries],
+        }
+    mark_complete(
+        group,
+        kind="dataset",
+        attributes={
+            "has_labels": "y" in group and target_names is None,
+            "has_weights": "weights" in group,
+            "classes": classes,
+            "class_counts": [counts[label] for label in classes],
+            "feature_names": None if feature_names is None else list(feature_names),
+            "target_names": None if target_names is None else list(target_names),
+            "chunk_checksums": {
+                name: "".join(checksums[name] for checksums in written) for name in written[0]
+            },
+            "fingerprint": fingerprint(get_array(group, "X"), summaries, unlabelled),
+            "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
+            **marks,
+        },
+    )

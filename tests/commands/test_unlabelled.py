@@ -1,0 +1,211 @@
+"""What is done with a model and rows of which some have no label."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import (
+    FitParams,
+    Run,
+    evaluate_dataset,
+    fit_dataset,
+    plan_fit,
+    predict_dataset,
+    refresh_run,
+    update_run,
+)
+from dask_nrbfn.commands.calibrate import Rates
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.update import read_latest_moments
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import AlreadyAddedError, DataError, MissingDataError
+from dask_nrbfn.report import run_table
+from dask_nrbfn.report.confidences import Confidences
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.storage.array import get_array, read_rows
+from dask_nrbfn.storage.group import open_group
+from tests.cli.program import refuse, succeed
+from tests.tables import spirals, surfaces, write_table
+
+NONE, ENGINE = -1, InlineEngine()
+X, Y = spirals(150)
+LABELLED = np.arange(150) % 3 == 0
+MARKED = np.where(LABELLED, Y, NONE)
+PARAMS = FitParams(basis="random", basis_size=20, alpha=1e-8)
+
+
+def fit(place, dataset, params=PARAMS):
+    return fit_dataset(dataset, place, params, ENGINE)
+
+
+@pytest.fixture
+def run(tmp_path):
+    dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE, chunk_rows=40)
+    return fit(tmp_path / "run", dataset)
+
+
+def test_evaluate__counts_rows_with_labels(run, caplog):
+    rows, labels = spirals(60, seed=1)
+    marked = write_table(MemoryStore(), rows, np.r_[labels[:45], [NONE] * 15], unlabelled=NONE)
+    with caplog.at_level(logging.INFO):
+        found = evaluate_dataset(run.location, marked, ENGINE)
+    few = evaluate_dataset(run.location, write_table(MemoryStore(), rows[:45], labels[:45]), ENGINE)
+    assert (found.n_rows, found.n_unlabelled, found.n_errors) == (45, 15, few.n_errors)
+    assert found.log_loss == pytest.approx(few.log_loss, rel=1e-12)
+    assert "15 rows without a label are left out" in caplog.text
+    assert found.figures()["n_unlabelled"] == 15
+
+
+def test_evaluate__numbers_too():
+    rows, numbers = surfaces(80)
+    marked = np.where(np.arange(80)[:, None] < 60, numbers, np.nan)
+    dataset = write_table(MemoryStore(), rows, target=marked, unlabelled=np.nan)
+    run = fit(MemoryStore(), dataset)
+    found = evaluate_dataset(run.location, dataset, ENGINE)
+    assert (found.n_rows, found.n_unlabelled) == (60, 20)
+    np.testing.assert_array_equal(found.sample.true, numbers[:60])
+
+
+def test_evaluate__without_any_label_is_refused(run):
+    dataset = write_table(MemoryStore(), X, np.full(150, NONE), unlabelled=NONE)
+    with pytest.raises(DataError, match=r"no row of .* has a label"):
+        evaluate_dataset(run.location, dataset, ENGINE)
+
+
+def test_predict__labels_all_rows(run, tmp_path):
+    dataset = write_table(tmp_path / "again", X, MARKED, unlabelled=NONE)
+    predict_dataset(run.location, dataset, tmp_path / "labels", ENGINE)
+    labels = read_rows(get_array(open_group(tmp_path / "labels", kind="predictions"), "labels"))
+    assert np.mean(labels == Y) > 0.6
+    assert set(labels) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplog):
+    rows, labels = spirals(60, seed=2)
+    labels[::2] = NONE
+    marked = write_table(tmp_path / "new", rows, labels, unlabelled=NONE)
+    few = write_table(tmp_path / "few", rows[1::2], labels[1::2])
+    before = read_latest_moments(run.location)
+    with caplog.at_level(logging.INFO):
+        record = update_run(run.location, marked, ENGINE)
+    assert record["n_rows"] == 30
+    assert "30 rows without a label are left out" in caplog.text
+    with pytest.raises(AlreadyAddedError):
+        update_run(run.location, marked, ENGINE)
+    if forget:
+        update_run(run.location, marked, ENGINE, forget=True)
+        after = read_latest_moments(run.location)
+        np.testing.assert_allclose(after.gram(), before.gram(), atol=1e-10)
+    else:
+        # The rows are known by all of them, not by those with labels alone.
+        update_run(run.location, few, ENGINE)
+        after = read_latest_moments(run.location)
+        assert after.total_weight == before.total_weight + 60
+
+
+def test_forget__what_was_fitted_with_rows_beside(tmp_path):
+    first = write_table(tmp_path / "first", X[:60], Y[:60])
+    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
+    beside = write_table(tmp_path / "beside", X[100:])
+    run = fit(tmp_path / "run", first.with_unlabelled(beside))
+    update_run(run.location, more, ENGINE)
+    update_run(run.location, first, ENGINE, forget=True)
+    assert read_latest_moments(run.location).total_weight == pytest.approx(40)
+
+
+def test_refresh__keeps_the_rows_beside(tmp_path):
+    first = write_table(tmp_path / "first", X[:60], Y[:60])
+    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
+    beside = write_table(tmp_path / "beside", X[100:])
+    run = fit(tmp_path / "run", first.with_unlabelled(beside))
+    update_run(run.location, more, ENGINE)
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [60, 40, 50]
+    assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (150, 100)
+    both = write_table(tmp_path / "both", X[:100], Y[:100])
+    again = fit(tmp_path / "again", both.with_unlabelled(beside))
+    for name in ("basis/values", "weights/values"):
+        np.testing.assert_array_equal(refreshed.read(name), again.read(name))
+    refreshed = refresh_run(run.location, [more], ENGINE)
+    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [40, 50]
+    (tmp_path / "beside").rename(tmp_path / "elsewhere")
+    with pytest.raises(MissingDataError, match="beside"):
+        refresh_run(run.location, [more], ENGINE)
+
+
+def test_refresh__joins_marked_rows(tmp_path, run):
+    rows, labels = spirals(40, seed=3)
+    more = write_table(tmp_path / "more", rows, np.r_[labels[:30], [NONE] * 10], unlabelled=NONE)
+    update_run(run.location, more, ENGINE)
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert (refreshed.n_rows, refreshed.of_labelled().n_rows) == (190, 50 + 30)
+    other = write_table(tmp_path / "other", rows, np.r_[labels[:30], [9] * 10], unlabelled=9)
+    with pytest.raises(DataError, match=r"-1 means no label in .*x, and not so in .*other"):
+        refresh_run(
+            run.location, [write_table(tmp_path / "x", X, MARKED, unlabelled=NONE), other], ENGINE
+        )
+
+
+def test_report_and_inspect__say_how_many(run):
+    assert describe(run.location)["n_unlabelled"] == 100
+    assert describe(run.attributes["dataset"])["n_unlabelled"] == 100
+    assert "3 classes; 100 without a label" in run_table(run)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_report__names_rows_by_their_numbers_in_the_dataset(tmp_path, beside):
+    dataset = write_table(tmp_path / "rows", X, MARKED, unlabelled=NONE)
+    if beside:
+        dataset = dataset.with_unlabelled(write_table(tmp_path / "beside", X))
+    run = fit(tmp_path / "run", dataset, FitParams(n_neighbors=5))
+    finished = FinishedRun.of(run)
+    assert finished.dataset().n_rows == dataset.n_rows
+    confidences = Confidences.of(finished)
+    assert confidences.counts.sum() == 50
+    assert LABELLED[confidences.least.rows].all()
+    assert set(confidences.least.rows) | set(confidences.most.rows) <= set(np.flatnonzero(LABELLED))
+
+
+def test_plan__passes_over_targets_are_those_of_rows_with_labels():
+    dataset = write_table(MemoryStore(), X, MARKED, unlabelled=NONE)
+    few = write_table(MemoryStore(), X[LABELLED], Y[LABELLED])
+    rates = Rates(**dict.fromkeys(Rates.__dataclass_fields__, 1e6))
+    costs = [
+        {stage.name: stage.cost for stage in plan_fit(table, PARAMS, ENGINE, rates).stages}
+        for table in (dataset, few, dataset.with_n_rows(300))
+    ]
+    assert costs[0]["moments"].flops == costs[1]["moments"].flops
+    assert costs[0]["width"].flops == 3 * costs[1]["width"].flops
+    assert costs[2]["moments"].flops == 2 * costs[0]["moments"].flops
+
+
+def test_commands__from_files_side_by_side(tmp_path):
+    for name, rows, labels in (("few", X[LABELLED], Y[LABELLED]), ("many", X[~LABELLED], None)):
+        columns = {"X": rows} if labels is None else {"X": rows, "y": labels}
+        np.savez(tmp_path / f"{name}.npz", **columns)
+        succeed("ingest", tmp_path / f"{name}.npz", tmp_path / name)
+    options = ("--basis", "random", "--basis-size", 20, "--workers", 0)
+    beside = ("--unlabelled-dataset", tmp_path / "many")
+    succeed("fit", tmp_path / "few", tmp_path / "run", *beside, *options)
+    assert Run.open(tmp_path / "run").of_labelled().n_rows == 50
+    problem, _ = refuse("fit", tmp_path / "few", tmp_path / "run", *options)
+    assert "begun from another dataset" in problem
+
+
+@pytest.mark.parametrize(("column", "mark"), [("0 1 2", "-1"), ("a b c", "?")])
+def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
+    names = [*column.split(), mark]
+    lines = [",".join([*map(str, row), names[label]]) for row, label in zip(X, MARKED, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,c,d,label", *lines]))
+    arguments = (tmp_path / "rows.csv", tmp_path / "rows", "--label", "label")
+    out = succeed("ingest", *arguments, "--unlabelled", mark, "--json")
+    described = json.loads(out)
+    assert described["n_unlabelled"] == 100
+    assert list(map(str, described["classes"])) == column.split()
+    problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", "--unlabelled", "?")
+    assert problem == "--unlabelled is '?', and there are no labels or numbers."
+    assert fix == "Leave it out: without labels every row has none."

@@ -1,0 +1,104 @@
+"""Estimators that are given rows without labels."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from sklearn.base import clone
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressor, NRBFNRegressorCV
+from dask_nrbfn.errors import DataError, ParameterError
+from tests.tables import spirals, surfaces, write_table
+
+X, Y = spirals(120)
+LABELLED = np.arange(120) % 2 == 0
+NAMES = np.array(["ant", "bee", "cow"])
+
+
+@pytest.mark.parametrize(("labels", "mark"), [(Y, -1), (NAMES[Y], "?"), (Y.astype(float), -1)])
+def test_classifier__label_that_means_none(labels, mark):
+    y = np.where(LABELLED, labels, mark)
+    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=mark)
+    network.fit(X, y)
+    assert network.classes_.tolist() == np.unique(labels).tolist()
+    assert not LABELLED[network.basis_indices_].all()
+    assert np.mean(network.predict(X) == labels) > 0.7
+    few = NRBFNClassifier(basis=network.basis_, alpha=1e-8).fit(X[LABELLED], labels[LABELLED])
+    assert network.width_ != few.width_
+    with pytest.raises(DataError, match="1 class only"):
+        clone(network).fit(X, np.where(Y == 0, labels, mark))
+
+
+def test_classifier__none_by_default():
+    y = np.where(LABELLED, Y, -1)
+    assert NRBFNClassifier(basis="random", basis_size=20).fit(X, y).classes_.tolist() == [
+        -1,
+        0,
+        1,
+        2,
+    ]
+
+
+def test_classifier__confidence_of_rows_with_labels():
+    y, weights = np.where(LABELLED, Y, -1), np.ones(120)
+    weights[4:10] = 0
+    network = NRBFNClassifier(n_neighbors=5, unlabelled=-1).fit(X, y, sample_weight=weights)
+    known = LABELLED & (weights > 0)
+    np.testing.assert_array_equal(np.isnan(network.confidence_), ~known)
+    few = NRBFNClassifier(n_neighbors=5).fit(X[known], Y[known])
+    np.testing.assert_array_equal(network.confidence_[known], few.confidence_)
+    assert known[network.basis_indices_].all()
+    np.testing.assert_array_equal(network.basis_, X[network.basis_indices_])
+
+
+def test_classifier__from_dask_and_side_by_side(tmp_path):
+    order = np.argsort(~LABELLED, kind="stable")
+    rows, y = X[order], np.where(LABELLED, Y, -1)[order]
+    options = {"basis": "kmeans", "basis_size": 15, "alpha": 1e-6}
+    network = NRBFNClassifier(**options, unlabelled=-1, store=tmp_path)
+    network.fit(da.from_array(rows, chunks=(31, -1)), da.from_array(y, chunks=50))
+    expected = NRBFNClassifier(**options, unlabelled=-1).fit(rows, y)
+    np.testing.assert_allclose(network.weights_, expected.weights_, rtol=1e-9, atol=1e-12)
+    first = write_table(MemoryStore(), rows[:60], y[:60])
+    both = first.with_unlabelled(write_table(MemoryStore(), rows[60:]))
+    found = NRBFNClassifier(**options).fit(both)
+    np.testing.assert_allclose(found.weights_, expected.weights_, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ParameterError, match="given beside a Dataset"):
+        NRBFNClassifier(unlabelled=-1).fit(both)
+
+
+def test_classifier__later_batches_count_with_their_labels():
+    y = np.where(LABELLED, Y, -1)
+    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-6, unlabelled=-1)
+    network.partial_fit(X[:80], y[:80]).partial_fit(X[80:], y[80:])
+    few = clone(network).partial_fit(X[:80], y[:80])
+    few.partial_fit(X[80:][LABELLED[80:]], Y[80:][LABELLED[80:]])
+    np.testing.assert_array_equal(network.weights_, few.weights_)
+    with pytest.raises(DataError, match="no row has a label"):
+        network.partial_fit(X[1:3], [-1, -1])
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_regressor__nan_is_none(tuned):
+    rows, numbers = surfaces(150)
+    labelled = np.arange(150) % 3 > 0
+    marked = np.where(labelled[:, None], numbers, np.nan)
+    kind = NRBFNRegressorCV if tuned else NRBFNRegressor
+    options = {"alphas": (1e-6, 1e-3), "folds": 3} if tuned else {"alpha": 1e-6}
+    network = kind(basis_size=30, unlabelled=np.nan, **options).fit(rows, marked)
+    few = kind(basis_size=30, **options).fit(rows[labelled], numbers[labelled])
+    assert network.score(rows[~labelled], numbers[~labelled]) > 0.5
+    assert network.score(rows, numbers) == pytest.approx(few.score(rows, numbers), abs=0.1)
+    if not tuned:
+        network.partial_fit(rows, np.where(labelled[:, None], numbers, np.nan))
+    with pytest.raises(ValueError, match="NaN"):
+        clone(network).set_params(unlabelled=None).fit(rows, marked)
+
+
+def test_classifier_cv__judges_rows_with_labels():
+    y = np.where(LABELLED, Y, -1)
+    network = NRBFNClassifierCV(
+        basis="random", basis_size=20, folds=3, alphas=(1e-8, 1e-4), unlabelled=-1
+    ).fit(X, y)
+    assert network.error_rate_ < 0.4
+    assert np.mean(network.predict(X) == Y) > 0.7

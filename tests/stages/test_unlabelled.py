@@ -1,0 +1,275 @@
+"""Rows without a label: candidates for the basis, part of scale and width, and of no sum."""
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import FitParams, TuneParams, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from tests.reference import (
+    reference_activations,
+    reference_confidence,
+    reference_distances,
+    reference_penalized,
+)
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+# What stands for no label.
+NONE = -1
+
+
+def partly(n_rows, n_labelled, seed=0):
+    """Return rows, their labels, and where labels are left."""
+    X, y = spirals(n_rows, seed=seed)
+    labelled = np.zeros(n_rows, dtype=bool)
+    labelled[np.random.default_rng(seed).choice(n_rows, n_labelled, replace=False)] = True
+    return X, np.where(labelled, y, NONE), labelled
+
+
+def fitted(dataset, given_rows=None, **params):
+    params = FitParams(**params)
+    if given_rows is not None:
+        params = given_basis(params, given_rows)
+    return fit_dataset(dataset, MemoryStore(), params, InlineEngine(), basis=given_rows)
+
+
+def weights_of(run):
+    return Model.load(run.location).weights
+
+
+def reference_plain(X, basis, width):
+    return np.exp(-(reference_distances(X, basis) ** 2) / (2 * width**2))
+
+
+@pytest.mark.parametrize("features", ["plain", "normalized"])
+def test_unlabelled__is_the_naive_network(features):
+    X, y, labelled = partly(120, 40)
+    run = fitted(
+        write_table(MemoryStore(), X, y, unlabelled=NONE),
+        features=features,
+        basis="random",
+        basis_size=25,
+        scale="standard",
+        alpha=1e-3,
+        class_weight="balanced",
+    )
+    scaled = (X - X.mean(axis=0)) / X.std(axis=0)
+    rows = run.read("basis/rows")
+    assert not labelled[rows].all()
+    basis, targets = scaled[rows], np.eye(3)[y[labelled]]
+    of_classes = 40 / (3 * targets.sum(axis=0))
+    of_rows = np.ones(120)
+    of_rows[labelled] = targets @ of_classes
+    width = np.average(reference_distances(scaled, basis).mean(axis=1), weights=of_rows)
+    activations = reference_plain if features == "plain" else reference_activations
+    roots = np.sqrt(of_rows[labelled])[:, None]
+    Phi, T = activations(scaled[labelled], basis, width) * roots, targets * roots
+    np.testing.assert_allclose(run.stages["width"]["width"], width, rtol=1e-9)
+    expected = reference_penalized(Phi, T, 1e-3, np.eye(len(rows)))
+    np.testing.assert_allclose(weights_of(run), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
+    """Que & Belkin, section 3: a = (A + n lam I)^-1 T, f(x) = (1/m) sum_u k(x, u) k_u'a."""
+    X, y, labelled = partly(90, 30)
+    alpha = 1e-2
+    run = fitted(
+        write_table(MemoryStore(), X, y, unlabelled=NONE),
+        given_rows=X,
+        features="plain",
+        alpha=alpha,
+    )
+    K = reference_plain(X, X, run.stages["width"]["width"])
+    Z, T = K[labelled], np.eye(3)[y[labelled]]
+    mu = alpha * np.sum(Z**2)
+    dual = np.linalg.solve(Z @ Z.T + mu * np.eye(30), T)
+    np.testing.assert_allclose(K @ weights_of(run).T, K @ Z.T @ dual, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["squared", "squared-hinge"])
+def test_unlabelled__with_a_given_basis_and_width_is_the_fit_of_the_others(loss):
+    X, y, labelled = partly(200, 80)
+    # Rows as far from the basis on average do not change the width.
+    X[~labelled] = X[labelled][np.arange(120) % 80]
+    basis = X[labelled][::5]
+    order = np.r_[np.flatnonzero(labelled), np.flatnonzero(labelled)]
+    X, y = X[order], np.r_[y[labelled], np.full(80, NONE)]
+    few = fitted(write_table(MemoryStore(), X[:80], y[:80]), given_rows=basis, loss=loss)
+    all_rows = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    run = fitted(all_rows, given_rows=basis, loss=loss)
+    assert run.stages["width"]["width"] == pytest.approx(few.stages["width"]["width"], rel=1e-14)
+    np.testing.assert_allclose(weights_of(run), weights_of(few), rtol=1e-6, atol=1e-8)
+    for name in ("fitting_error", "spectral_risk"):
+        assert run.stages["weights"][name] == pytest.approx(few.stages["weights"][name], rel=1e-9)
+
+
+def test_unlabelled__neighbours_are_searched_among_the_others():
+    X, y, labelled = partly(160, 100)
+    run = fitted(write_table(MemoryStore(), X, y, unlabelled=NONE), n_neighbors=7)
+    expected = reference_confidence(X[labelled], y[labelled], n_neighbors=7)
+    confidence = run.of_labelled().read("confidence/values")
+    np.testing.assert_allclose(confidence, expected, rtol=1e-9)
+    rows = run.read("basis/rows")
+    np.testing.assert_array_equal(rows, np.flatnonzero(labelled)[expected < 0.9])
+    np.testing.assert_array_equal(run.read("basis/values"), X[rows])
+
+
+def test_unlabelled__neighbours_in_partitions_are_of_the_others_too():
+    X, y, labelled = partly(700, 500)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    few = write_table(MemoryStore(), X[labelled], y[labelled])
+    params = {"n_partitions": 3, "n_neighbors": 5, "neighbors": "exact"}
+    confidences = [
+        fitted(rows, **params).of_labelled().read("confidence/values") for rows in (dataset, few)
+    ]
+    np.testing.assert_array_equal(*confidences)
+
+
+@pytest.mark.parametrize("basis", ["kmeans", "random", "sknn"])
+def test_unlabelled__one_table_or_two_in_any_chunks(basis):
+    X, y, labelled = partly(90, 30)
+    order = np.argsort(~labelled, kind="stable")
+    X, y = X[order], y[order]
+    params = {"basis": basis, "basis_size": 12, "alpha": 1e-6, "n_parts": 2, "n_neighbors": 5}
+    first = write_table(MemoryStore(), X[:30], y[:30], chunk_rows=11)
+    tables = [
+        write_table(MemoryStore(), X, y, unlabelled=NONE),
+        write_table(MemoryStore(), X, y, unlabelled=NONE, chunk_rows=7),
+        first.with_unlabelled(write_table(MemoryStore(), X[30:], chunk_rows=13)),
+    ]
+    assert len({table.content for table in tables}) == 1
+    expected, *others = (weights_of(fitted(table, **params)) for table in tables)
+    for weights in others:
+        np.testing.assert_array_equal(weights, expected)
+
+
+def test_unlabelled__are_neighbours_in_locality():
+    X, y, labelled = partly(120, 60)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    params = {"n_neighbors": 6, "locality": 1e-3, "features": "plain", "alpha": 1e-6}
+    of_lists = fitted(dataset, basis_size=25, **params)
+    basis = of_lists.read("basis/values")
+    searched = fitted(dataset, given_rows=basis, **params)
+    for run in (of_lists, searched):
+        assert run.stages["locality"]["n_drawn"] == 120
+        assert (~labelled[run.read("locality/indices")]).any()
+    few = fitted(write_table(MemoryStore(), X[labelled], y[labelled]), given_rows=basis, **params)
+    one, two, of_few = (run.read("locality/packed") for run in (of_lists, searched, few))
+    np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+    assert not np.allclose(one, of_few, rtol=0.1)
+
+
+def test_unlabelled__numbers():
+    X, Y = surfaces(150)
+    labelled = np.arange(150) % 3 == 0
+    marked = np.where(labelled[:, None], Y, np.nan)
+    table = write_table(MemoryStore(), X, target=marked, unlabelled="nan")
+    first = write_table(MemoryStore(), X[labelled], target=Y[labelled])
+    together = first.with_unlabelled(write_table(MemoryStore(), X[~labelled]))
+    basis = X[:20]
+    runs = [fitted(rows, given_rows=basis, alpha=1e-6) for rows in (table, together)]
+    width = reference_distances(X, basis).mean()
+    Phi = reference_plain(X[labelled], basis, width)
+    centred = Phi - Phi.mean(axis=0)
+    T = Y[labelled] - Y[labelled].mean(axis=0)
+    expected = reference_penalized(centred, T, 1e-6, np.eye(20))
+    for run in runs:
+        np.testing.assert_allclose(weights_of(run), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("basis", ["random", "sknn"])
+def test_unlabelled__folds_are_those_of_the_others(basis):
+    """The basis function of a row without a label is in every fold."""
+    X, y, labelled = partly(240, 120)
+    order = np.argsort(~labelled, kind="stable")
+    X, y = X[order], y[order]
+    tuning = TuneParams(folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
+    params = FitParams(basis=basis, basis_size=30, n_neighbors=5)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+    validation = run.stages["validation"]
+    assert validation["n_rows"] == 120
+    assert validation["error_rate"] < 0.3
+    assert {record["n_rows"] for name, record in run.stages.items() if name == "search"} == {120}
+    places, rows = run.read("basis/labelled"), run.read("basis/rows")
+    np.testing.assert_array_equal(places, np.where(rows < 120, rows, -1))
+
+
+def test_unlabelled__validation_rows_without_a_label_are_left_out():
+    X, y, labelled = partly(200, 100)
+    train = write_table(MemoryStore(), X, y, unlabelled=NONE)
+    judged = [
+        write_table(MemoryStore(), X, y, unlabelled=NONE),
+        write_table(MemoryStore(), X[labelled], y[labelled]),
+    ]
+    tuning = TuneParams(alphas=(1e-8, 1e-4), width_factors=(1.0,), features=("plain",))
+    params = FitParams(basis="random", basis_size=20)
+    found = [
+        tune_dataset(train, MemoryStore(), params, tuning, InlineEngine(), validation=rows)
+        for rows in judged
+    ]
+    one, two = (run.stages["validation"]["error_rate"] for run in found)
+    assert one == two
+
+
+def test_unlabelled__resumed_with_other_rows_beside_is_refused(tmp_path):
+    X, y = spirals(60)
+    first = write_table(tmp_path / "first", X[:30], y[:30])
+    beside = [write_table(tmp_path / f"beside-{at}", X[at:]) for at in (30, 40)]
+    params, engine = FitParams(basis="random"), InlineEngine()
+    run = fit_dataset(first.with_unlabelled(beside[0]), tmp_path / "run", params, engine)
+    assert [member["n_rows"] for member in run.attributes["members"]] == [30, 30]
+    fit_dataset(first.with_unlabelled(beside[0]), tmp_path / "run", params, engine)
+    for rows in (first, first.with_unlabelled(beside[1])):
+        with pytest.raises(RunMismatchError, match="another dataset"):
+            fit_dataset(rows, tmp_path / "run", params, engine)
+
+
+def test_unlabelled__stopped_and_taken_up_again_the_bits_are_the_same(tmp_path):
+    X, y = spirals(90)
+    first = write_table(tmp_path / "first", X[:40], y[:40])
+    both = first.with_unlabelled(write_table(tmp_path / "beside", X[40:]))
+    params = FitParams(basis_size=10, n_neighbors=5, n_parts=3)
+    expected = fit_dataset(both, tmp_path / "whole", params, InlineEngine())
+    for label in ("neighbors", "confidence", "moments"):
+        with pytest.raises(StoppedError):
+            fit_dataset(both, tmp_path / "run", params, CountingEngine(1, label=label))
+    run = fit_dataset(both, tmp_path / "run", params, InlineEngine())
+    np.testing.assert_array_equal(weights_of(run), weights_of(expected))
+
+
+def test_unlabelled__workers_open_the_same_rows(tmp_path, two_workers):
+    X, y, _ = partly(90, 40)
+    dataset = write_table(tmp_path / "rows", X, y, unlabelled=NONE)
+    both = dataset.with_unlabelled(write_table(tmp_path / "beside", X[:30] + 1.0))
+    params = FitParams(basis_size=10, n_neighbors=5, n_parts=3)
+    runs = [
+        fit_dataset(both, tmp_path / name, params, engine)
+        for name, engine in (("here", InlineEngine()), ("there", two_workers))
+    ]
+    np.testing.assert_allclose(*map(weights_of, runs), rtol=1e-6, atol=1e-9)
+
+
+def test_unlabelled__what_is_missing_is_said_before_the_first_task():
+    X, y = spirals(60)
+    without = write_table(MemoryStore(), X, np.full(60, NONE), unlabelled=NONE)
+    with pytest.raises(DataError, match=r"no row of .* has a label"):
+        fitted(without)
+    one = write_table(MemoryStore(), X, np.where(y == 1, 1, NONE), unlabelled=NONE)
+    with pytest.raises(DataError, match="1 class only"):
+        fitted(one)
+    few = write_table(MemoryStore(), X, np.r_[y[:20], np.full(40, NONE)], unlabelled=NONE)
+    with pytest.raises(ParameterError, match="n_samples = 20 with a label"):
+        fitted(few, n_neighbors=20)
+    with pytest.raises(ParameterError, match="3 to 20"):
+        fitted(few, n_neighbors=5, basis_size=21)
+    tuning = TuneParams(folds=11)
+    with pytest.raises(ParameterError, match="there are 20 rows"):
+        tune_dataset(few, MemoryStore(), FitParams(n_neighbors=5), tuning, InlineEngine())
+    with pytest.raises(DataError, match="has 3 columns"):
+        few.with_unlabelled(write_table(MemoryStore(), X[:, :3]))
+    assert Dataset.open(few.of_labelled().location).n_rows == 20

@@ -1,0 +1,160 @@
+"""The rows with labels of a dataset, and two datasets side by side, as datasets of their own."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.ingest import ingest_dask
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import open_group
+from tests.tables import spirals, write_table
+
+N_ROWS = 23
+X, Y = spirals(N_ROWS)
+
+
+def same_rows(dataset, X, codes, weights=None, *, block_rows=5):
+    """Check everything that reads rows."""
+    blocks = list(dataset.blocks(0, dataset.n_rows, block_rows))
+    np.testing.assert_array_equal(np.concatenate([block.X for block in blocks]), X)
+    np.testing.assert_array_equal(np.concatenate([block.targets for block in blocks]), codes)
+    np.testing.assert_array_equal(dataset.codes(), codes)
+    rows = np.arange(0, len(X), 2)
+    np.testing.assert_array_equal(dataset.take(rows), X[rows])
+    if weights is not None:
+        np.testing.assert_array_equal(dataset.take_weights(rows), weights[rows])
+        read = np.concatenate([block.weights for block in blocks])
+        np.testing.assert_array_equal(read, weights)
+    assert dataset.n_rows == len(X)
+    assert dataset.n_unlabelled == np.count_nonzero(np.asarray(codes) < 0)
+
+
+@settings(max_examples=20)
+@given(
+    labelled=st.lists(st.booleans(), min_size=N_ROWS, max_size=N_ROWS),
+    chunk_rows=st.integers(1, N_ROWS),
+    block_rows=st.integers(1, N_ROWS),
+    text=st.booleans(),
+)
+def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
+    labelled, names = np.array(labelled), np.array(["ant", "bee", "cow"])
+    labels, mark = (names[Y], "?") if text else (Y, 7)
+    y = np.where(labelled, labels, mark)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=mark, chunk_rows=chunk_rows)
+    classes, own = np.unique(y[labelled], return_inverse=True)
+    np.testing.assert_array_equal(dataset.classes, classes)
+    codes = np.full(N_ROWS, -1)
+    codes[labelled] = own
+    same_rows(dataset, X, codes, block_rows=block_rows)
+    np.testing.assert_array_equal(dataset.labelled_rows(), np.flatnonzero(labelled))
+    if labelled.any():
+        view = Dataset.open(dataset.of_labelled().location)
+        same_rows(view, X[labelled], own, block_rows=block_rows)
+        assert view.of_labelled() is view
+    assert check_dataset(dataset).problems == ()
+
+
+@settings(max_examples=20)
+@given(cuts=st.tuples(*[st.integers(1, N_ROWS)] * 2), start=st.integers(1, N_ROWS - 1))
+def test_with_unlabelled__any_chunks(cuts, start):
+    codes = np.where(np.arange(N_ROWS) < start, Y, -1)
+    codes[codes >= 0] = np.unique(Y[:start], return_inverse=True)[1]
+    first = write_table(MemoryStore(), X[:start], Y[:start], chunk_rows=cuts[0])
+    further = write_table(MemoryStore(), X[start:], Y[start:], chunk_rows=cuts[1])
+    both = first.with_unlabelled(further)
+    same_rows(both, X, codes)
+    same_rows(both.of_labelled(), X[:start], codes[:start])
+    reopened = Dataset.open(both.location)
+    assert reopened.fingerprint == both.fingerprint != first.fingerprint
+
+
+def test_with_unlabelled__types_and_weights_of_both():
+    weights = np.arange(1.0, 6.0)
+    first = write_table(MemoryStore(), np.ones((3, 2), np.uint8), [0, 1, 1])
+    further = write_table(MemoryStore(), np.full((5, 2), 0.5, np.float32), weights=weights)
+    both = first.with_unlabelled(further)
+    assert both.dtype == np.float32
+    expected = np.repeat([1.0, 0.5], [3, 5])[:, None] * np.ones(2)
+    same_rows(both, expected, [0, 1, 1, *[-1] * 5], np.r_[np.ones(3), weights])
+    more = both.with_unlabelled(further)
+    same_rows(more, np.r_[expected, expected[3:]], [0, 1, 1, *[-1] * 10])
+
+
+def test_views__locations_are_small_and_name_the_place(tmp_path):
+    y = np.where(Y == 0, -1, Y)
+    dataset = write_table(tmp_path / "rows", X, y, unlabelled=-1)
+    location = dataset.with_unlabelled(dataset).of_labelled().location
+    assert str(tmp_path / "rows") in str(location)
+    assert pickle.loads(pickle.dumps(location)) == location
+    assert Dataset.open(location).n_rows == np.count_nonzero(Y)
+
+
+def test_unlabelled__is_not_the_dataset_with_a_class_more():
+    y = np.where(Y == 0, -1, Y)
+    with_class, without = (
+        write_table(MemoryStore(), X, y),
+        write_table(MemoryStore(), X, y, unlabelled=-1),
+    )
+    assert with_class.n_classes == 3
+    assert without.classes.tolist() == [1, 2]
+    assert without.fingerprint != with_class.fingerprint
+    rows = write_table(MemoryStore(), X[Y != 0], Y[Y != 0])
+    beside = rows.with_unlabelled(write_table(MemoryStore(), X[Y == 0]))
+    assert beside.content == without.content != with_class.content
+
+
+def test_unlabelled__changed_labels_are_found():
+    y = np.where(Y == 0, -1, Y)
+    dataset = write_table(MemoryStore(), X, y, unlabelled=-1)
+    open_group(dataset.location, kind="dataset", writable=True)["y"][0] = -1 if y[0] > 0 else 1
+    changed = Dataset.open(dataset.location, as_it_is=True).of_labelled()
+    with pytest.raises(DamagedDataError, match="other rows without labels"):
+        list(changed.blocks(0, changed.n_rows, 5))
+    with pytest.raises(DamagedDataError):
+        list(Dataset.open(dataset.location).blocks(0, N_ROWS, 5))
+
+
+def test_unlabelled__numbers_are_none_of_a_row_or_all():
+    numbers = np.column_stack([Y, -Y]).astype(float)
+    numbers[4:9] = -999
+    dataset = write_table(MemoryStore(), X, target=numbers, unlabelled=-999, chunk_rows=3)
+    rows = np.arange(N_ROWS)
+    expected = np.where(numbers == -999, np.nan, numbers)
+    np.testing.assert_array_equal(dataset.take_targets(rows), expected)
+    assert dataset.n_unlabelled == 5
+    labelled = dataset.of_labelled()
+    assert not np.isnan(labelled.take_targets(rows[: labelled.n_rows])).any()
+    assert check_dataset(dataset).problems == ()
+    numbers[2, 1] = -999
+    with pytest.raises(DataError, match="in only some columns of row 2"):
+        write_table(MemoryStore(), X, target=numbers, unlabelled=-999)
+    numbers[2, 1] = np.nan
+    with pytest.raises(DataError, match="target has nan in row 2"):
+        write_table(MemoryStore(), X, target=numbers, unlabelled=-999)
+
+
+def test_unlabelled__from_dask(tmp_path):
+    import dask.array as da
+
+    y = np.where(Y == 0, -1, Y)
+    rows, labels = da.from_array(X, chunks=(4, -1)), da.from_array(y, chunks=6)
+    dataset = ingest_dask(rows, labels, tmp_path / "rows", unlabelled=-1, chunk_rows=5)
+    assert (
+        dataset.fingerprint
+        == write_table(MemoryStore(), X, y, unlabelled=-1, chunk_rows=5).fingerprint
+    )
+
+
+@pytest.mark.parametrize(
+    ("targets", "mark"),
+    [({}, -1), ({"y": Y}, "none"), ({"y": Y}, 0.5), ({"target": Y}, "none")],
+)
+def test_unlabelled__must_be_of_the_kind_of_the_targets(targets, mark):
+    with pytest.raises(ParameterError, match="unlabelled is"):
+        write_table(MemoryStore(), X, **targets, unlabelled=mark)
