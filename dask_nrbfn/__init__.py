@@ -13,7 +13,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.check import check_dataset
-    from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+    from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
     from dask_nrbfn.commands.plan import Plan, plan_fit
     from dask_nrbfn.commands.predict import (
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
     from dask_nrbfn.estimators.classifier import NRBFNClassifier
+    from dask_nrbfn.estimators.diffusion import DiffusionMap
     from dask_nrbfn.estimators.linear import LinearRegressionClassifier
     from dask_nrbfn.estimators.regressor import NRBFNRegressor
     from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
@@ -43,11 +44,12 @@ else:
             "engine.connection": ["EngineOptions", "connect"],
             "engine.tasks": ["DaskEngine", "InlineEngine"],
             "estimators.classifier": ["NRBFNClassifier"],
+            "estimators.diffusion": ["DiffusionMap"],
             "estimators.linear": ["LinearRegressionClassifier"],
             "estimators.regressor": ["NRBFNRegressor"],
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.check": ["check_dataset"],
-            "commands.fit": ["fit_dataset", "given_basis", "tune_dataset"],
+            "commands.fit": ["embed_dataset", "fit_dataset", "given_basis", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
             "commands.plan": ["Plan", "plan_fit"],
             "commands.predict": [
@@ -69,6 +71,7 @@ else:
 __all__ = [
     "DaskEngine",
     "Dataset",
+    "DiffusionMap",
     "EngineOptions",
     "Evaluation",
     "FitParams",
@@ -90,6 +93,7 @@ __all__ = [
     "branch_run",
     "check_dataset",
     "connect",
+    "embed_dataset",
     "evaluate_dataset",
     "fit_dataset",
     "given_basis",

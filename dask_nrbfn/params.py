@@ -219,6 +219,10 @@ class FitParams(Params):
     prune : int or None
         Basis rows that the network keeps of all: those that explain most of the targets, by
         regularized orthogonal least squares on the sums. Plain features. None: all.
+    components : int or None
+        The weights of each target are in the span of so many eigenfunctions of the basis, those
+        that vary least where its rows are dense: a spectral series (Lee & Izbicki). Normalized
+        features. None: anywhere.
     n_neighbors : int
         k of the soft-kNN confidence, and the most neighbours of a row that `locality` looks at; the
         row itself is not counted.
@@ -319,6 +323,13 @@ class FitParams(Params):
         "Keep only so many basis rows, those that explain most.",
         least=1,
         none="all basis rows",
+    )
+    components: int | None = option(
+        None,
+        int,
+        "Combine only so many eigenfunctions of the basis, the smoothest ones.",
+        least=1,
+        none="any weights",
     )
     n_neighbors: int = option(
         20,
@@ -426,6 +437,9 @@ class TuneParams(Params):
     localities : sequence of float or None
         Values of locality to try, with every alpha and penalty; each costs as many factorizations
         as these, and any above 0 one pass over the rows. None: that of the fit.
+    components : sequence of int or None
+        Numbers of eigenfunctions to try, with every alpha and normalized features. None: that of
+        the fit.
     losses : sequence of str or None
         Losses to try, last, with what was chosen of all else; each costs passes over the rows,
         until rows that are held out are labelled no better. None: that of the fit.
@@ -456,6 +470,9 @@ class TuneParams(Params):
     )
     penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.")
     localities: Sequence[float] | None = _tried("locality", None, "Values of locality to try.")
+    components: Sequence[int] | None = _tried(
+        "components", None, "Numbers of eigenfunctions to try."
+    )
     losses: Sequence[str] | None = _tried("loss", None, "Losses to try, after all else.")
     width_factors: Sequence[float] = _tried(
         "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."

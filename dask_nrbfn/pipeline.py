@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +18,9 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
+from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.embedding import EMBEDDED
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
@@ -49,6 +52,7 @@ STAGES: tuple[Stage[Any], ...] = (
     SEARCH,
     BASIS,
     WIDTH,
+    COMPONENTS,
     MOMENTS,
     LOCALITY,
     PATH,
@@ -60,17 +64,24 @@ STAGES: tuple[Stage[Any], ...] = (
 )
 """All there are, in the order in which a fit goes through those that it wants."""
 
+EMBEDDING: tuple[Stage[Any], ...] = (
+    *STAGES[: STAGES.index(COMPONENTS) + 1],
+    EMBEDDED,
+)
+"""Those of an embedding, which learns no targets."""
+
 
 def stages_of(
-    params: FitParams, tuning: TuneParams | None = None, *, numbers: bool
+    params: FitParams, tuning: TuneParams | None = None, *, numbers: bool, embeds: bool = False
 ) -> list[Stage[Any]]:
-    """Return the stages of a fit to numbers or classes, or of its tuning, in order."""
-    return [stage for stage in STAGES if stage.wanted(params, tuning, numbers)]
+    """Return the stages of a fit to numbers or classes, its tuning or an embedding, in order."""
+    stages = EMBEDDING if embeds else STAGES
+    return [stage for stage in stages if stage.wanted(params, tuning, numbers)]
 
 
 def stages_of_run(run: Run) -> list[Stage[Any]]:
     """Return the stages of a run, those that it has not reached too, in order."""
-    return stages_of(run.asked, run.tuning, numbers=run.of_numbers)
+    return stages_of(run.asked, run.tuning, numbers=run.of_numbers, embeds=run.embeds)
 
 
 def largest_basis(
@@ -80,13 +91,15 @@ def largest_basis(
     engine: Engine,
     tuning: TuneParams | None = None,
     layout: PartLayout | None = None,
+    *,
+    embeds: bool = False,
 ) -> int:
     """Return the most basis rows that the workers' memory allows, at most all rows."""
     layout = layout or _layout(dataset, params, engine)
     sizes = FitSizes.of(dataset, params, search, 1, tuning, layout=layout)
     costs = [
         stage.cost
-        for stage in stages_of(params, tuning, numbers=dataset.of_numbers)
+        for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
         if stage.grows_with_basis
     ]
 
@@ -108,6 +121,7 @@ def check_stage_budget(
     tuning: TuneParams | None = None,
     validation: Dataset | None = None,
     layout: PartLayout | None = None,
+    embeds: bool = False,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
     seen = dataset.of_labelled() if stage.of_labelled else dataset
@@ -119,7 +133,7 @@ def check_stage_budget(
         change = "Give a lower `basis_size`"
         if asked_size(params, dataset) is None:
             change = "Lower `confidence_threshold`, or give `basis_size`"
-        most = largest_basis(dataset, params, search, engine, tuning, layout)
+        most = largest_basis(dataset, params, search, engine, tuning, layout, embeds=embeds)
         remedy = f"{change}: from {n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
@@ -137,16 +151,25 @@ def start_run(
     engine: Engine,
     tuning: TuneParams | None = None,
     validation: Dataset | None = None,
+    *,
+    embeds: bool = False,
 ) -> Run:
     """Begin a run, or open the one that was begun, with the search that it began with."""
-    search = (
-        None if exists(location) else _fitting_search(dataset, params, engine, tuning, validation)
+    fitting_search = partial(
+        _fitting_search, dataset, params, engine, tuning, validation, embeds=embeds
     )
+    search = None if exists(location) else fitting_search()
     run = Run.start(
-        location, dataset, params, _environment(engine), tuning, n_workers=engine.n_workers
+        location,
+        dataset,
+        params,
+        _environment(engine),
+        tuning,
+        n_workers=engine.n_workers,
+        embeds=embeds,
     )
     if "neighbors" not in run.decisions:
-        search = search or _fitting_search(dataset, params, engine, tuning, validation)
+        search = search or fitting_search()
         run.decide("neighbors", asdict(search))
     return run
 
@@ -157,12 +180,14 @@ def _fitting_search(
     engine: Engine,
     tuning: TuneParams | None,
     validation: Dataset | None,
+    *,
+    embeds: bool,
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
     search = plan_search(dataset.of_labelled(), params, engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
-    for stage in stages_of(params, tuning, numbers=dataset.of_numbers):
+    for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
         check_stage_budget(
             stage,
             dataset,
@@ -172,6 +197,7 @@ def _fitting_search(
             n_basis=n_basis,
             tuning=tuning,
             validation=validation,
+            embeds=embeds,
         )
     return search
 
@@ -271,12 +297,15 @@ def run_stage(
         tuning=run.tuning,
         validation=validation,
         layout=seen_run.layout,
+        embeds=run.embeds,
     )
     job = StageJob(
         seen_run,
         seen,
         engine,
-        lambda: largest_basis(dataset, params, search, engine, run.tuning, run.layout),
+        lambda: largest_basis(
+            dataset, params, search, engine, run.tuning, run.layout, embeds=run.embeds
+        ),
         validation,
     )
     started = datetime.now(UTC)

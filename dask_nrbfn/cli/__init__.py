@@ -18,6 +18,7 @@ COMMANDS = (
     train.plan,
     train.fit,
     train.tune,
+    train.embed,
     train.report,
     update.update,
     update.refresh,

@@ -1,4 +1,4 @@
-"""Commands that train and show what was learnt: fit, tune, plan, report."""
+"""Commands that train and show what was learnt: fit, tune, embed, plan, report."""
 
 import json
 from pathlib import Path
@@ -18,6 +18,7 @@ from dask_nrbfn.cli.options import (
     take,
     unlabelled_option,
     watch_options,
+    watching,
 )
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
@@ -116,6 +117,70 @@ def tune(
         click.echo(json.dumps({**describe_run(finished), **describe_tuning(finished)}))
     else:
         click.echo(tuning_table(finished))
+        click.echo(run_table(finished))
+
+
+# What is of targets, what an embedding has no choice of, and what it says in its own words.
+_NOT_OF_EMBEDDINGS = frozenset(
+    {"features", "class_weight", "alpha", "penalty", "loss", "prune", "components"}
+)
+
+
+@click.command()
+@click.argument("dataset")
+@click.argument("run")
+@click.option("--components", type=int, default=2, show_default=True, help="Coordinates.")
+@click.option("--output", metavar="OUT", help="Write the coordinates of all rows there too.")
+@options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
+@options_of(FitLimits)
+@engine_options
+@watching
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace OUT, and the file of --performance-report, once the new one is complete.",
+)
+@json_option
+@locations("dataset", "run", "output")
+@click.pass_obj
+def embed(
+    job: Job,
+    dataset: str,
+    run: str,
+    output: str | None,
+    min_recall: float,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Make coordinates of the rows of DATASET, which needs no labels, by eigenfunctions of a basis.
+
+    The basis is random for auto. RUN is then used by predict, which writes the coordinates of other
+    rows, and by report, which draws some. OUT is a Zarr group, or by its suffix a .csv or .parquet
+    file. Started again on the same RUN it finishes what is missing.
+    """
+    from dask_nrbfn.commands.describe import describe_run
+    from dask_nrbfn.commands.fit import embed_dataset
+    from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
+    from dask_nrbfn.engine import watched_stage
+    from dask_nrbfn.report import run_table
+    from dask_nrbfn.storage.dataset import Dataset
+
+    job.begin("embed", run)
+    opened = Dataset.open(dataset)
+    params, basis = fit_params(options)
+    job.n_rows = opened.n_rows
+    if output is not None:
+        check_prediction_place(output, overwrite=overwrite)
+    options["overwrite"] = overwrite and options["performance_report"] is not None
+    with job.engine(options, out=output) as engine:
+        finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
+        if output is not None:
+            with watched_stage(engine, "predict", n_rows=opened.n_rows):
+                predict_dataset(run, opened, output, engine, overwrite=overwrite)
+    if as_json:
+        click.echo(json.dumps(describe_run(finished)))
+    else:
         click.echo(run_table(finished))
 
 

@@ -1,4 +1,4 @@
-"""A fit, or its tuning: what is asked for and whether it can be."""
+"""A fit, its tuning, or an embedding: what is asked for and whether it can be."""
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
@@ -14,11 +14,12 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import finish_run, start_run
 from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.embedding import check_embedding, embedding_params
 from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
-from dask_nrbfn.stages.trials import candidates
+from dask_nrbfn.stages.trials import candidates, check_components
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -141,6 +142,52 @@ def tune_dataset(
     return _finish(_Job(dataset, location, params, engine, tuning, validation, basis, min_recall))
 
 
+def embed_dataset(
+    dataset: Dataset,
+    location: Location,
+    params: FitParams,
+    engine: Engine,
+    *,
+    basis: ArrayLike | None = None,
+    min_recall: float = FitLimits.min_recall,
+) -> Run:
+    """Make coordinates in which rows are near each other that many short steps connect.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Needs no labels; nothing but a "sknn" basis looks at them.
+    location, engine, basis, min_recall
+        As for `fit_dataset`.
+    params : FitParams
+        `components` is the number of coordinates, without any 2. The basis is "random" for "auto",
+        and has at least as many rows. What is of targets plays no part.
+
+    Returns
+    -------
+    Run
+        With a model whose scores are the coordinates, as `predict_dataset` writes them.
+
+    Raises
+    ------
+    DataError, ParameterError
+        If the dataset or a parameter cannot be used; before any task, but for a basis with too few
+        eigenfunctions.
+    MemoryBudgetError, RecallError, RunMismatchError, RunBusyError, MissingDataError, \
+DamagedDataError
+        As for `fit_dataset`.
+
+    Notes
+    -----
+    The coordinates are `eigenfunctions` of the basis but for the first, which is constant: the
+    eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
+    """
+    params = embedding_params(params)
+    return _finish(
+        _Job(dataset, location, params, engine, basis=basis, min_recall=min_recall, embeds=True)
+    )
+
+
 def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
     """Return the parameters of a fit with what "auto" stands for on a dataset."""
     return params.suited(numbers=dataset.of_numbers)
@@ -172,7 +219,7 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What a fit is given."""
+    """What a fit or an embedding is given."""
 
     dataset: Dataset
     location: Location
@@ -182,11 +229,16 @@ class _Job:
     validation: Dataset | None = None
     basis: ArrayLike | None = None
     min_recall: float = FitLimits.min_recall
+    embeds: bool = False
 
     def check(self) -> None:
         """Raise what is known to be wrong before any row is read."""
         FitLimits(min_recall=self.min_recall)
-        check_fit(self.dataset, self.params, self.tuning)
+        if self.embeds:
+            check_embedding(self.dataset, self.params)
+            _check_enough_rows(self.dataset, self.params)
+        else:
+            check_fit(self.dataset, self.params, self.tuning)
         self.dataset.check_stored()
         n_rows = self.dataset.of_labelled().n_rows
         most_folds = max(2, n_rows // 2)
@@ -224,7 +276,13 @@ def _finish(job: _Job) -> Run:
         check_outside_groups(job.location)
     with locked_run(job.location) as check_still_locked:
         run = start_run(
-            job.location, job.dataset, job.params, job.engine, job.tuning, job.validation
+            job.location,
+            job.dataset,
+            job.params,
+            job.engine,
+            job.tuning,
+            job.validation,
+            embeds=job.embeds,
         )
         finish_run(
             run,
@@ -246,23 +304,31 @@ def _before_stage(job: _Job, run: Run) -> None:
 
 def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = None) -> None:
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
+    check_components(params, tuning)
     if tuning is None:
         check_penalty(params)
     check_prune(params, tuning)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
-    by_confidence = source_of(params).by_confidence
-    # Only rows with a label have a confidence; neighbours in locality need none.
-    n_searched = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
-    n_samples = f"n_samples = {n_searched}"
-    if n_searched < dataset.n_rows:
-        n_samples += " with a label"
     if dataset.of_numbers:
         _check_for_numbers(params)
         if dataset.of_labelled().n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
         check_classes(dataset.classes)
+    _check_enough_rows(dataset, params, tuning)
+
+
+def _check_enough_rows(
+    dataset: Dataset, params: FitParams, tuning: TuneParams | None = None
+) -> None:
+    """Raise ParameterError if there are too few rows for the basis, or for neighbours."""
+    by_confidence = source_of(params).by_confidence
+    # Only rows with a label have a confidence; neighbours in locality need none.
+    n_searched = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
+    n_samples = f"n_samples = {n_searched}"
+    if n_searched < dataset.n_rows:
+        n_samples += " with a label"
     searched = by_confidence or has_locality(params, tuning)
     if searched and params.n_neighbors >= n_searched:
         raise ParameterError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.update import Judge
 from dask_nrbfn.engine import Engine
@@ -88,12 +88,17 @@ def refresh_run(
             raise ParameterError(
                 f"the basis of {location} was given.", "Fit a new run with another basis."
             )
+        if old.embeds and judge is not None:
+            raise ParameterError(
+                f"{location} is an embedding, which learns no targets.", "Refresh it unjudged."
+            )
         rows, beside = _rows_held(old, list(datasets))
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         for further in beside:
             dataset = dataset.with_unlabelled(further)
         names = old.attributes.get("target_names")
-        check_targets(dataset, None if names is None else tuple(names))
+        if not old.embeds:
+            check_targets(dataset, None if names is None else tuple(names))
         try:
             _fit(old, dataset, building, engine, min_recall)
         except RunMismatchError as error:
@@ -143,7 +148,9 @@ def _check_has_model(run: Run) -> None:
 
 
 def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:
-    if old.tuning is not None and old.tuning.validation is None:
+    if old.embeds:
+        embed_dataset(dataset, building, old.params, engine, min_recall=min_recall)
+    elif old.tuning is not None and old.tuning.validation is None:
         tune_dataset(dataset, building, old.asked, old.tuning, engine, min_recall=min_recall)
     else:
         fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)

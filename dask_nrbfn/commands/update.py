@@ -49,6 +49,7 @@ from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import (
     MOMENTS,
@@ -306,6 +307,9 @@ def branch_run(location: Location, target: Location) -> Run:
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
+        if COMPONENTS.name in run.stages:
+            own, spans = group.require_group(COMPONENTS.name), read_coefficients(run)
+            write_array(own, "coefficients", spans, "basis", "component")
         if LOCALITY.name in run.stages:
             packed = run.read("locality/packed")
             write_array(group.require_group("locality"), "packed", packed, "packed")
@@ -315,7 +319,7 @@ def branch_run(location: Location, target: Location) -> Run:
 
 def _kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every version of it goes on with."""
-    names = (BASIS.name, WIDTH.name, LOCALITY.name)
+    names = (BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
 
 
@@ -435,6 +439,11 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
 
 
 def _check_updatable(run: Run) -> None:
+    if run.embeds:
+        raise ParameterError(
+            f"{run.location} is an embedding, which has no sums that rows join or leave.",
+            "Embed all rows anew.",
+        )
     remedy = f"Refresh {run.location} with all rows that it is to hold."
     if run.params.basis_is_given:
         remedy = "Fit a new run with all rows that it is to hold."
@@ -486,7 +495,14 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
     """Return what a task will hold, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
-    solving = solve_bytes(r, q, penalty_axes=penalty_axes, locality=model.params.locality > 0)
+    params = model.params
+    solving = solve_bytes(
+        r,
+        q,
+        penalty_axes=penalty_axes,
+        locality=params.locality > 0,
+        n_components=min(params.components or 0, r),
+    )
     held = solving + 8 * 4 * r * (p + q)
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
@@ -691,6 +707,7 @@ def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift |
             far_is_known=far_is_known,
         )
     assert isinstance(seen, NewLabelSums)
+    assert model.fitting_error is not None
     own_scores = float((model.weights * before.cross).sum())
     return Drift.of(
         seen,

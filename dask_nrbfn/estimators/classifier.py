@@ -190,6 +190,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         with one of these takes no further rows.
     prune : int, default=None
         Keep only so many of the basis rows, those that explain most; with plain features.
+    components : int, default=None
+        Combine only so many eigenfunctions of the basis, the smoothest ones; with normalized
+        features. None: the weights may be any.
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
@@ -279,6 +282,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         locality: float = 0.0,
         loss: str = "squared",
         prune: int | None = None,
+        components: int | None = None,
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
@@ -303,6 +307,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.locality = locality
         self.loss = loss
         self.prune = prune
+        self.components = components
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule

@@ -136,6 +136,13 @@ def chunked_dataset(
     )
 
 
+def chunked_rows(X: Any, place: Location, name: str) -> Dataset:
+    """Return chunked rows without targets as a dataset, as `chunked_dataset` does."""
+    if isinstance(X, Dataset):
+        return X
+    return ingest_dask(_to_dask(X), None, join(place, name), overwrite=True)
+
+
 def _to_dask(values: Any) -> Any:
     if isinstance(values, zarr.Array):
         return da.from_zarr(values)

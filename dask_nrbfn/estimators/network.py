@@ -1,6 +1,5 @@
 """What networks have in common, whatever their targets are."""
 
-import os
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,21 +8,14 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import zarr
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import given_basis
-from dask_nrbfn.commands.predict import check_same_columns
 from dask_nrbfn.commands.update import read_model
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked, is_dask
-from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
-from dask_nrbfn.estimators.rows import plain_array, set_columns
+from dask_nrbfn.estimators.fitted import ModelEstimator
+from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.runs import (
     KeptRun,
     Settings,
@@ -33,26 +25,22 @@ from dask_nrbfn.estimators.runs import (
 )
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.stages.confidence import name_rows
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
 
-class Network(BaseEstimator, ABC):  # type: ignore[misc]
+class Network(ModelEstimator, ABC):
     """Network that is fitted, updated and saved.
 
     Its heirs say what the targets are, and which settings a fit has.
     """
 
-    basis: str | ArrayLike
     min_recall: float = FitLimits.min_recall
-    random_state: int | np.random.RandomState | None
     unlabelled: Any
-    store: str | os.PathLike[str] | RemoteLocation | None
     _kept_run: KeptRun | None = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -112,14 +100,6 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         self._update(X, y, sample_weight, forget=True)
         return self
 
-    def save(self, location: Location, *, overwrite: bool = False) -> None:
-        """Write the model as a Zarr group at `location`, where nothing may be.
-
-        With `overwrite` it replaces an old model there when it is complete.
-        """
-        check_is_fitted(self)
-        self._model.save(location, overwrite=overwrite)
-
     @abstractmethod
     def _settings(self) -> Settings:
         """Return what is fitted, taken once: a generator or a random state gives other values."""
@@ -142,19 +122,6 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         """Return rows that are not in memory as a dataset."""
         return chunked_dataset(X, y, sample_weight, place, name, unlabelled=self.unlabelled)
 
-    def _values(self) -> dict[str, Any]:
-        """Return the parameters that are those of a fit."""
-        own = self.get_params()
-        return {name: own[name] for name in FitParams.options() if name in own}
-
-    def _params(self) -> FitParams:
-        values = self._values()
-        given = None if isinstance(self.basis, str) else values.pop("basis")
-        if not isinstance(self.random_state, int | np.integer):
-            values["random_state"] = check_random_state(self.random_state).randint(2**31)
-        params = FitParams(**values)
-        return params if given is None else given_basis(params, given)
-
     def _train(
         self,
         dataset: Dataset,
@@ -162,12 +129,11 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
         classes: Any,
         names: tuple[str, ...] | None,
     ) -> None:
-        basis = None if isinstance(self.basis, str) else self.basis
         run = finished_run(
             dataset,
             place,
             self._settings(),
-            basis=basis,
+            basis=self._given_rows(),
             min_recall=self.min_recall,
         )
         self._take_run(run)
@@ -181,24 +147,12 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
             self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):
             del self.confidence_
-        self._basis_rows = run.read("basis/rows")
+        super()._take_run(run)
 
     def _take_model(self, model: Model) -> None:
-        self._model = model
-        self.params_ = model.params
-        self.basis_ = model.basis
-        self._take_basis_indices()
-        self.width_ = model.width
-        self.weights_ = model.weights
+        super()._take_model(model)
         self.fitting_error_ = model.fitting_error
         self.spectral_risk_ = model.spectral_risk
-        set_columns(self, model.n_features, model.feature_names)
-
-    def _take_basis_indices(self) -> None:
-        # A network that was loaded does not know its rows.
-        if hasattr(self, "_basis_rows"):
-            places = self._model.places
-            self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
     def _number_rows(self, kept: NDArray[np.bool_]) -> None:
         """Let attributes with a row for every row count those of weight 0 too."""
@@ -247,25 +201,6 @@ class Network(BaseEstimator, ABC):  # type: ignore[misc]
                 if dataset is not X:
                     remove_group(dataset.location)
 
-    def _predict(self, X: Any, outcome: Outcome) -> Any:
-        """Return what is made of the scores of rows; lazily for a dask array."""
-        check_is_fitted(self)
-        if is_dask(X):
-            return predict_lazily(self._model, X, outcome, self.store)
-        return outcome(self._model, self._scores(X))
-
-    def _scores(self, X: Any) -> NDArray[np.float64]:
-        if isinstance(X, Dataset):
-            check_same_columns(self._model, X)
-            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
-            threads = blas_threads()
-            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
-            return np.concatenate(scores)
-        if not isinstance(X, zarr.Array):
-            X = plain_array(self, X)
-        self._model.check_columns(X.shape[1])
-        return scores_in_blocks(self._model, X, threads=blas_threads())
-
 
 class PlainNetwork(Network):
     """Network with the parameters that it is given."""
@@ -273,13 +208,7 @@ class PlainNetwork(Network):
     @classmethod
     def load(cls, location: Location) -> Self:
         """Return the network of a saved model or a finished run; runs no code from the file."""
-        model = Model.load(location)
-        params = model.params.to_dict()
-        if model.params.basis_is_given:
-            params |= {"basis": model.scaling.restore(model.basis), "basis_size": None}
-        network = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
-        network._take_model(model)
-        return network
+        return cls._of_model(Model.load(location))
 
     def _settings(self) -> Settings:
         return Settings(self._params())

@@ -92,6 +92,8 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     def _take_model(self, model: Model) -> None:
         if model.target_names is None:
             raise DataError("the model is one of classes.", "Load it with NRBFNClassifier.")
+        if model.embeds:
+            raise DataError("the model is one of coordinates.", "Load it with DiffusionMap.")
         super()._take_model(model)
         self.intercept_ = model.intercept
 
@@ -125,6 +127,9 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         Columns to mean 0 and variance 1, or rows to unit length.
     prune : int, default=None
         Keep only so many of the basis rows, those that explain most; with plain features.
+    components : int, default=None
+        Combine only so many eigenfunctions of the basis, the smoothest ones; with normalized
+        features. None: the weights may be any.
     n_parts : int, default=None
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
@@ -185,6 +190,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         width_factor: float = 1.0,
         scale: str = "none",
         prune: int | None = None,
+        components: int | None = None,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: float | None = None,
@@ -201,6 +207,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.width_factor = width_factor
         self.scale = scale
         self.prune = prune
+        self.components = components
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled

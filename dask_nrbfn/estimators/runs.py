@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from distributed import default_client
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.update import branch_run, merge_version, update_run
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
@@ -54,21 +54,28 @@ def finished_run(dataset: Dataset, place: Location, settings: Settings, **option
     `options` are those that `fit_dataset` and `tune_dataset` have.
     """
     params, tuning = settings
-    location = _run_location(dataset, place, settings)
+    location = _run_location(dataset, place, settings, "run")
     with _active_engine(dataset) as engine:
         if tuning is None:
             return fit_dataset(dataset, location, params, engine, **options)
         return tune_dataset(dataset, location, params, tuning, engine, **options)
 
 
-def _run_location(dataset: Dataset, place: Location, settings: Settings) -> Location:
+def finished_embedding(dataset: Dataset, place: Location, params: FitParams, **options: Any) -> Run:
+    """Return the embedding of these rows and parameters; `options` are those of `embed_dataset`."""
+    location = _run_location(dataset, place, Settings(params), "embedding")
+    with _active_engine(dataset) as engine:
+        return embed_dataset(dataset, location, params, engine, **options)
+
+
+def _run_location(dataset: Dataset, place: Location, settings: Settings, kind: str) -> Location:
     """Return where under `place` the run of these rows and parameters is, and no other."""
     if in_memory(dataset.location):
         return place
     given = [None if values is None else values.to_dict() for values in settings]
     identity = json.dumps([dataset.fingerprint, *given])
     digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-    return join(place, f"run-{digest}")
+    return join(place, f"{kind}-{digest}")
 
 
 @contextmanager

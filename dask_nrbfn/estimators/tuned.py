@@ -53,6 +53,9 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         weights.
     localities : sequence of float, default=None
         Values of locality to try, with every alpha and penalty. None: 0.
+    components : sequence of int, default=None
+        Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
+        weights may be any.
     losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
         Losses to try, after all else. None: the squared one.
     width_factors : sequence of float
@@ -77,6 +80,8 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         The chosen ones.
     features_, kernel_, basis_rule_, penalty_, loss_ : str
         The chosen ones.
+    components_ : int or None
+        The chosen number.
     error_rate_, log_loss_ : float
         Of rows that were held out, with the chosen parameters; shares of their weight.
     temperature_ : float
@@ -117,6 +122,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
         localities: Sequence[float] | None = None,
+        components: Sequence[int] | None = None,
         losses: Sequence[str] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
@@ -143,6 +149,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         self.alphas = alphas
         self.penalties = penalties
         self.localities = localities
+        self.components = components
         self.losses = losses
         self.width_factors = width_factors
         self.features = features
@@ -169,8 +176,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, penalties, localities, width_factors, features, kernels, search_basis, \
-search_rows
+    folds, alphas, penalties, localities, components, width_factors, features, kernels, \
+search_basis, search_rows
         As for `NRBFNClassifierCV`.
     n_neighbors, basis, basis_size, scale, n_parts, random_state, unlabelled, store
         As for `NRBFNRegressor`.
@@ -181,6 +188,8 @@ search_rows
         The chosen ones.
     features_, kernel_, penalty_ : str
         The chosen ones.
+    components_ : int or None
+        The chosen number.
     relative_error_ : float
         ``1 - R^2`` of rows that were held out, on average over the targets.
     r2_, rmse_, mae_ : list of float
@@ -211,6 +220,7 @@ search_rows
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
         localities: Sequence[float] | None = None,
+        components: Sequence[int] | None = None,
         width_factors: Sequence[float] = TuneParams.width_factors,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
@@ -229,6 +239,7 @@ search_rows
         self.alphas = alphas
         self.penalties = penalties
         self.localities = localities
+        self.components = components
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels

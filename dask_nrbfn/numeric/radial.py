@@ -1,6 +1,6 @@
 """Distances to the basis and the activations that they become."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -86,6 +86,20 @@ class RadialFeatures:
         slopes = _distance_factors(basis, centre)
         slopes *= -0.5 / width**2
         return cls(basis, float(width), scaling, kernel, normalized, centre, slopes)
+
+    def at(self, places: NDArray[Any]) -> Self:
+        """Return the functions of the basis rows at these places, numbers or bool (r,)."""
+        return type(self).from_basis(
+            self.basis[places],
+            self.width,
+            self.scaling,
+            kernel=self.kernel,
+            normalized=self.normalized,
+        )
+
+    def between_basis_rows(self) -> Floats:
+        """Return the kernel between the basis rows, float64 (r, r); ``2 r^2 p`` flops."""
+        return replace(self, scaling=None, normalized=False).activations(self.basis)
 
     def activations(
         self,

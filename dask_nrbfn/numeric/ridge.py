@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from dask_nrbfn.numeric.products import (
     add_products,
     factor_in_place,
     frobenius_norm,
+    row_products,
     solve_in_place,
 )
 from dask_nrbfn.numeric.targets import Targets
@@ -87,6 +89,8 @@ class RidgeSystem:
     penalty : float64 (r, r) or (r,), optional
         P or its diagonal, see `Penalty`; None: I.
     locality : Locality, optional
+    directions : float64 (r, J), optional
+        In whose span the weights are; None: anywhere.
     """
 
     gram: Floats
@@ -96,6 +100,7 @@ class RidgeSystem:
     activation_means: Floats
     penalty: Floats | None = None
     locality: Locality | None = None
+    directions: Floats | None = None
 
     @classmethod
     def of(cls, moments: Moments, targets: Targets, *, normalized: bool) -> Self:
@@ -130,11 +135,16 @@ class RidgeSystem:
     def solve(self, alpha: float) -> "RidgeSolution":
         """Return the weights at `alpha`, see `solve_weights`."""
         return solve_weights(
-            self.gram, self.cross, alpha=alpha, penalty=self.penalty, locality=self.locality
+            self.gram,
+            self.cross,
+            alpha=alpha,
+            penalty=self.penalty,
+            locality=self.locality,
+            directions=self.directions,
         )
 
     def solve_all(self, alphas: Sequence[float]) -> "Iterator[RidgeSolution | None]":
-        """Yield the weights at every alpha, see `solve_path`."""
+        """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
         return solve_path(
             self.gram, self.cross, alphas=alphas, penalty=self.penalty, locality=self.locality
         )
@@ -169,6 +179,7 @@ class RidgeSystem:
             activation_means=self.activation_means[kept],
             penalty=penalty,
             locality=None if self.locality is None else self.locality.keep(kept),
+            directions=None if self.directions is None else self.directions[kept],
         )
 
     def intercept(self, weights: Floats) -> Floats:
@@ -205,6 +216,7 @@ def solve_weights(
     alpha: float,
     penalty: Floats | None = None,
     locality: Locality | None = None,
+    directions: Floats | None = None,
 ) -> RidgeSolution:
     """Return the ridge weights and the condition of their system.
 
@@ -220,6 +232,9 @@ def solve_weights(
         P or its diagonal, see `Penalty`; None: I. Basis rows where the diagonal is infinite are
         left out, and have weight 0.
     locality : Locality, optional
+    directions : float64 (r, J), optional
+        Only where P is I and there is no locality. The weights of each target are in their span,
+        see `solve_components`; None: anywhere.
 
     Raises
     ------
@@ -240,7 +255,11 @@ def solve_weights(
     array([[1. , 0. ],
            [0. , 0.5]])
     """
-    (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty, locality=locality)
+    if directions is None:
+        (solution,) = solve_path(gram, cross, alphas=[alpha], penalty=penalty, locality=locality)
+    else:
+        sizes = [directions.shape[1]]
+        (solution,) = solve_components(gram, cross, directions, sizes=sizes, alphas=[alpha])
     if solution is None:
         tried = f"`alpha`={alpha:g}"
         raise singular_system(gram, tried=tried, above=alpha, penalty=penalty, locality=locality)
@@ -283,16 +302,80 @@ def solve_path(
         for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
             _add_scaled(penalized, factor, P)
         norm = frobenius_norm(penalized)
-        if not factor_in_place(penalized):
-            yield None
-            continue
-        condition = _reciprocal_condition(penalized, norm)
-        if condition < SINGULAR:
-            yield None
-            continue
-        weights = np.array(cross, dtype=np.float64, order="C")
-        solve_in_place(penalized, weights)
-        yield RidgeSolution(weights, condition)
+        yield _solution(penalized, norm, cross) if factor_in_place(penalized) else None
+
+
+def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
+    """Return the solution of a factored system of this norm; None if float64 does not know it."""
+    condition = _reciprocal_condition(factor, norm)
+    if condition < SINGULAR:
+        return None
+    weights = np.array(cross, dtype=np.float64, order="C")
+    solve_in_place(factor, weights)
+    return RidgeSolution(weights, condition)
+
+
+def solve_components(
+    gram: Floats,
+    cross: Floats,
+    directions: Floats,
+    *,
+    sizes: Sequence[int],
+    alphas: Sequence[float],
+) -> Iterator[RidgeSolution | None]:
+    """Yield the solutions in the spans of the first J directions.
+
+    Parameters
+    ----------
+    gram, cross
+        As `solve_weights` takes them.
+    directions : float64 (r, m)
+        Independent.
+    sizes, alphas : sequences of int and float
+        J and alpha of each solution; a J beyond m is m.
+
+    Yields
+    ------
+    RidgeSolution or None
+        None where the system is singular in float64, as `solve_path` has it.
+
+    Notes
+    -----
+    With orthonormal columns Q of the same spans (a QR factorization) the weights are
+    ``cross Q (Q' gram Q + alpha trace(gram) I)^-1 Q'``: what a ridge of this alpha has in the span,
+    and with J = r its weights. One Cholesky factorization of the largest system has those of all
+    others in its leading blocks, so that consecutive solutions of an alpha share it. ``4 r^2 m``
+    flops, and ``m^3 / 3`` for each of these.
+    """
+    Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
+    inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
+    trace, pairs = np.trace(gram), zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
+    for alpha, group in groupby(pairs, key=lambda pair: pair[0]):
+        penalized, own = inner.copy(), [size for _, size in group]
+        penalized.ravel()[:: len(Q) + 1] += alpha * trace
+        solutions = _leading_solutions(penalized, within, own)
+        for size in own:
+            found = solutions[size]
+            yield found and replace(found, weights=found.weights @ Q[:size])
+
+
+def _leading_solutions(
+    penalized: Floats, cross: Floats, sizes: Sequence[int]
+) -> dict[int, RidgeSolution | None]:
+    """Return the solutions of leading blocks by their size; None where one is singular."""
+    solutions: dict[int, RidgeSolution | None] = {}
+    factor = None
+    for size in sorted(set(sizes), reverse=True):
+        leading = penalized[:size, :size].copy()
+        norm = frobenius_norm(leading)
+        if factor is None and factor_in_place(leading):
+            factor = leading
+        solutions[size] = (
+            None
+            if factor is None
+            else _solution(factor[:size, :size].copy(), norm, cross[:, :size])
+        )
+    return solutions
 
 
 def penalty_unit(penalty: Floats, gram: Floats) -> float:
@@ -389,7 +472,12 @@ def _reciprocal_condition(factor: Floats, norm: float) -> float:
 
 
 def solve_bytes(
-    n_basis: int, n_targets: int, *, penalty_axes: int = 0, locality: bool = False
+    n_basis: int,
+    n_targets: int,
+    *,
+    penalty_axes: int = 0,
+    locality: bool = False,
+    n_components: int = 0,
 ) -> int:
     """Return the bytes that a solve holds: packed and full gram, penalized, factor, penalty.
 
@@ -398,4 +486,10 @@ def solve_bytes(
     penalty = n_basis**penalty_axes if penalty_axes else 0
     local = n_basis**2 + packed_size(n_basis) if locality else 0
     sums = packed_size(n_basis) + 4 * n_basis**2
-    return 8 * (sums + penalty + local + 5 * n_basis * (1 + n_targets))
+    own = 8 * (sums + penalty + local + 5 * n_basis * (1 + n_targets))
+    return own + components_bytes(n_basis, n_components)
+
+
+def components_bytes(n_basis: int, n_components: int) -> int:
+    """Return what directions add to it: these, as they are and orthonormal, and their systems."""
+    return 8 * 4 * n_components * (n_basis + n_components)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from io import StringIO
 from itertools import cycle
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from dask_nrbfn.report.confidences import Confidences
-from dask_nrbfn.report.results import Criterion, DrawnTarget
+from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
 # Colours that stand for variables of the page, which knows whether it is dark.
 _INK, _MUTED = "#010101", "#020202"
@@ -26,12 +27,18 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
 _DASHES = ("-", "--", ":", "-.")
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
+# Shapes and colours tell so many classes apart.
+_SHAPES = ("o", "s", "^", "D")
+# Of the name of a class in a legend.
+_MOST_LETTERS = 12
+
 # Points; at 343 of a phone's 375 pixels the text is 11 pixels high.
 _INCHES = (4.4, 2.7)
 _STYLE: dict[str, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
     "text.color": _INK,
+    "text.parse_math": False,
     "axes.edgecolor": _MUTED,
     "axes.labelcolor": _INK,
     "axes.spines.top": False,
@@ -123,6 +130,44 @@ def residual_chart(target: DrawnTarget, place: int) -> str:
     title = f"Histogram of the residuals of {target.name}"
     description = f"The root mean square of those of all rows is {target.rmse:.4g}."
     return _svg(f"residual-{place}", title, description, draw)
+
+
+def coordinates_chart(drawn: DrawnCoordinates) -> str:
+    """Return rows in their first two coordinates, by their class or their number.
+
+    More classes than shapes and colours can tell apart are drawn alike, rows without a label muted.
+    """
+    looks = [(colour, shape) for shape in _SHAPES for colour in _SERIES]
+    names = drawn.labels if len(drawn.labels) <= len(looks) else []
+    x, y = drawn.coordinates.T
+    # A code below 0, or NaN, stands for no label.
+    unknown = np.zeros(len(x), dtype=np.bool_)
+    if drawn.targets is not None:
+        unknown = drawn.targets < 0 if drawn.labels else np.isnan(drawn.targets)
+
+    def draw(figure: Figure) -> None:
+        # The legend is under the axes, a line of it for every four.
+        figure.set_size_inches(_INCHES[0], 1.4 * _INCHES[1] + 0.06 * len(names))
+        axes = figure.add_subplot(xlabel="first coordinate", ylabel="second coordinate")
+        look: dict[str, Any] = {"s": 9, "alpha": 0.7, "linewidths": 0}
+        axes.scatter(x[unknown], y[unknown], color=_MUTED, **look)
+        for place, (name, (colour, shape)) in enumerate(zip(names, looks, strict=False)):
+            own = drawn.coordinates[drawn.targets == place]
+            # A name that begins with _ would be no part of the legend.
+            label = " " + shorten(name, _MOST_LETTERS, placeholder="...")
+            axes.scatter(own[:, 0], own[:, 1], color=colour, marker=shape, label=label, **look)
+        if names:
+            figure.legend(loc="outside lower left", fontsize="small", ncols=4)
+        elif drawn.targets is not None and drawn.name:
+            known = ~unknown
+            points = axes.scatter(x[known], y[known], c=drawn.targets[known], **look)
+            figure.colorbar(points, label=drawn.name)
+        else:
+            axes.scatter(x, y, color=_SERIES[0], **look)
+
+    by = drawn.name or ("their class" if drawn.labels else "nothing")
+    title = "Rows in the first two coordinates"
+    return _svg("coordinates", title, f"They are coloured by {by}.", draw)
 
 
 def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Criterion) -> str | None:

@@ -57,7 +57,7 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _condition(finished: FinishedRun) -> Iterator[Concern]:
-    latest = finished.versions[-1] if finished.versions else finished.stages["weights"]
+    latest = finished.versions[-1] if finished.versions else finished.stages.get("weights", {})
     condition = latest.get("reciprocal_condition")
     if condition is not None and condition < ILL_CONDITIONED:
         yield Concern(
@@ -81,7 +81,11 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
     tuning, params = finished.tuning, finished.params
     if tuning is None:
         return
-    for name, grid in (("alpha", "alphas"), ("locality", "localities")):
+    for name, grid in (
+        ("alpha", "alphas"),
+        ("locality", "localities"),
+        ("components", "components"),
+    ):
         chosen, tried = getattr(params, name), getattr(tuning, grid) or ()
         if side := _border(chosen, tried, limits=(0.0, 1.0)):
             yield Concern(
@@ -125,7 +129,7 @@ def _singular_penalties(finished: FinishedRun, criterion: str) -> Iterator[Conce
 
 def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
     dataset = finished.dataset()
-    if dataset is None:
+    if dataset is None or not finished.labels:
         return
     sizes = zip(finished.labels, dataset.class_counts.tolist(), strict=True)
     small = [f"{label} ({size})" for label, size in sizes if size < _FEW_ROWS]

@@ -40,7 +40,7 @@ def _data_facts(results: Results) -> list[Fact]:
             + results.targets()
             + _unlabelled(finished),
         ),
-        Fact("row weights", _weights(finished)),
+        *_weight_facts(finished),
         Fact("scale", finished.params.scale),
     ]
 
@@ -50,15 +50,18 @@ def _unlabelled(finished: FinishedRun) -> str:
     return f"; {n_unlabelled:,} without a label" if n_unlabelled else ""
 
 
-def _weights(finished: FinishedRun) -> str:
+def _weight_facts(finished: FinishedRun) -> list[Fact]:
     """Say what weighs the rows; own weights show in their sum, or in the dataset if it is there."""
+    if "moments" not in finished.stages:
+        return []
     dataset, weight = finished.dataset(), finished.stages["moments"]["weight"]
     if dataset is None:
         own = not math.isclose(weight, finished.n_labelled, rel_tol=1e-9)
     else:
         own = dataset.has_weights
     kinds = ["their own"] * own + ["balanced classes"] * (finished.params.class_weight is not None)
-    return f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
+    weights = f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
+    return [Fact("row weights", weights)]
 
 
 def _neighbor_facts(finished: FinishedRun) -> list[Fact]:
@@ -94,9 +97,6 @@ def recall_text(finished: FinishedRun) -> str:
 def _network_facts(results: Results) -> list[Fact]:
     finished = results.finished
     params, width = finished.params, finished.stages["width"]
-    weights = finished.stages["weights"]
-    tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
-    beginning = ", of the squared loss at first" if is_refined(params) else ""
     return [
         Fact("basis", basis_text(finished)),
         *_pruning_facts(finished),
@@ -106,6 +106,31 @@ def _network_facts(results: Results) -> list[Fact]:
             f"{number(width['width'])}, {params.width_factor:g} x mean distance "
             f"{number(width['mean_distance'])}",
         ),
+        *_component_facts(finished),
+        *_weights_facts(results),
+    ]
+
+
+def _component_facts(finished: FinishedRun) -> list[Fact]:
+    record, asked = finished.stages.get("components"), finished.params.components
+    if record is None:
+        return []
+    least, n_tried = number(record["least_eigenvalue"]), 0
+    if finished.tuning is not None and finished.tuning.components is not None:
+        n_tried = len(finished.tuning.components)
+    tried = f", of {n_tried} tried" if n_tried else ""
+    return [Fact("components", f"{asked}{tried}, eigenvalues down to {least}")]
+
+
+def _weights_facts(results: Results) -> list[Fact]:
+    """Return what was solved for and how well it fits; nothing of an embedding."""
+    finished = results.finished
+    weights, params = finished.stages.get("weights"), finished.params
+    if weights is None:
+        return []
+    tried = "" if finished.tuning is None else f", of {len(finished.tuning.alphas)} tried"
+    beginning = ", of the squared loss at first" if is_refined(params) else ""
+    return [
         Fact("penalty", params.penalty),
         Fact("alpha", f"{params.alpha:g}{tried}"),
         *_locality_facts(finished),

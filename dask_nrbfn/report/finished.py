@@ -57,10 +57,9 @@ class FinishedRun:
         names = [stage.name for stage in stages_of_run(run)]
         missing = [name for name in names if name not in stages]
         if missing:
-            command = "fit" if run.tuning is None else "tune"
             raise MissingDataError(
                 f"the run {run.location} is not finished: it has no {missing[0]} yet.",
-                f"Finish it with {command}, with the parameters that it was begun with.",
+                f"Finish it with {run.begun_by}, with the parameters that it was begun with.",
             )
         ordered = {name: stages[name] for name in names}
         labels = [str(label) or "(empty)" for label in run.read("model/classes").tolist()]

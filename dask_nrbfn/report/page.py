@@ -86,6 +86,7 @@ def _page(results: Results) -> str:
         targets=results.target_table(),
         drawn=_drawn(results),
         pruning=_pruning(finished),
+        coordinates=_coordinates(results),
         recall=_recall(finished),
         stages=_stages(finished),
         params=finished.params.to_dict(),
@@ -151,6 +152,14 @@ def _pruning(finished: FinishedRun) -> str | None:
     if "prune" not in finished.stages:
         return None
     return charts.pruning_chart(finished.run.read("prune/unexplained"))
+
+
+def _coordinates(results: Results) -> dict[str, str] | None:
+    drawn = results.drawn_coordinates()
+    if drawn is None:
+        return None
+    rows = plural(len(drawn.coordinates), "row")
+    return {"chart": charts.coordinates_chart(drawn), "rows": rows}
 
 
 def _recall(finished: FinishedRun) -> str | None:

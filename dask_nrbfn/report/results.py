@@ -70,6 +70,26 @@ class DrawnTarget(NamedTuple):
     rmse: float
 
 
+class DrawnCoordinates(NamedTuple):
+    """Coordinates of some rows, and what they are coloured by.
+
+    Attributes
+    ----------
+    coordinates : float64 (m, 2)
+    targets : int64 (m,) or float64 (m,) or None
+        The place of each row's class in `labels`, or numbers.
+    labels : list of str
+        Of the classes; none of numbers.
+    name : str
+        Of the numbers.
+    """
+
+    coordinates: NDArray[np.float64]
+    targets: NDArray[Any] | None
+    labels: list[str]
+    name: str
+
+
 @dataclass(frozen=True, eq=False)
 class Results(ABC):
     """What a run learnt, and perhaps how it does on other rows.
@@ -127,6 +147,10 @@ class Results(ABC):
     def drawn_targets(self) -> list[DrawnTarget]:
         """Return evaluated rows of the targets that are to be drawn."""
         return []
+
+    def drawn_coordinates(self) -> DrawnCoordinates | None:
+        """Return rows as they lie in the first two coordinates, if they have any."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,6 +372,56 @@ class NumberResults(Results):
         ]
 
 
+@dataclass(frozen=True, eq=False)
+class EmbeddingResults(Results):
+    """Where rows lie; of targets nothing is learnt."""
+
+    criterion = Criterion("", "", 1.0)
+
+    def targets(self) -> str:
+        """Return the number of coordinates."""
+        return plural(self.finished.run.array("model/weights").shape[0], "coordinate")
+
+    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
+        """Return nothing."""
+        return []
+
+    def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
+        """Return nothing."""
+        return []
+
+    def evaluation_facts(self) -> list[Fact]:
+        """Return nothing."""
+        return []
+
+    def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """Return nothing."""
+        return {}
+
+    def guessing(self) -> Iterator[Concern]:
+        """Yield nothing."""
+        return iter(())
+
+    def poor_fit(self) -> Iterator[Concern]:
+        """Yield nothing."""
+        return iter(())
+
+    def drawn_coordinates(self) -> DrawnCoordinates | None:
+        """Return the sampled rows, with their class or the first of their numbers."""
+        finished = self.finished
+        run, names = finished.run, finished.attributes["target_names"]
+        coordinates = run.read("model/sample/coordinates")[:, :2]
+        if coordinates.shape[1] < 2:
+            return None
+        if not run.has("model/sample/targets"):
+            return DrawnCoordinates(coordinates, None, [], "")
+        targets = run.read("model/sample/targets")
+        if names is not None:
+            return DrawnCoordinates(coordinates, targets[:, 0], [], names[0])
+        labels = [str(label) or "(empty)" for label in run.read("model/sample/classes").tolist()]
+        return DrawnCoordinates(coordinates, targets, labels, "")
+
+
 def _left_out(evaluation: Evaluation | NumberEvaluation) -> str:
     n_unlabelled = evaluation.n_unlabelled
     return f"; {count(n_unlabelled)} more have no label" if n_unlabelled else ""
@@ -375,6 +449,10 @@ def results_of(
     ParameterError
         If the evaluation is of a model with other targets.
     """
+    if finished.run.embeds:
+        if evaluation is not None:
+            raise _of_another_model("targets", "none: it is an embedding")
+        return EmbeddingResults(finished)
     names = finished.attributes.get("target_names")
     if names is None:
         n_classes = len(finished.labels)

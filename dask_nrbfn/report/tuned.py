@@ -60,13 +60,11 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
     how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
-    compared = {Ridge.of(entry).without_alpha for entry in path}
-    varied = [
-        name for name, *values in zip(Ridge._fields, *compared, strict=True) if len(set(values)) > 1
-    ]
+    tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
+    varied = [name for name, values in tried.items() if name != "alpha" and len(values) > 1]
     names = [*varied, "alpha"]
     return Table(
-        f"{plural(len(path) // len(compared), 'alpha')} compared on "
+        f"{plural(len(tried['alpha']), 'alpha')} compared on "
         f"{plural(record['n_rows'], 'held-out row')}, {how}",
         [*names, *results.judged_cells(path[0]), "eps", "gamma"],
         [

@@ -359,12 +359,4 @@ def _read_next(run: Run, descent: Descent, number: int, n_basis: int) -> Floats:
 def _read_kept_features(run: Run) -> RadialFeatures:
     """Return the radial basis functions of the basis rows that the fitted model keeps."""
     features, places = read_features(run), read_places(run)
-    if places is None:
-        return features
-    return RadialFeatures.from_basis(
-        features.basis[places],
-        features.width,
-        features.scaling,
-        kernel=features.kernel,
-        normalized=features.normalized,
-    )
+    return features if places is None else features.at(places)

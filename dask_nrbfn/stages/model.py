@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
@@ -39,12 +40,30 @@ def check_model(run: Run, engine: Engine) -> None:
 
 def _read_results(run_location: Location) -> None:
     run = Run.open(run_location)
-    for name in ("basis/rows", "basis/values", "weights/values"):
+    for name in ("basis/rows", "basis/values"):
         run.read(name)
     if "confidence" in run.stages:
         searched = run.of_labelled()
         for start, stop in searched.spans:
             searched.read("confidence/values", start, stop)
+    if COMPONENTS.name in run.stages:
+        read_coefficients(run)
+    if run.embeds:
+        names = ("coordinates", "targets", "classes")
+        for name in filter(run.has, (f"model/sample/{name}" for name in names)):
+            run.read(name)
+    else:
+        _read_learned(run)
+    try:
+        Model.read(open_version(open_group(run_location, kind="run"), ""))
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
+    # Those of later versions are not computed again.
+    Model.load(run_location)
+
+
+def _read_learned(run: Run) -> None:
+    run.read("weights/values")
     read_held_out_confusion(run)
     read_moments(run)
     read_shares(run)
@@ -52,12 +71,6 @@ def _read_results(run_location: Location) -> None:
         read_places(run)
         run.read("prune/unexplained")
     read_weights(run)
-    try:
-        Model.read(open_version(open_group(run_location, kind="run"), ""))
-    except (MissingDataError, DamagedDataError) as error:
-        raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
-    # Those of later versions are not computed again.
-    Model.load(run_location)
 
 
 def _write_model(run_location: Location, dataset_location: Location) -> None:

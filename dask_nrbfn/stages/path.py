@@ -9,13 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.eigenfunctions import (
+    eigenfunctions,
+    eigenfunctions_bytes,
+    eigenfunctions_flops,
+)
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.basis import read_labelled_rows
+from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
@@ -93,6 +99,7 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
 
 
 Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
+DirectionsOf = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
 
 
 def penalized_system(
@@ -114,11 +121,21 @@ def penalized_system(
     """
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
-    return replace(system, penalty=P, locality=read_locality(run, ridge.locality))
+    return replace(
+        system,
+        penalty=P,
+        locality=read_locality(run, ridge.locality),
+        directions=read_directions(run, ridge.components),
+    )
 
 
 def solve_all(
-    system: RidgeSystem, kept: NDArray[np.bool_], *, tried: Sequence[Ridge], penalize: Penalize
+    system: RidgeSystem,
+    kept: NDArray[np.bool_],
+    *,
+    tried: Sequence[Ridge],
+    penalize: Penalize,
+    directions_of: DirectionsOf | None = None,
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
@@ -127,9 +144,12 @@ def solve_all(
     system : RidgeSystem
     kept : bool (r,)
     tried : sequence of Ridge
-        Path by path of alphas.
+        What is shared together.
     penalize : callable
         Takes a system and a ridge, returns the system with what the ridge keeps small.
+    directions_of : callable, optional
+        For eigenfunctions: takes `kept`, returns in whose spans the weights of these basis rows
+        are, float64 (r', J).
 
     Notes
     -----
@@ -140,9 +160,15 @@ def solve_all(
     weights = np.zeros((len(tried), len(system.cross), len(kept)))
     conditions: list[float | None] = [None] * len(tried)
     every = range(len(tried)) if kept.any() else ()
-    for ridge, group in groupby(every, key=lambda place: tried[place].without_alpha):
-        own, places = penalize(system, ridge).keep(kept), list(group)
-        path = own.solve_all([tried[place].alpha for place in places])
+    for shared, group in groupby(every, key=lambda place: tried[place].shared):
+        own, places = penalize(system, shared).keep(kept), list(group)
+        alphas = [tried[place].alpha for place in places]
+        sizes = [size for place in places if (size := tried[place].components) is not None]
+        if directions_of and sizes:
+            spans = directions_of(kept)
+            path = solve_components(own.gram, own.cross, spans, sizes=sizes, alphas=alphas)
+        else:
+            path = own.solve_all(alphas)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -152,12 +178,34 @@ def solve_all(
     return PathWeights(weights, system.intercept(weights)), conditions
 
 
+def directions_among(
+    features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
+) -> NDArray[np.float64]:
+    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
+
+    They are those of a network that has no other rows: what is held out is not seen.
+    """
+    return eigenfunctions(features.at(kept), n_components).coefficients
+
+
+def _directions_of(run: Run, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+    if kept.all():
+        return read_coefficients(run)
+    return directions_among(read_features(run), kept, most_components(run))
+
+
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
     tried, penalize = ridges(run.params, run.tuning), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
-    solved, conditions = solve_all(system, kept_basis(run, fold), tried=tried, penalize=penalize)
+    solved, conditions = solve_all(
+        system,
+        kept_basis(run, fold),
+        tried=tried,
+        penalize=penalize,
+        directions_of=partial(_directions_of, run),
+    )
     path = []
     if fold is None:
         if not any(conditions):
@@ -205,11 +253,12 @@ def path_of_risks(
     penalize : callable
         As `solve_all` takes it.
     class_weights, least_weight
-        As `spectral_bounds` takes them.
+        As `spectral_bounds` takes them. What holds for classes that stand apart, or almost, holds
+        for weights that may be anywhere.
     """
     path, gram = [], system.gram
     eigenvalues = gram_eigenvalues(gram) if len(gram) <= LARGEST_SPECTRUM else None
-    for shared, own in groupby(solutions, key=lambda solution: solution[0].without_alpha):
+    for shared, own in groupby(solutions, key=lambda solution: solution[0].shared):
         penalized = penalize(system, shared)
         for ridge, weights, condition in own:
             entry: dict[str, Any] = dict.fromkeys(("fitting_error", "spectral_risk"))
@@ -224,7 +273,7 @@ def path_of_risks(
                         alpha=ridge.alpha,
                         penalty=penalized.penalty,
                         locality=penalized.locality,
-                        class_weights=class_weights,
+                        class_weights=class_weights if ridge.components is None else None,
                         eigenvalues=eigenvalues,
                         least_weight=least_weight,
                     )
@@ -239,11 +288,14 @@ def _cost(s: FitSizes) -> StageCost:
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
     solves = n_tasks * s.n_ridges * s.r**3 / 3 + spectrum
     weights = 8 * s.n_ridges * s.q * s.r
+    spans = eigenfunctions_bytes(s.r, s.p) if s.n_components else 0
+    if s.n_components:
+        solves += (n_tasks - 1) * eigenfunctions_flops(s.r)
     return StageCost(
         flops=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
-        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights,
+        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights + spans,
         n_tasks=n_tasks,
         work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )

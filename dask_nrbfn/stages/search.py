@@ -13,20 +13,22 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows, places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge import RidgeSystem, components_bytes
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import PathWeights, solve_all
+from dask_nrbfn.stages.path import PathWeights, directions_among, solve_all
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -162,7 +164,12 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
         penalty = penalty_named(ridge.penalty).of(lambda: features, shares)
         return replace(system, penalty=penalty)
 
-    solve = partial(solve_all, tried=tried, penalize=penalize)
+    solve = partial(
+        solve_all,
+        tried=tried,
+        penalize=penalize,
+        directions_of=lambda kept: directions_among(features, kept, most_components(run)),
+    )
     weights_of_folds = [
         solve(system, kept)[0] for system, kept in zip(systems, kept_of_folds, strict=True)
     ]
@@ -282,6 +289,11 @@ def _cost(s: FitSizes) -> StageCost:
     sample_bytes = n_samples * s.n_sampled * (s.p * s.itemsize + 3 * 8)
     products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
     solves = s.n_search_folds * s.n_searched_ridges * s.r_tried**3 / 3
+    spans = 0
+    if s.n_components:
+        solves += s.n_search_folds * eigenfunctions_flops(s.r_tried)
+        spans = eigenfunctions_bytes(s.r_tried, s.p)
+        spans += components_bytes(s.r_tried, min(s.n_components, s.r_tried))
     rows = block_rows(s.r_tried)
     return StageCost(
         flops=s.n_tried * (products + solves),
@@ -291,6 +303,7 @@ def _cost(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
         + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
+        + spans
         + 2 * 8 * s.n_labelled
         + 8
         * (

@@ -16,6 +16,7 @@ from dask_nrbfn.stages.search_sizes import (
 )
 from dask_nrbfn.stages.trials import (
     candidates,
+    components_of,
     localities_of,
     refined_losses,
     search_basis_size,
@@ -53,6 +54,8 @@ class FitSizes:
         Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
+    n_components : int
+        Eigenfunctions of the basis, the most of any that are tried; 0 without any.
     has_locality : bool
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
@@ -85,6 +88,7 @@ class FitSizes:
     n_localities: int
     n_refined: int
     penalty_axes: int
+    n_components: int
     has_locality: bool
     n_basis_sample: int
     prune: int | None
@@ -114,6 +118,7 @@ class FitSizes:
         """
         judged = dataset if validation is None else validation
         penalties = (tuning and tuning.penalties) or (params.penalty,)
+        components = components_of(params, tuning)
         localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
@@ -135,10 +140,13 @@ class FitSizes:
             layout=layout,
             by_confidence=source_of(params).by_confidence and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
-            n_ridges=0 if tuning is None else len(penalties) * len(localities) * len(tuning.alphas),
+            n_ridges=0
+            if tuning is None
+            else len(penalties) * len(localities) * len(tuning.alphas) * len(components),
             n_localities=len(localities),
             n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
+            n_components=min(max(size or 0 for size in components), n_basis),
             has_locality=any(localities),
             n_basis_sample=source_of(params).n_sampled(
                 dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
@@ -185,7 +193,11 @@ class FitSizes:
         """Bytes of a solve, and of the basis that another penalty than I is computed from."""
         basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
         return basis + solve_bytes(
-            self.r, self.q, penalty_axes=self.penalty_axes, locality=self.has_locality
+            self.r,
+            self.q,
+            penalty_axes=self.penalty_axes,
+            locality=self.has_locality,
+            n_components=self.n_components,
         )
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Self
 
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.params import FitParams, TuneParams
@@ -31,7 +32,7 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
     """Return all combinations to try, wide kernels first.
 
     The basis rule matters only to a basis of a given size of rows of low confidence. Features that
-    no penalty is for are left out.
+    no penalty is for are left out, and plain ones where eigenfunctions are combined.
 
     Raises
     ------
@@ -44,8 +45,12 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
         rules = (params.basis_rule,)
     factors = sorted(set(tuning.width_factors), reverse=True)
     kernels = tuning.kernels or (params.kernel,)
+    anywhere = components_of(params, tuning) == [None]
     features = [
-        each for each in tuning.features if penalties_of(replace(params, features=each), tuning)
+        each
+        for each in tuning.features
+        if (anywhere or each == "normalized")
+        and penalties_of(replace(params, features=each), tuning)
     ]
     return [Candidate(*values) for values in product(features, kernels, factors, rules)]
 
@@ -56,12 +61,14 @@ class Ridge(NamedTuple):
     penalty: str
     alpha: float
     locality: float = 0.0
+    components: int | None = None
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Self:
         """Return those of an entry of a path, which lacks what came later than its version."""
         penalty = entry.get("penalty") or FitParams.penalty
-        return cls(penalty, entry["alpha"], entry.get("locality") or FitParams.locality)
+        locality = entry.get("locality") or FitParams.locality
+        return cls(penalty, entry["alpha"], locality, entry.get("components"))
 
     @classmethod
     def in_params(cls, params: FitParams) -> Self:
@@ -73,11 +80,21 @@ class Ridge(NamedTuple):
         """The same for all alphas of a path."""
         return self._replace(alpha=0.0)
 
+    @property
+    def shared(self) -> Self:
+        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        return self.without_alpha._replace(components=None)
+
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
-    """Return what is tried with the features and the basis of `params`, path by path of alphas."""
-    tried = product(penalties_of(params, tuning), localities_of(params, tuning), tuning.alphas)
-    return [Ridge(penalty, alpha, locality) for penalty, locality, alpha in tried]
+    """Return what is tried with the features and the basis of `params`, what is shared together."""
+    tried = product(
+        penalties_of(params, tuning),
+        localities_of(params, tuning),
+        tuning.alphas,
+        components_of(params, tuning),
+    )
+    return [Ridge(penalty, alpha, locality, size) for penalty, locality, alpha, size in tried]
 
 
 def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
@@ -89,6 +106,39 @@ def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
     """Return the penalties of a fit, or of its tuning, that are for the parameters."""
     tried = (tuning and tuning.penalties) or (params.penalty,)
     return [name for name in tried if not penalty_named(name).unmet(params)]
+
+
+def components_of(params: FitParams, tuning: TuneParams | None) -> list[int | None]:
+    """Return the numbers of eigenfunctions of a fit, or of its tuning; [None] without any."""
+    return [*((tuning and tuning.components) or (params.components,))]
+
+
+def check_components(params: FitParams, tuning: TuneParams | None = None) -> None:
+    """Raise ParameterError if eigenfunctions are asked for, and something that they are not for."""
+    asked = [size for size in components_of(params, tuning) if size is not None]
+    if not asked:
+        return
+    features = (params.features,) if tuning is None else tuning.features
+    penalties = (tuning and tuning.penalties) or (params.penalty,)
+    unfit = {
+        "features": (features, "normalized"),
+        "penalty": (penalties, "weights"),
+        "locality": ([each for each in localities_of(params, tuning) if each] or [0.0], 0.0),
+        "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
+        "prune": ((params.prune,), None),
+    }
+    most = max(asked)
+    for name, (values, needed) in unfit.items():
+        if needed not in values:
+            raise ParameterError(
+                f"`components` is {most}, and `{name}` is {values[0]}.",
+                f"Give `{name}`={needed}, or no `components`." if needed else "Give one of them.",
+            )
+    if params.basis_size is not None and most > params.basis_size:
+        raise ParameterError(
+            f"`components` is {most}, and the basis has {params.basis_size} rows.",
+            f"Give `components` of at most {params.basis_size}.",
+        )
 
 
 def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:

@@ -99,8 +99,8 @@ def _compute(job: StageJob) -> ValidationRecord:
     figures = dict(best_entry(path, criterion))
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
-        "validation: penalty %s, alpha %g, locality %g, %s %.4f",
-        *chosen.values(),
+        "validation: %s, %s %.4f",
+        ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None),
         criterion.replace("_", " "),
         figures[criterion],
     )

@@ -114,7 +114,7 @@ class Reading:
 def folded_blocks(
     dataset: Dataset, start: int, stop: int, reading: Reading
 ) -> Iterator[FoldedBlock]:
-    """Yield the rows `start` to `stop` of a labelled dataset in blocks, each sorted by fold.
+    """Yield the rows `start` to `stop` of a dataset in blocks, each sorted by fold.
 
     Reading begins at once.
     """
@@ -124,7 +124,9 @@ def folded_blocks(
 
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, targets, own = block
-        assert targets is not None
+        if targets is None:
+            # Rows without any are all alike.
+            targets = np.zeros(len(X), dtype=np.int64)
         weights = reading.weighting.of_rows(targets, own)
         if weights is not None:
             with np.errstate(over="ignore"):

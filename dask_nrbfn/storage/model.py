@@ -53,7 +53,8 @@ class Model:
     scaling : Scaling
         Applied to rows before distances are taken.
     params : FitParams
-    fitting_error, spectral_risk : float
+    fitting_error, spectral_risk : float or None
+        None of an embedding, which learns no targets.
     temperature : float or None
         Scores are divided by it before a softmax makes them probabilities. None: not calibrated.
     feature_names : tuple of str or None
@@ -71,8 +72,8 @@ class Model:
     classes: NDArray[Any]
     scaling: Scaling
     params: FitParams
-    fitting_error: float
-    spectral_risk: float
+    fitting_error: float | None = None
+    spectral_risk: float | None = None
     temperature: float | None = None
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
@@ -83,6 +84,11 @@ class Model:
     def n_features(self) -> int:
         """Number of columns p that rows must have."""
         return int(self.basis.shape[1])
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its scores are coordinates, which no targets were learned for."""
+        return self.fitting_error is None
 
     @property
     def n_targets(self) -> int:

@@ -210,6 +210,7 @@ class Run:
         tuning: TuneParams | None = None,
         *,
         n_workers: int = 1,
+        embeds: bool = False,
     ) -> Self:
         """Open the run at `location`, or begin it.
 
@@ -223,6 +224,8 @@ class Run:
         tuning : TuneParams, optional
         n_workers : int
             Tasks at a time that a new run gets parts for, unless the parameters say how many.
+        embeds : bool
+            See the property.
 
         Raises
         ------
@@ -234,7 +237,7 @@ class Run:
         location = normalize(location)
         if exists(location):
             run = cls.open(location)
-            run._check_same(dataset, params, tuning)
+            run._check_same(dataset, params, tuning, embeds)
             return run
         layout = PartLayout.of(dataset.n_rows, params.n_parts, n_workers=n_workers)
         n_labelled = dataset.of_labelled().n_rows
@@ -246,6 +249,7 @@ class Run:
                 "run_id": uuid.uuid4().hex,
                 "params": params.to_dict(),
                 "tuning": None if tuning is None else tuning.to_dict(),
+                "embeds": embeds,
                 "dataset": str(dataset.location),
                 "fingerprint": dataset.fingerprint,
                 "members": members_of(dataset),
@@ -301,7 +305,9 @@ class Run:
                 )
         return run
 
-    def _check_same(self, dataset: Dataset, params: FitParams, tuning: TuneParams | None) -> None:
+    def _check_same(
+        self, dataset: Dataset, params: FitParams, tuning: TuneParams | None, embeds: bool
+    ) -> None:
         if self.fingerprint is None:
             raise RunMismatchError(
                 f"the run {self.location} is a branch.", "Add rows to it with update."
@@ -311,11 +317,10 @@ class Run:
                 f"the run {self.location} was begun from another dataset than {dataset.location}.",
                 "Give that dataset, or another path for a new run.",
             )
-        if (self.tuning is None) != (tuning is None):
-            command = "fit" if self.tuning is None else "tune"
+        if (self.tuning is None, self.embeds) != (tuning is None, embeds):
             raise RunMismatchError(
-                f"the run {self.location} was begun by {command}.",
-                f"Finish it with {command}, or give another path for a new run.",
+                f"the run {self.location} was begun by {self.begun_by}.",
+                f"Finish it with {self.begun_by}, or give another path for a new run.",
             )
         old, new = self.asked.to_dict(), params.to_dict()
         if self.tuning is not None and tuning is not None:
@@ -345,6 +350,16 @@ class Run:
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
         return self.attributes.get("target_names") is not None
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it makes coordinates of the rows, for which it learns no targets."""
+        return bool(self.attributes.get("embeds"))
+
+    @property
+    def begun_by(self) -> str:
+        """The command that began it."""
+        return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
 
     @property
     def params(self) -> FitParams:

@@ -39,7 +39,7 @@ def test_cli_tune__json(tmp_path, dataset):
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
         "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
-        "locality", "loss", "error_rate", "log_loss", "temperature",
+        "locality", "components", "loss", "error_rate", "log_loss", "temperature",
     }  # fmt: skip
     for name in (
         "features",

@@ -156,7 +156,8 @@ def test_validation__equals_a_recomputation(seed):
             assert loss < naive_log_loss(scores, y, factor * entry["temperature"])
     fewest = min(entry["error_rate"] for entry in record["path"])
     best = next(entry for entry in record["path"] if entry["error_rate"] == fewest)
-    assert record["chosen"] == {"penalty": "weights", "alpha": best["alpha"], "locality": 0.0}
+    kept = {"penalty": "weights", "locality": 0.0, "components": None}
+    assert record["chosen"] == kept | {"alpha": best["alpha"]}
     model = Model.load(run.location)
     assert model.params.alpha == best["alpha"]
     assert model.temperature == best["temperature"]
@@ -509,6 +510,7 @@ def test_validation_dataset__weights_and_balance_are_its_own():
         weighted.stages["validation"]["path"], repeated.stages["validation"]["path"], strict=True
     ):
         assert entry.pop("penalty") == twin.pop("penalty") == "weights"
+        assert entry.pop("components") is twin.pop("components") is None
         assert entry == {name: pytest.approx(value, rel=1e-10) for name, value in twin.items()}
     balanced = judged_by(X, y, X_new, y_new, replace(PARAMS, class_weight="balanced"))
     confusion = balanced.read("validation/confusion")[0]

@@ -25,6 +25,7 @@ from tests.storage.written import table, write_dataset
 CHANGES = {
     "n_neighbors": (20, 21),
     "prune": (None, 30),
+    "components": (None, 30),
     "confidence_threshold": (0.9, 0.8),
     "alpha": (1e-13, 1e-12),
     "penalty": ("weights", "kernel"),

@@ -6,15 +6,12 @@ regression, the K-RLSC of Que & Belkin, *Back to the Future: Radial Basis Functi
 Revisited*, 2016.
 """
 
-from dataclasses import replace
-
 from dask_nrbfn.numeric.penalties import Floats, Penalty
 from dask_nrbfn.numeric.radial import RadialFeatures
 
 
 def _between_basis_rows(features: RadialFeatures, shares: Floats | None) -> Floats:
-    """Return K, float64 (r, r); ``2 r^2 p`` flops."""
-    return replace(features, scaling=None).activations(features.basis)
+    return features.between_basis_rows()
 
 
 PENALTY = Penalty(matrix=_between_basis_rows, needs={"features": "plain"})

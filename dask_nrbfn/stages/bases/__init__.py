@@ -109,4 +109,5 @@ def asked_size(params: FitParams, dataset: Dataset) -> int | None:
     """
     if params.basis_size is not None or source_of(params).choose_all is not None:
         return params.basis_size
-    return max(1, dataset.n_classes, min(_MOST_UNASKED, dataset.n_rows // 4))
+    share = max(min(_MOST_UNASKED, dataset.n_rows // 4), (params.components or 0) + 1)
+    return max(dataset.n_classes, min(share, dataset.n_rows))

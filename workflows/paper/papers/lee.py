@@ -7,6 +7,7 @@ their variance.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,14 @@ import numpy as np
 from comparators.smoothing import kernel_votes
 from datasets import DataSet
 from lines import Line, Spread, Table
-from networks import Recipe, given, loss, mean_distance
+from networks import Network, Recipe, given, loss, mean_distance, radial_system
 from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.preprocessing import StandardScaler
+
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import JITTER, solve_components
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +31,8 @@ Method = Callable[[Floats, NDArray[Any], Floats, Floats], Iterable[Floats]]
 
 FACTORS = (2.0, 1.0, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
 ALPHAS = [10.0**power for power in range(-2, -16, -1)]
+# Numbers of eigenfunctions.
+COMPONENTS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500)
 NEIGHBORS = (1, 2, 4, 8, 16, 32)
 
 # Sets whose columns have units of their own.
@@ -45,6 +52,34 @@ def ridge(
         for network in recipe.path(X, taught, width=width, alphas=ALPHAS):
             if network is not None:
                 yield network.scores(new)
+
+
+def series(X: Floats, taught: NDArray[Any], basis: Floats, new: Floats) -> Iterator[Floats]:
+    """Yield the scores of series of each width and length, their coefficients by least squares."""
+    for width in widths(basis, X):
+        features = RadialFeatures.from_basis(basis, width)
+        system = radial_system(features, X, taught)
+        B = eigenfunctions(features, COMPONENTS[-1]).coefficients
+        path = solve_components(
+            system.gram, system.cross, B, sizes=COMPONENTS, alphas=[JITTER] * len(COMPONENTS)
+        )
+        for solution in path:
+            if solution is not None:
+                weights = solution.weights
+                yield Network(features, weights, system.intercept(weights)).scores(new)
+
+
+def summed_series(X: Floats, taught: Floats, basis: Floats, new: Floats) -> Iterator[Floats]:
+    """Yield the scores of series whose coefficients are the paper's sums, eq. 12."""
+    for width in widths(basis, X):
+        features = RadialFeatures.from_basis(basis, width)
+        density = replace(features, normalized=False).activations(X).sum(axis=1)
+        B = eigenfunctions(features, COMPONENTS[-1]).coefficients
+        psi = features.activations(X) @ B
+        beta = psi.T @ (taught * (density / density.sum())[:, None])
+        for count in COMPONENTS:
+            weights = np.ascontiguousarray((B[:, :count] @ beta[:count]).T)
+            yield features.weighted_sums(new, weights)
 
 
 def smoothing(X: Floats, taught: Floats, basis: Floats, new: Floats) -> Iterator[Floats]:
@@ -70,7 +105,14 @@ NETWORKS: dict[str, Method] = {
     "plain ridge": ridge,
     "kernel ridge": partial(ridge, penalty="kernel"),
 }
-REGRESSIONS = NETWORKS | {"kernel smoothing": smoothing, "nearest neighbours": neighbours}
+REGRESSIONS: dict[str, Method] = {
+    "series, eq. 12": summed_series,
+    "series": series,
+    **NETWORKS,
+    "kernel smoothing": smoothing,
+    "nearest neighbours": neighbours,
+}
+FEW = {"series": series, "ridge": NETWORKS["normalized ridge"]}
 
 
 def regression(data: DataSet) -> Iterator[Line]:
@@ -100,10 +142,11 @@ def few_labels(data: DataSet) -> Iterator[Line]:
             order = np.random.default_rng(seed).permutation(len(X))
             labelled, rest = np.split(order, [n_labelled])
             for name, basis in (("labelled", X[labelled]), ("all", X)):
-                candidates = ridge(X[labelled], data.y[labelled], basis, X[rest], normalized=True)
-                error = chosen_loss(candidates, data.y[rest], VALIDATED)
-                key = f"{n_labelled} labels, normalized ridge on {name} rows"
-                found.setdefault(key, []).append(error)
+                for method, candidates in FEW.items():
+                    scores = candidates(X[labelled], data.y[labelled], basis, X[rest])
+                    key = f"{n_labelled} labels, {method}, basis {name}"
+                    error = chosen_loss(scores, data.y[rest], VALIDATED)
+                    found.setdefault(key, []).append(error)
     yield from _lines(found, 1)
 
 

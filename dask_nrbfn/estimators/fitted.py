@@ -1,0 +1,105 @@
+"""What estimators have in common that give scores of rows by a basis."""
+
+import os
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dask_nrbfn.commands.fit import given_basis
+from dask_nrbfn.commands.predict import check_same_columns
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.estimators.inputs import is_dask
+from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
+from dask_nrbfn.estimators.rows import plain_array, set_columns
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+
+class ModelEstimator(BaseEstimator):  # type: ignore[misc]
+    """Estimator that has parameters of a fit and, once it is fitted, a model."""
+
+    basis: str | ArrayLike
+    random_state: int | np.random.RandomState | None
+    store: str | os.PathLike[str] | RemoteLocation | None
+
+    def save(self, location: Location, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group at `location`, where nothing may be.
+
+        With `overwrite` it replaces an old model there when it is complete.
+        """
+        check_is_fitted(self)
+        self._model.save(location, overwrite=overwrite)
+
+    @classmethod
+    def _of_model(cls, model: Model) -> Self:
+        """Return the estimator of a model, with the parameters that it was fitted with."""
+        params = model.params.to_dict()
+        if model.params.basis_is_given:
+            params |= {"basis": model.scaling.restore(model.basis), "basis_size": None}
+        estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
+        estimator._take_model(model)
+        return estimator
+
+    def _values(self) -> dict[str, Any]:
+        """Return the parameters that are those of a fit."""
+        own = self.get_params()
+        return {name: own[name] for name in FitParams.options() if name in own}
+
+    def _params(self) -> FitParams:
+        values, given = self._values(), self._given_rows()
+        if given is not None:
+            del values["basis"]
+        if not isinstance(self.random_state, int | np.integer):
+            values["random_state"] = check_random_state(self.random_state).randint(2**31)
+        params = FitParams(**values)
+        return params if given is None else given_basis(params, given)
+
+    def _given_rows(self) -> ArrayLike | None:
+        """Return the basis rows that are given, None if a source of them is."""
+        return None if isinstance(self.basis, str) else self.basis
+
+    def _take_run(self, run: Run) -> None:
+        self._basis_rows = run.read("basis/rows")
+
+    def _take_model(self, model: Model) -> None:
+        self._model = model
+        self.params_ = model.params
+        self.basis_ = model.basis
+        self._take_basis_indices()
+        self.width_ = model.width
+        self.weights_ = model.weights
+        set_columns(self, model.n_features, model.feature_names)
+
+    def _take_basis_indices(self) -> None:
+        # What was loaded does not know its rows.
+        if hasattr(self, "_basis_rows"):
+            places = self._model.places
+            self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
+
+    def _predict(self, X: Any, outcome: Outcome) -> Any:
+        """Return what is made of the scores of rows; lazily for a dask array."""
+        check_is_fitted(self)
+        if is_dask(X):
+            return predict_lazily(self._model, X, outcome, self.store)
+        return outcome(self._model, self._scores(X))
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        if isinstance(X, Dataset):
+            check_same_columns(self._model, X)
+            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
+            threads = blas_threads()
+            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
+            return np.concatenate(scores)
+        if not isinstance(X, zarr.Array):
+            X = plain_array(self, X)
+        self._model.check_columns(X.shape[1])
+        return scores_in_blocks(self._model, X, threads=blas_threads())

@@ -1,0 +1,85 @@
+"""Eigenfunctions of a basis: functions that vary as little as they can where its rows are dense.
+
+Lee & Izbicki, *A Spectral Series Approach to High-Dimensional Nonparametric Regression*, 2016.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.products import add_products
+from dask_nrbfn.numeric.radial import RadialFeatures
+
+Floats = NDArray[np.float64]
+
+# Coefficients are divided by the eigenvalues, which float64 knows to some 1e-16: those of a smaller
+# one would be mostly rounding.
+LEAST_EIGENVALUE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenfunctions:
+    """The first eigenfunctions of a basis: at a row x they are ``B' phi(x)``.
+
+    Attributes
+    ----------
+    coefficients : float64 (r, J)
+        B, for normalized activations.
+    eigenvalues : float64 (J,)
+        From 1 downwards.
+    """
+
+    coefficients: Floats
+    eigenvalues: Floats
+
+
+def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunctions:
+    """Return the eigenfunctions of the largest eigenvalues; the first one is constant, 1.
+
+    Parameters
+    ----------
+    features : RadialFeatures
+        Normalized.
+    n_components : int
+        J, of those whose eigenvalue is above 1e-12; all of these, where there are fewer.
+
+    Notes
+    -----
+    With the kernel K between the basis rows, its row sums d, ``D = diag(d)`` and ``s = d / sum(d)``
+    they are those of ``A = D^-1 K``, which averages over the basis rows as `features` do:
+    ``A psi_j = l_j psi_j`` and ``sum_i s_i psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki, eq.
+    6; the 1/n of eqs. 9 and 12 belongs to an s that sums to n). They are the eigenvectors of
+    ``D^-1/2 K D^-1/2``, each divided by ``sqrt(s)``, with the component of largest magnitude
+    positive. What a row has of them is its average, ``psi_j(x) = sum_i phi_i(x) psi_j(g_i) / l_j``
+    (eq. 11), so that ``B = Psi L^-1``.
+
+    See `eigenfunctions_flops` and `eigenfunctions_bytes`.
+    """
+    kernel = features.between_basis_rows()
+    roots = np.sqrt(kernel.sum(axis=1))
+    kernel /= roots
+    kernel /= roots[:, None]
+    # What is sqrt(s) has the eigenvalue 1. So have others, where groups of basis rows lie far
+    # apart: with 2 in its place it is not mixed with them.
+    constant = roots / np.linalg.norm(roots)
+    add_products(kernel, constant[None], constant[None])
+    # numpy's lets go of the interpreter lock meanwhile and counts in 64 bits, scipy's does neither.
+    eigenvalues, vectors = np.linalg.eigh(kernel)
+    eigenvalues[-1] = 1.0
+    kept = eigenvalues[::-1][:n_components]
+    kept = kept[kept > LEAST_EIGENVALUE]
+    psi = vectors[:, ::-1][:, : len(kept)] / constant[:, None]
+    largest = np.abs(psi).argmax(axis=0)
+    psi *= np.sign(psi[largest, np.arange(len(kept))]) / kept
+    return Eigenfunctions(psi, kept)
+
+
+def eigenfunctions_flops(n_basis: int) -> int:
+    """Return the operations of computing them, at the rate of a Cholesky factorization."""
+    return 10 * n_basis**3
+
+
+def eigenfunctions_bytes(n_basis: int, n_features: int) -> int:
+    """Return the bytes of computing them: K, its eigenvectors, LAPACK's space, the basis."""
+    return 8 * (5 * n_basis**2 + 4 * n_basis * n_features)

@@ -1,0 +1,104 @@
+"""Stage "components": eigenfunctions of the basis, which networks or coordinates are made of.
+
+It is an eigenproblem of the basis; no row is read.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.eigenfunctions import (
+    LEAST_EIGENVALUE,
+    eigenfunctions,
+    eigenfunctions_bytes,
+    eigenfunctions_flops,
+)
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import components_of
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ComponentsRecord:
+    """How many eigenfunctions there are, and the least of their eigenvalues."""
+
+    n_components: int
+    least_eigenvalue: float
+
+
+def _compute(job: StageJob) -> ComponentsRecord:
+    """Compute and store the eigenfunctions."""
+    record: ComponentsRecord
+    (record,) = run_tasks(job.engine, _solve, [(job.run.location,)], label="components")
+    asked = most_components(job.run)
+    logger.info(
+        "components: %d, eigenvalues down to %.3g", record.n_components, record.least_eigenvalue
+    )
+    if record.n_components < asked:
+        logger.warning(
+            "components: %d are asked for, the basis has %d of an eigenvalue above %g",
+            asked,
+            record.n_components,
+            LEAST_EIGENVALUE,
+        )
+    return record
+
+
+def _solve(run_location: Location) -> ComponentsRecord:
+    run = Run.open(run_location)
+    found = eigenfunctions(read_features(run), most_components(run))
+    group = run.group("components")
+    write_array(group, "coefficients", found.coefficients, "basis", "component")
+    write_array(group, "eigenvalues", found.eigenvalues, "component")
+    return ComponentsRecord(len(found.eigenvalues), float(found.eigenvalues[-1]))
+
+
+def most_components(run: Run) -> int:
+    """Return the most eigenfunctions that a run asks for.
+
+    The constant one, of which no coordinate is made, is one more in an embedding.
+    """
+    asked = (size for size in components_of(run.asked, run.tuning) if size is not None)
+    return max(asked) + run.embeds
+
+
+def read_directions(run: Run, n_components: int | None) -> Floats | None:
+    """Return in whose span weights are, float64 (r, J); None: anywhere."""
+    return None if n_components is None else read_coefficients(run)[:, :n_components]
+
+
+def read_coefficients(run: Run) -> Floats:
+    """Return the coefficients of all eigenfunctions that a run has, float64 (r, J)."""
+    return run.read("components/coefficients")
+
+
+def _cost(s: FitSizes) -> StageCost:
+    flops, written = eigenfunctions_flops(s.r), 8 * s.r * s.n_components
+    return StageCost(
+        flops=flops,
+        read_bytes=8 * s.r * s.p,
+        written_bytes=written,
+        held_bytes=s.process_bytes + eigenfunctions_bytes(s.r, s.p) + 2 * written,
+        alone={"solve_flops": flops, "scratch_bytes": 8 * s.r * s.p + written},
+    )
+
+
+COMPONENTS = Stage(
+    name="components",
+    record=ComponentsRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning, numbers: components_of(params, tuning) != [None],
+    grows_with_basis=True,
+)

@@ -1,0 +1,133 @@
+"""The last stage of an embedding: a model whose scores are coordinates, and those of some rows."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.columns import read_scaling
+from dask_nrbfn.stages.components import read_coefficients
+from dask_nrbfn.stages.model import MODEL, ModelRecord
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import check_components
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+
+# Coordinates of an embedding that asks for no number of them: those of a picture.
+_UNASKED = 2
+
+# Rows of which the run keeps the coordinates: enough to be seen as points.
+_SAMPLED_ROWS = 2000
+
+
+def embedding_params(params: FitParams) -> FitParams:
+    """Return the parameters of an embedding, with what "auto" stands for and some coordinates."""
+    return replace(
+        params,
+        basis="random" if params.basis == "auto" else params.basis,
+        features="normalized" if params.features == "auto" else params.features,
+        components=params.components or _UNASKED,
+    )
+
+
+def check_embedding(dataset: Dataset, params: FitParams) -> None:
+    """Raise what is known to be wrong with an embedding before any row is read."""
+    check_components(params)
+    if source_of(params).by_confidence and not dataset.n_classes:
+        raise ParameterError(
+            f"`basis`={params.basis} asks for the classes of rows, and {dataset.location} has "
+            "none.",
+            "Give kmeans or random.",
+        )
+    assert params.components is not None
+    n_needed = params.components + 1
+    if dataset.n_rows < n_needed:
+        raise DataError(
+            f"X has n_samples = {dataset.n_rows}, too few for {params.components} coordinates.",
+            f"Give at least {n_needed} rows, or fewer `components`.",
+        )
+    if params.basis_size is not None and params.basis_size < n_needed:
+        raise ParameterError(
+            f"`components` is {params.components}, and the basis has {params.basis_size} rows.",
+            f"Give `components` of at most {params.basis_size - 1}: one eigenfunction is constant.",
+        )
+
+
+def _compute(job: StageJob) -> ModelRecord:
+    """Store the model and the coordinates of a sample of rows.
+
+    Raises
+    ------
+    ParameterError
+        If the basis has fewer eigenfunctions than are asked for.
+    """
+    arguments = [(job.run.location, job.dataset.location)]
+    run_tasks(job.engine, _write, arguments, label="model")
+    return ModelRecord()
+
+
+def _write(run_location: Location, dataset_location: Location) -> None:
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    model = _model(run, dataset)
+    rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
+    group = run.group("model/sample")
+    coordinates = model.scores(dataset.take(rows))
+    write_array(group, "coordinates", coordinates, "row", "component")
+    if dataset.of_numbers:
+        write_array(group, "targets", dataset.take_targets(rows), "row", "target")
+    elif dataset.has_targets:
+        write_array(group, "targets", dataset.take_codes(rows), "row")
+        write_array(group, "classes", np.array(dataset.classes.tolist(), dtype=np.str_), "class")
+    model.write(run.group("model"))
+
+
+def _model(run: Run, dataset: Dataset) -> Model:
+    """Return the model whose scores are the coordinates: all eigenfunctions but the constant."""
+    weights, asked = read_coefficients(run)[:, 1:].T, run.params.components
+    if len(weights) < (asked or 0):
+        raise ParameterError(
+            f"`components` is {asked}, the basis has {len(weights)} eigenfunctions of an "
+            f"eigenvalue above {LEAST_EIGENVALUE:g} beside the constant one.",
+            f"Give `components` of at most {len(weights)}, or a larger basis.",
+        )
+    features = read_features(run)
+    return Model(
+        basis=features.basis,
+        width=features.width,
+        weights=np.ascontiguousarray(weights),
+        intercept=np.zeros(len(weights)),
+        classes=np.empty(0),
+        scaling=read_scaling(run),
+        params=run.params,
+        feature_names=dataset.feature_names,
+        target_names=tuple(f"component_{place}" for place in range(1, 1 + len(weights))),
+    )
+
+
+def _cost(s: FitSizes) -> StageCost:
+    rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
+    written = 8 * (s.r * (s.p + coordinates) + rows * (coordinates + s.q))
+    return StageCost(
+        read_bytes=s.rows_bytes,
+        written_bytes=written,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + s.n
+        + rows * s.p * s.itemsize
+        + 8 * (rows * (s.r + s.p + 2) + 4 * s.r * (s.p + coordinates)),
+        alone={"read_bytes": s.rows_bytes, "scratch_bytes": written},
+    )
+
+
+EMBEDDED = Stage(
+    name=MODEL.name, record=ModelRecord, compute=_compute, cost=_cost, grows_with_basis=True
+)

@@ -1,0 +1,302 @@
+"""Coordinates of rows by eigenfunctions of a basis."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import Judge, branch_run, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import (
+    DataError,
+    MemoryBudgetError,
+    NRBFNError,
+    ParameterError,
+    RunMismatchError,
+)
+from dask_nrbfn.estimators import NRBFNRegressor
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.report import run_table, write_report
+from dask_nrbfn.stages.width import read_features
+from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.cli.program import refuse, succeed
+from tests.engine.processes import PATIENCE_S, wait_until
+from tests.reference import reference_activations, reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(basis_size=40, width_factor=0.3, components=3)
+ENGINE = InlineEngine()
+
+
+def embed(dataset, params=PARAMS, place=None, **options):
+    return embed_dataset(dataset, place or MemoryStore(), params, ENGINE, **options)
+
+
+def table(place=None, n_rows=200, **options):
+    return write_table(place or MemoryStore(), spirals(n_rows)[0], **options)
+
+
+def test_embed__coordinates_are_those_of_the_eigenfunctions():
+    X = spirals(200)[0]
+    run = embed(table())
+    model, basis = Model.load(run.location), run.read("basis/values")
+    assert model.width == pytest.approx(0.3 * reference_distances(X, basis).mean())
+    K = np.exp(-(reference_distances(basis, basis) ** 2) / (2 * model.width**2))
+    values, vectors = np.linalg.eig(K / K.sum(axis=1, keepdims=True))
+    order = np.argsort(-values.real)[1:4]
+    expected = reference_activations(X, basis, model.width) @ vectors[:, order].real
+    found = model.scores(X)
+    for one, two in zip(found.T, expected.T, strict=True):
+        assert abs(np.corrcoef(one, two)[0, 1]) == pytest.approx(1, abs=1e-10)
+    np.testing.assert_allclose(run.read("components/eigenvalues")[1:], values.real[order])
+
+
+@pytest.mark.parametrize("basis", ["random", "kmeans"])
+def test_embed__labels_and_numbers_change_nothing_but_the_colours(basis):
+    X, y = spirals(200)
+    # Every class has a row of a drawn basis; with so many rows it has one anyway.
+    params = replace(PARAMS, basis=basis)
+    runs = [embed(write_table(MemoryStore(), X, y=y), params), embed(table(), params)]
+    runs.append(embed(write_table(MemoryStore(), X, target=X[:, 0]), params))
+    for run in runs:
+        np.testing.assert_allclose(
+            Model.load(run.location).scores(X), Model.load(runs[1].location).scores(X), atol=1e-9
+        )
+        assert list(run.stages) == ["columns", "basis", "width", "components", "model"]
+    labelled, bare, of_numbers = runs
+    np.testing.assert_array_equal(labelled.read("model/sample/targets"), y)
+    assert not bare.has("model/sample/targets")
+    np.testing.assert_array_equal(of_numbers.read("model/sample/targets")[:, 0], X[:, 0])
+
+
+def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
+    X, y = spirals(200)
+    partly = np.where(np.arange(200) % 3 == 0, y, -1)
+    dataset = write_table(tmp_path / "data", X, partly, unlabelled=-1)
+    run = embed(dataset, place=tmp_path / "run")
+    np.testing.assert_array_equal(run.read("model/sample/targets"), partly)
+    expected = Model.load(embed(table()).location)
+    np.testing.assert_allclose(Model.load(run.location).scores(X), expected.scores(X), atol=1e-9)
+    write_report(run, tmp_path / "page.html")
+    assert "The first two coordinates of 200 rows" in (tmp_path / "page.html").read_text()
+
+
+def test_embed__the_basis_of_a_fit_with_labels_and_one_that_is_given():
+    X, y = spirals(200)
+    sknn = embed(write_table(MemoryStore(), X, y), replace(PARAMS, basis="sknn"))
+    assert "neighbors" in sknn.stages
+    params = given_basis(replace(PARAMS, basis_size=None), X[:50])
+    given = embed(table(), params, basis=X[:50])
+    np.testing.assert_array_equal(Model.load(given.location).basis, X[:50])
+
+
+def test_embed__by_default_two_coordinates_of_drawn_rows():
+    run = embed(table(), FitParams())
+    assert Model.load(run.location).weights.shape == (2, 50)
+    assert embed(table(n_rows=3), FitParams()).stages["basis"]["n_basis"] == 3
+
+
+def test_embed__predictions_are_the_coordinates(tmp_path):
+    dataset = table(tmp_path / "data")
+    run = embed(dataset, place=tmp_path / "run")
+    predict_dataset(run.location, dataset, tmp_path / "out.zarr", ENGINE)
+    predict_dataset(run.location, dataset, tmp_path / "out.parquet", ENGINE)
+    expected = Model.load(run.location).scores(spirals(200)[0])
+    group = open_group(tmp_path / "out.zarr", kind="predictions")
+    np.testing.assert_array_equal(get_array(group, "values")[:], expected)
+    written = pq.read_table(tmp_path / "out.parquet")
+    assert written.column_names == ["component_1", "component_2", "component_3"]
+    np.testing.assert_array_equal(written["component_2"].to_numpy(), expected[:, 1])
+    assert describe(tmp_path / "run")["complete"]
+    assert describe(tmp_path / "out.zarr")["target_names"] == written.column_names
+
+
+def test_embed__stopped_after_any_task_ends_with_the_same_bits():
+    dataset, engine = table(), CountingEngine()
+    params = replace(PARAMS, n_parts=2)
+    place = MemoryStore()
+    expected = Model.load(embed_dataset(dataset, place, params, engine).location).digest()
+    for n_done in range(1, engine.done.total()):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            embed_dataset(dataset, place, params, CountingEngine(n_done))
+        assert Model.load(embed(dataset, params, place).location).digest() == expected
+
+
+@pytest.mark.parametrize("name", ["components/coefficients", "model/sample/coordinates"])
+def test_embed__what_is_damaged_is_computed_again(tmp_path, name):
+    dataset = table(tmp_path / "data")
+    run = embed(dataset, place=tmp_path / "run")
+    expected = run.read(name)
+    chunk = tmp_path.joinpath("run", *name.split("/"), "c", "0", "0")
+    content = bytearray(chunk.read_bytes())
+    content[20] ^= 1
+    chunk.write_bytes(content)
+    np.testing.assert_array_equal(embed(dataset, place=tmp_path / "run").read(name), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"basis": "sknn"}, ParameterError, "basis=sknn asks for the classes of rows, and"),
+        ({"features": "plain"}, ParameterError, "components is 3, and features is plain"),
+        (
+            {"basis_size": 3},
+            ParameterError,
+            r"and the basis has 3 rows\. Give components of at most 2:",
+        ),
+        ({"basis_size": 201}, ParameterError, "basis_size is 201"),
+        (
+            {"components": 200, "basis_size": None},
+            DataError,
+            "X has n_samples = 200, too few for 200 coordinates",
+        ),
+    ],
+)
+def test_embed__refuses_at_once(changes, error, message):
+    place = MemoryStore()
+    with pytest.raises(error, match=message):
+        embed_dataset(table(), place, replace(PARAMS, **changes), CountingEngine(0))
+    assert not place._store_dict
+
+
+def test_embed__too_few_eigenfunctions():
+    params = replace(PARAMS, width_factor=40.0, components=39)
+    with pytest.raises(ParameterError, match=r"components is 39, the basis has \d+ eigenfunctions"):
+        embed(table(), params)
+
+
+def test_embed__a_basis_beyond_the_memory():
+    engine = InlineEngine(memory_bytes=2**30)
+    with pytest.raises(MemoryBudgetError, match="components"):
+        embed_dataset(
+            table(n_rows=20_000), MemoryStore(), replace(PARAMS, basis_size=15_000), engine
+        )
+
+
+def test_embed__a_run_is_of_one_kind(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = embed(dataset, place=tmp_path / "run")
+    with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish it with embed"):
+        fit_dataset(dataset, run.location, run.params, ENGINE)
+    other = replace(run.params, alpha=1e-6)
+    fitted = fit_dataset(dataset, tmp_path / "fitted", other, ENGINE)
+    with pytest.raises(RunMismatchError, match="begun by fit"):
+        embed(dataset, other, fitted.location)
+
+
+def test_embed__has_no_rows_that_join_or_leave_and_nothing_to_judge(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = embed(dataset, place=tmp_path / "run")
+    for change in (
+        lambda: update_run(run.location, dataset, ENGINE),
+        lambda: branch_run(run.location, tmp_path / "branch"),
+        lambda: refresh_run(run.location, [], ENGINE, judge=Judge(dataset, 0.1)),
+    ):
+        with pytest.raises(ParameterError, match="is an embedding"):
+            change()
+    with pytest.raises(NRBFNError, match="the network's component_1"):
+        evaluate_dataset(run.location, dataset, ENGINE)
+    with pytest.raises(NRBFNError, match="Load it with DiffusionMap"):
+        NRBFNRegressor.load(run.location)
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert refreshed.embeds
+    np.testing.assert_array_equal(
+        refreshed.read("components/eigenvalues"), run.read("components/eigenvalues")
+    )
+
+
+def test_embed__eigenvalues_of_any_parts(tmp_path):
+    runs = [embed(table(chunk_rows=rows), replace(PARAMS, n_parts=4)) for rows in (7, 200)]
+    values = [run.read("components/eigenvalues") for run in runs]
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
+    features = read_features(runs[0])
+    np.testing.assert_array_equal(eigenfunctions(features, 4).eigenvalues, values[0])
+
+
+def test_report__draws_the_rows(tmp_path):
+    X, y = spirals(200)
+    labels = np.array(["_a$b$", "<b>", "long enough to be cut off"])[y]
+    surfaces_X, Y = surfaces(200)
+    tables = {
+        "classes": write_table(tmp_path / "classes", X, labels),
+        "numbers": write_table(tmp_path / "numbers", surfaces_X, target=Y),
+        "bare": table(tmp_path / "bare"),
+    }
+    pages = {}
+    for name, dataset in tables.items():
+        run = embed(dataset, place=tmp_path / f"{name}-run")
+        lines = dict(
+            line.split(maxsplit=1) for line in run_table(run).splitlines() if line[0] > " "
+        )
+        assert lines["rows"].endswith("3 coordinates")
+        assert lines["components"].startswith("3, eigenvalues down to 0.")
+        for _ in range(2):
+            page = tmp_path / f"{name}.html"
+            write_report(run, page, overwrite=True)
+            text = page.read_text()
+            assert pages.setdefault(name, text) == text
+        assert "The first two coordinates of 200 rows" in text
+    assert "_a$b$" in pages["classes"]
+    assert "long..." in pages["classes"]
+    assert "<b>" not in pages["classes"]
+    assert "coloured by target_0" in pages["numbers"] or "coloured by" in pages["numbers"]
+    one = embed(table(), replace(PARAMS, components=1), tmp_path / "one")
+    write_report(one, tmp_path / "one.html")
+    assert "The first two coordinates" not in (tmp_path / "one.html").read_text()
+
+
+def test_embed__on_the_command_line(tmp_path):
+    table(tmp_path / "data", n_rows=100)
+    options = ("--basis-size", 20, "--width-factor", 0.3, "--workers", 0)
+    embedding = ("embed", tmp_path / "data", tmp_path / "run", "--components", 3, *options)
+    printed = succeed(*embedding, "--output", tmp_path / "out.parquet")
+    assert "3 coordinates" in printed
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 100
+    told = json.loads(succeed(*embedding, "--json"))
+    assert told["complete"]
+    assert told["components"] == 3
+    problem, _ = refuse(*embedding, "--output", tmp_path / "out.parquet")
+    assert "exists" in problem
+    succeed(*embedding, "--output", tmp_path / "out.parquet", "--overwrite")
+    succeed("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert "--components is 0." in refuse("embed", *embedding[1:3], "--components", 0)[0]
+
+
+@pytest.mark.slow
+def test_embed__killed_in_its_eigenproblem_ends_with_the_same_bits(tmp_path):
+    table(tmp_path / "data", n_rows=6000)
+    options = ("--basis-size", "2500", "--workers", "0", "--threads", "1")
+
+    def start(run):
+        command = (sys.executable, "-m", "dask_nrbfn", "embed", tmp_path / "data", run, *options)
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def reached(run):
+        return (run / "zarr.json").exists() and "width" in Run.open(run).stages
+
+    whole, disturbed = tmp_path / "whole", tmp_path / "disturbed"
+    assert start(whole).wait(PATIENCE_S) == 0
+    process = start(disturbed)
+    wait_until(lambda: reached(disturbed))
+    process.kill()
+    process.wait(PATIENCE_S)
+    assert "components" not in Run.open(disturbed).stages
+    assert start(disturbed).wait(PATIENCE_S) == 0
+    assert Model.load(disturbed).digest() == Model.load(whole).digest()

@@ -1,0 +1,107 @@
+import inspect
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from sklearn.datasets import make_swiss_roll
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dask_nrbfn import DiffusionMap, NRBFNClassifier
+from dask_nrbfn.errors import NRBFNError, ParameterError
+from dask_nrbfn.params import FitParams
+from tests.tables import spirals, write_table
+
+
+@parametrize_with_checks([DiffusionMap()])
+def test_diffusion_map__scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_diffusion_map__signature_is_that_of_the_parameters():
+    parameters = inspect.signature(DiffusionMap).parameters.values()
+    found = {parameter.name: parameter.default for parameter in parameters}
+    own = {name: found.pop(name) for name in ("n_components", "basis", "store")}
+    assert own == {"n_components": 2, "basis": "random", "store": None}
+    options = FitParams.options()
+    assert found == {name: options[name].default for name in found}
+
+
+def test_diffusion_map__unrolls_a_roll():
+    X, along = make_swiss_roll(800, random_state=0)
+    coordinates = DiffusionMap(1, width_factor=0.1, basis_size=400).fit_transform(X)
+    ranks = [np.argsort(np.argsort(values)) for values in (coordinates[:, 0], along)]
+    assert abs(np.corrcoef(ranks)[0, 1]) > 0.98
+
+
+def test_diffusion_map__attributes_and_names():
+    X = spirals(200)[0]
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    fitted = DiffusionMap(3, width_factor=0.3).set_output(transform="pandas").fit(frame)
+    assert fitted.feature_names_in_.tolist() == list("abcd")
+    expected = ["diffusionmap0", "diffusionmap1", "diffusionmap2"]
+    assert fitted.get_feature_names_out().tolist() == expected
+    assert fitted.transform(frame).columns.tolist() == expected
+    assert fitted.eigenvalues_.shape == (3,)
+    assert (np.diff(fitted.eigenvalues_) <= 0).all()
+    np.testing.assert_array_equal(fitted.basis_, X[fitted.basis_indices_])
+    np.testing.assert_array_equal(fitted.weights_.shape, (3, 50))
+
+
+def test_diffusion_map__of_chunks_is_that_of_arrays(tmp_path):
+    X = spirals(200)[0]
+    expected = DiffusionMap(width_factor=0.3).fit(X)
+    stored = zarr.create_array(str(tmp_path / "x.zarr"), data=X, chunks=(70, 4))
+    for rows in (
+        da.from_array(X, chunks=(60, 4)),
+        stored,
+        write_table(tmp_path / "data", X, chunk_rows=50),
+    ):
+        fitted = DiffusionMap(width_factor=0.3, store=tmp_path / "store").fit(rows)
+        np.testing.assert_allclose(fitted.transform(X), expected.transform(X), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(fitted.transform(rows), expected.transform(X), atol=1e-8)
+
+
+def test_diffusion_map__lazily_of_dask_arrays():
+    X = spirals(200)[0]
+    fitted = DiffusionMap(width_factor=0.3).fit(X)
+    lazy = fitted.transform(da.from_array(X, chunks=(60, 2)))
+    assert isinstance(lazy, da.Array)
+    assert lazy.chunks == ((60, 60, 60, 20), (2,))
+    np.testing.assert_allclose(lazy.compute(scheduler="sync"), fitted.transform(X), rtol=1e-12)
+
+
+def test_diffusion_map__saved_and_loaded(tmp_path):
+    X, y = spirals(200)
+    fitted = DiffusionMap(3, basis=X[:50], width_factor=0.3, scale="standard").fit(X)
+    fitted.save(tmp_path / "map")
+    loaded = DiffusionMap.load(tmp_path / "map")
+    np.testing.assert_array_equal(loaded.transform(X), fitted.transform(X))
+    assert loaded.n_components == 3
+    np.testing.assert_allclose(loaded.fit(X).transform(X), fitted.transform(X), atol=1e-9)
+    NRBFNClassifier().fit(X, y).save(tmp_path / "network")
+    with pytest.raises(NRBFNError, match="Load it with NRBFNClassifier or NRBFNRegressor"):
+        DiffusionMap.load(tmp_path / "network")
+
+
+def test_diffusion_map__in_a_pipeline():
+    X, y = spirals(300)
+    line = make_pipeline(DiffusionMap(25, width_factor=0.15), LogisticRegression(C=100))
+    assert line.fit(X, y).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_components": 0}, "n_components is 0"),
+        ({"n_components": 2.5}, r"n_components is 2\.5"),
+        ({"basis": "sknn"}, "basis=sknn asks for the classes of rows"),
+        ({"width_factor": -1.0}, r"width_factor is -1\.0"),
+    ],
+)
+def test_diffusion_map__bad_parameters(options, message):
+    with pytest.raises(ParameterError, match=message):
+        DiffusionMap(**options).fit(spirals(60)[0])

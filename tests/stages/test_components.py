@@ -1,0 +1,349 @@
+"""Networks in the span of the first eigenfunctions of their basis."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
+from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.plan import plan_fit
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report import tuning_table, write_report
+from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.facts import run_facts
+from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.results import results_of
+from dask_nrbfn.storage.model import Model
+from tests.commands.test_plan import RATES
+from tests.reference import reference_activations, reference_distances
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+PARAMS = FitParams(
+    basis="random",
+    basis_size=40,
+    features="normalized",
+    width_factor=0.3,
+    alpha=1e-9,
+    components=9,
+)
+ALPHAS, SIZES = (1e-2, 1e-6), (3, 12, 30)
+TUNING = TuneParams(folds=3, alphas=ALPHAS, components=SIZES, width_factors=(0.3,))
+ENGINE = InlineEngine()
+
+
+def write(X, targets, **options):
+    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
+    return write_table(MemoryStore(), X, **{kind: targets}, **options)
+
+
+def fit(X, targets, params=PARAMS, **options):
+    return fit_dataset(write(X, targets, **options), MemoryStore(), params, ENGINE)
+
+
+def tune(X, targets, params=PARAMS, tuning=TUNING):
+    return tune_dataset(write(X, targets), MemoryStore(), params, tuning, ENGINE)
+
+
+def naive_series(basis, width, size):
+    """Return orthonormal columns with the span of the first eigenvectors of D^-1 K, (r, J)."""
+    K = np.exp(-(reference_distances(basis, basis) ** 2) / (2 * width**2))
+    values, vectors = np.linalg.eig(K / K.sum(axis=1, keepdims=True))
+    return np.linalg.qr(vectors[:, np.argsort(-values.real)[:size]].real)[0]
+
+
+def naive_weights(Phi, T, basis, width, size, alpha):
+    Q = naive_series(basis, width, size)
+    mu, below = alpha * np.sum(Phi**2), np.zeros((Q.shape[1], T.shape[1]))
+    rows = np.vstack([Phi @ Q, np.sqrt(mu) * np.eye(Q.shape[1])])
+    return (Q @ np.linalg.lstsq(rows, np.vstack([T, below]), rcond=None)[0]).T
+
+
+def as_columns(targets):
+    targets = np.asarray(targets)
+    if targets.dtype.kind in "iu":
+        return np.eye(targets.max() + 1)[targets]
+    return targets - targets.mean(axis=0)
+
+
+def same_scores(one, two, X, atol=1e-7):
+    expected = two.scores(X)
+    np.testing.assert_allclose(one.scores(X), expected, atol=atol * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("table", [spirals, surfaces])
+def test_fit__is_the_ridge_in_the_span_of_the_eigenfunctions(table):
+    X, targets = table(200)
+    run = fit(X, targets)
+    model, basis, T = Model.load(run.location), run.read("basis/values"), as_columns(targets)
+    Phi = reference_activations(X, basis, model.width)
+    weights = naive_weights(Phi, T, basis, model.width, 9, 1e-9)
+    means = 0 if T is targets else np.asarray(model.scores(X) - Phi @ weights.T).mean(axis=0)
+    expected = Phi @ weights.T + means
+    np.testing.assert_allclose(model.scores(X), expected, rtol=1e-6, atol=1e-7)
+    residual, fitted = np.sum((T - Phi @ weights.T) ** 2), np.sum((Phi @ weights.T) ** 2)
+    assert model.fitting_error == pytest.approx(residual / fitted + 1, rel=1e-7)
+    risk = np.sum(weights**2) * np.sum(Phi**2) / fitted
+    assert model.spectral_risk == pytest.approx(risk, rel=1e-5)
+
+
+def test_fit__of_few_labels_has_a_basis_of_all_rows():
+    X, y = spirals(200)
+    partly = np.where(np.arange(200) % 4 == 0, y, -1)
+    run = fit(X, partly, unlabelled=-1)
+    model, basis, few = Model.load(run.location), run.read("basis/values"), partly >= 0
+    assert (partly[run.read("basis/rows")] < 0).any()
+    Phi = reference_activations(X, basis, model.width)
+    weights = naive_weights(Phi[few], np.eye(3)[y[few]], basis, model.width, 9, 1e-9)
+    np.testing.assert_allclose(model.scores(X), Phi @ weights.T, atol=1e-7)
+
+
+def test_fit__of_all_eigenfunctions_is_the_network():
+    X, y = spirals(200)
+    params = replace(PARAMS, alpha=0.0, width_factor=0.2)
+    whole = Model.load(fit(X, y, replace(params, components=None)).location)
+    same_scores(Model.load(fit(X, y, replace(params, components=40)).location), whole, X, 1e-8)
+
+
+@settings(max_examples=4)
+@given(chunk_rows=st.integers(1, 90), n_parts=st.integers(1, 9))
+def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
+    X, y = spirals(90)
+    params = replace(PARAMS, basis_size=20)
+    expected = Model.load(fit(X, y, params).location)
+    run = fit(X, y, replace(params, n_parts=n_parts), chunk_rows=chunk_rows)
+    same_scores(Model.load(run.location), expected, X)
+
+
+def test_fit__more_than_float64_knows_are_those_that_there_are(caplog):
+    X, y = spirals(200)
+    run = fit(X, y, replace(PARAMS, width_factor=9.0, components=40))
+    record = run.stages["components"]
+    assert 1 < record["n_components"] < 40
+    assert record["least_eigenvalue"] > 1e-12
+    assert "components: 40 are asked for, the basis has" in caplog.text
+
+
+def test_fit__a_basis_without_a_size_has_as_many_rows_as_are_asked_for():
+    X, y = spirals(90)
+    run = fit(X, y, replace(PARAMS, basis_size=None, components=50))
+    assert run.stages["basis"]["n_basis"] == 51
+
+
+@pytest.mark.parametrize(
+    ("table", "figure"), [(spirals, "error_rate"), (surfaces, "relative_error")]
+)
+def test_tune__chooses_the_number_of_the_least_error(table, figure):
+    X, targets = table(150)
+    run = tune(X, targets, replace(PARAMS, n_parts=2))
+    path = describe_tuning(run)["path"]
+    assert [(entry["alpha"], entry["components"]) for entry in path] == [
+        (alpha, size) for alpha in ALPHAS for size in SIZES
+    ]
+    basis, width = run.read("basis/values"), run.stages["width"]["width"]
+    fold_of_row = folds_of_rows(0, 150, n_folds=3, seed=0)
+    fold_of_basis = folds_of_numbers(run.read("basis/rows"), n_folds=3, seed=0)
+    Phi, numbers = reference_activations(X, basis, width), table is surfaces
+    T = np.asarray(targets) if numbers else np.eye(3)[targets]
+    for entry in path:
+        scores = np.empty(T.shape)
+        for fold in range(3):
+            out, kept = fold_of_row == fold, fold_of_basis != fold
+            mean = T[~out].mean(axis=0) * numbers
+            weights = naive_weights(
+                # What the trace of gram is, is that of the kept alone.
+                Phi[~out][:, kept], T[~out] - mean, basis[kept], width,
+                entry["components"], entry["alpha"],
+            )  # fmt: skip
+            own = Phi[out][:, kept]
+            scores[out] = (own / own.sum(axis=1, keepdims=True)) @ weights.T + mean
+        if numbers:
+            error = np.mean(np.sum((T - scores) ** 2, axis=0) / np.sum((T - T.mean(0)) ** 2, 0))
+        else:
+            error = np.mean(scores.argmax(axis=1) != targets)
+        assert entry[figure] == pytest.approx(error, rel=1e-5)
+    best = min(path, key=lambda entry: (entry[figure], -entry["alpha"]))
+    assert (run.params.alpha, run.params.components) == (best["alpha"], best["components"])
+    same_scores(Model.load(run.location), Model.load(fit(X, targets, run.params).location), X)
+    bounds = {name: best[name] for name in ("ideal", "perturbed")}
+    assert bounds == {"ideal": None, "perturbed": None}
+    assert best["attainable"]["least"] <= best["spectral_risk"]
+
+
+def test_tune__tries_normalized_features_alone():
+    X, y = spirals(120)
+    tuning = replace(TUNING, width_factors=(0.3, 1.0), features=("plain", "normalized"))
+    run = tune(X, y, replace(PARAMS, components=None), tuning)
+    tried = describe_tuning(run)["tried"]
+    assert {entry["features"] for entry in tried} == {"normalized"}
+    assert all(entry["components"] in SIZES for entry in tried)
+    assert run.stages["components"]["n_components"] == 30
+
+
+def test_tune__the_number_of_the_fit_where_none_are_given():
+    X, y = spirals(120)
+    run = tune(X, y, PARAMS, replace(TUNING, components=None))
+    assert {entry["components"] for entry in describe_tuning(run)["path"]} == {9}
+
+
+def test_update_forget_branch_and_merge__are_the_fit_of_the_rows():
+    X, y = spirals(300)
+    first, second, third = (
+        write(X[rows], y[rows]) for rows in (slice(150), slice(150, 250), slice(250, 300))
+    )
+    one, two = (fit_dataset(first, MemoryStore(), PARAMS, ENGINE) for _ in range(2))
+    update_run(one.location, second, ENGINE)
+    update_run(one.location, third, ENGINE)
+    update_run(one.location, third, ENGINE, forget=True)
+    model, basis = Model.load(one.location), one.read("basis/values")
+    Phi = reference_activations(X[:250], basis, model.width)
+    weights = naive_weights(Phi, np.eye(3)[y[:250]], basis, model.width, 9, 1e-9)
+    np.testing.assert_allclose(model.scores(X[:250]), Phi @ weights.T, atol=1e-7)
+    branch = branch_run(two.location, MemoryStore())
+    update_run(branch.location, second, ENGINE)
+    merge_runs(two.location, branch.location, ENGINE)
+    same_scores(Model.load(two.location), model, X)
+
+
+def test_refresh__combines_as_many_again(tmp_path):
+    X, y = spirals(300)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
+
+
+@pytest.mark.parametrize("tuning", [None, TUNING])
+def test_fit__stopped_after_any_task_ends_with_the_same_bits(tuning):
+    X, y = spirals(100)
+    dataset, engine = write(X, y), CountingEngine()
+
+    def finish(place, engine):
+        if tuning is None:
+            return fit_dataset(dataset, place, PARAMS, engine)
+        return tune_dataset(dataset, place, PARAMS, tuning, engine)
+
+    expected = Model.load(finish(MemoryStore(), engine).location).digest()
+    for n_done in range(1, engine.done.total()):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            finish(place, CountingEngine(n_done))
+        assert Model.load(finish(place, ENGINE).location).digest() == expected
+
+
+def test_fit__damaged_eigenfunctions_are_computed_again(tmp_path):
+    X, y = spirals(100)
+    dataset = write_table(tmp_path / "data", X, y)
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    expected = run.read("components/coefficients")
+    shutil.rmtree(tmp_path / "run" / "components" / "coefficients")
+    again = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
+    np.testing.assert_array_equal(again.read("components/coefficients"), expected)
+
+
+NEEDS = "components is 9, and"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": "plain"}, f"{NEEDS} features is plain. Give features=normalized, or"),
+        ({"penalty": "kernel"}, f"{NEEDS} penalty is kernel. Give penalty=weights, or no comp"),
+        ({"loss": "hinge"}, f"{NEEDS} loss is hinge. Give loss=squared, or no components"),
+        ({"locality": 0.1}, f"{NEEDS} locality is 0.1. Give one of them"),
+        ({"prune": 5}, f"{NEEDS} prune is 5. Give one of them"),
+        ({"components": 41}, "components is 41, and the basis has 40 rows"),
+    ],
+)
+def test_fit__refuses_at_once(changes, message):
+    place, (X, y) = MemoryStore(), spirals(60)
+    with pytest.raises(ParameterError, match=message):
+        fit_dataset(write(X, y), place, replace(PARAMS, **changes), CountingEngine(0))
+    assert not place._store_dict
+
+
+def test_fit__of_numbers_wants_normalized_features():
+    X, Y = surfaces(60)
+    params = FitParams(components=5)
+    with pytest.raises(ParameterError, match=r"features is plain\. Give features=normalized"):
+        fit_dataset(write(X, Y), MemoryStore(), params, CountingEngine(0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": ("plain",)}, "components is 30, and features is plain"),
+        ({"penalties": ("kernel",)}, "components is 30, and penalty is kernel"),
+        ({"components": (5, 41)}, "components is 41, and the basis has 40 rows"),
+    ],
+)
+def test_tune__refuses_at_once(changes, message):
+    place, (X, y) = MemoryStore(), spirals(60)
+    with pytest.raises(ParameterError, match=message):
+        tune_dataset(write(X, y), place, PARAMS, replace(TUNING, **changes), CountingEngine(0))
+    assert not place._store_dict
+
+
+def test_plan__has_the_stage():
+    dataset = write(*spirals(300))
+    plan = plan_fit(dataset, replace(PARAMS, basis_size=300), ENGINE, RATES)
+    (planned,) = [stage for stage in plan.stages if stage.name == "components"]
+    assert planned.cost.flops == 10 * 300**3
+    assert planned.cost.held_bytes > 8 * 5 * 300**2
+
+
+def test_report__of_a_tuning(tmp_path):
+    X, y = spirals(150)
+    run = tune(X, y, PARAMS, replace(TUNING, components=(3, 6)))
+    table = tuning_table(run).splitlines()
+    assert table[0].startswith("2 alphas compared")
+    (marked,) = [line.split() for line in table if line.startswith("*")]
+    assert marked[1:3] == ["6", f"{run.params.alpha:g}"]
+    results = results_of(FinishedRun.of(run), None)
+    facts = {fact.name: fact.value for fact in run_facts(results)}
+    assert facts["components"].startswith("6, of 2 tried, eigenvalues down to 0.")
+    problems = [concern.problem for concern in find_concerns(results)]
+    assert "components=6 is the largest that was tried." in problems
+    write_report(run, tmp_path / "page.html")
+    assert describe(run.location)["components"] == 6
+
+
+def test_estimators__combine_and_choose():
+    X, y = spirals(200)
+    options = {"basis": "random", "basis_size": 40}
+    network = NRBFNClassifier(components=9, width_factor=0.3, alpha=1e-9, **options).fit(X, y)
+    assert network.params_.components == 9
+    network.partial_fit(X + 0.01, y)
+    tuning = {"components": (3, 12), "alphas": ALPHAS, "width_factors": (0.3,), "folds": 3}
+    assert NRBFNClassifierCV(**tuning, **options).fit(X, y).components_ in (3, 12)
+    X, Y = surfaces(150)
+    assert NRBFNRegressorCV(**tuning, **options).fit(X, Y).components_ in (3, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuned", [False, True])
+def test_components__every_stage_holds_less_than_predicted(tmp_path, tuned):
+    X, y = spirals(6000, n_features=40)
+    dataset = write_table(tmp_path / "data", X, y)
+    params = replace(PARAMS, basis_size=2500, components=2000, alpha=1e-6)
+    with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
+        if tuned:
+            tuning = replace(TUNING, components=(100, 2000), alphas=(1e-6,))
+            run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
+        else:
+            run = fit_dataset(dataset, tmp_path / "run", params, engine)
+        record = update_run(run.location, write_table(tmp_path / "more", X + 0.1, y), engine)
+    solving = run.stages["components"]
+    assert solving["peak_bytes"] > 0.5 * solving["predicted_bytes"]
+    for each in (*run.stages.values(), record):
+        assert each["peak_bytes"] <= each["predicted_bytes"]
