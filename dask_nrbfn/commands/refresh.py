@@ -84,14 +84,7 @@ def refresh_run(
     _check_has_model(Run.open(location))
     with locked_run(location) as check_still_locked:
         old = Run.open(location)
-        if old.params.basis_is_given:
-            raise ParameterError(
-                f"the basis of {location} was given.", "Fit a new run with another basis."
-            )
-        if old.embeds and judge is not None:
-            raise ParameterError(
-                f"{location} is an embedding, which learns no targets.", "Refresh it unjudged."
-            )
+        _check_refreshable(old, judge)
         rows, beside = _rows_held(old, list(datasets))
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         for further in beside:
@@ -99,12 +92,7 @@ def refresh_run(
         names = old.attributes.get("target_names")
         if not old.embeds:
             check_targets(dataset, None if names is None else tuple(names))
-        try:
-            _fit(old, dataset, building, engine, min_recall)
-        except RunMismatchError as error:
-            logger.warning("%s What was begun is of other rows: it begins anew.", error.problem)
-            remove_group(building)
-            _fit(old, dataset, building, engine, min_recall)
+        _begin_or_go_on(old, dataset, building, engine, min_recall)
         new = Run.open(building)
         try:
             error_rate = None if judge is None else judge.error_rate(building, engine)
@@ -145,6 +133,30 @@ def _check_has_model(run: Run) -> None:
         raise MissingDataError(f"the run {run.location} has no rows yet.", "Add some with update.")
     if not place and "model" not in attributes["stages"]:
         raise DamagedDataError(f"the run {run.location} has no model yet.", "Finish it with fit.")
+
+
+def _check_refreshable(old: Run, judge: Judge | None) -> None:
+    """Raise ParameterError if a run cannot be fitted anew, or not be judged."""
+    if old.params.basis_is_given:
+        raise ParameterError(
+            f"the basis of {old.location} was given.", "Fit a new run with another basis."
+        )
+    if old.embeds and judge is not None:
+        raise ParameterError(
+            f"{old.location} is an embedding, which learns no targets.", "Refresh it unjudged."
+        )
+
+
+def _begin_or_go_on(
+    old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float
+) -> None:
+    """Fit what takes the place of a run, from where an earlier job on these rows was stopped."""
+    try:
+        _fit(old, dataset, building, engine, min_recall)
+    except RunMismatchError as error:
+        logger.warning("%s What was begun is of other rows: it begins anew.", error.problem)
+        remove_group(building)
+        _fit(old, dataset, building, engine, min_recall)
 
 
 def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_recall: float) -> None:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.update import read_model
+from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import chunked_rows, is_chunked

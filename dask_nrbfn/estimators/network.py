@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.update import read_model
+from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked

@@ -19,7 +19,7 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.commands.calibrate import Rates
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.update import read_latest_moments
+from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError, MissingDataError
 from dask_nrbfn.report import run_table

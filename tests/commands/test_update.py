@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import r2_score
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands import update as update_module
+from dask_nrbfn.commands import version
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
@@ -18,9 +18,9 @@ from dask_nrbfn.commands.update import (
     Judge,
     branch_run,
     merge_runs,
-    read_latest_moments,
     update_run,
 )
+from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -500,8 +500,8 @@ def test_update_run__sums_that_miss_rows_are_no_version(tmp_path, run, rows, mon
         return sums
 
     name = "read_total" if action == "add" else "read_sums"
-    read_sums = getattr(update_module, name)
-    monkeypatch.setattr(update_module, name, halved)
+    read_sums = getattr(version, name)
+    monkeypatch.setattr(version, name, halved)
     join_rows = {
         "add": lambda: update(run, rows[1]),
         "merge": lambda: merge_runs(run.location, branch.location, InlineEngine()),

@@ -19,9 +19,9 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import (
     branch_run,
     merge_runs,
-    read_latest_moments,
     update_run,
 )
+from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.folds import folds_of_rows

@@ -16,7 +16,8 @@ from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
-from dask_nrbfn.commands.update import read_latest_moments, update_run
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.storage.dataset import Dataset

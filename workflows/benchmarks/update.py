@@ -26,7 +26,7 @@ from dask_nrbfn import (
     ingest_arrays,
     update_run,
 )
-from dask_nrbfn.commands.update import read_latest_moments
+from dask_nrbfn.commands.version import read_latest_moments
 
 
 def main() -> int:

@@ -1,0 +1,289 @@
+"""A version of a run: the sums behind it, with rows that join or leave, and its model."""
+
+import math
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.drift import (
+    Drift,
+    NewLabelSums,
+    NewNumberSums,
+    NewRowSums,
+    NumberDrift,
+)
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.hashing import hash_values
+from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
+from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.radial import BasisDistances
+from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.stages.moments import (
+    MOMENTS,
+    read_sums,
+    read_system,
+    write_sums,
+)
+from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.stages.path import penalized_system
+from dask_nrbfn.stages.prune import choose_kept
+from dask_nrbfn.stages.sums import Summation, Sums, read_total
+from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.stages.weights import read_intercept, training_r2
+from dask_nrbfn.stages.width import WIDTH, read_targets
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import (
+    Location,
+    open_group,
+)
+from dask_nrbfn.storage.model import Model, open_version
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import (
+    latest_place,
+    model_name,
+)
+
+# Rounding leaves this much of what was taken away.
+_LEFT_OVER = 1e-9
+
+# With less than this share left, the sums of what is left are not known to three digits.
+_LEAST_LEFT = 1e-12
+
+Combine = Callable[..., dict[str, Any]]
+"""Called with the open run, the model and the moments before, and further arguments; adds to the
+moments, or takes away, in place, and returns figures."""
+
+
+def read_model(run: Run, place: str | None) -> Model:
+    """Return the model of a version; of a branch without rows one whose weights are all 0."""
+    return Model.read(open_version(open_group(run.location, kind="run"), place))
+
+
+def read_candidates(run: Run, place: str | None) -> Model:
+    """Return the model of a version with all basis rows that the run has sums of.
+
+    Those that it does not keep have weight 0.
+    """
+    model = read_model(run, place)
+    if model.places is None:
+        return model
+    basis = model.scaling.apply(run.read("basis/values"))
+    weights = np.zeros((model.n_targets, len(basis)))
+    weights[:, model.places] = model.weights
+    return replace(model, basis=basis, weights=weights, places=None)
+
+
+def read_latest_moments(location: Location) -> Moments:
+    """Return the moments behind the latest model of a run, those of no rows for a bare branch."""
+    run = Run.open(location)
+    return read_moments(run, latest_place(run.attributes))
+
+
+def read_moments(run: Run, place: str | None) -> Moments:
+    """Return the moments behind a version, those of no rows for a bare branch."""
+    if place is None:
+        model = read_candidates(run, None)
+        return Moments.zeros(len(model.basis), model.n_targets)
+    return read_sums(run, place or MOMENTS.name)
+
+
+class UpdatePass:
+    """Moments of the rows of a part, and what the model makes of them."""
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Dataset,
+        start: int,
+        stop: int,
+        base: str | None,
+        codes_in_model: list[int] | None,
+    ) -> None:
+        self._model, self._threads = read_candidates(run, base), blas_threads()
+        n_basis, width = len(self._model.basis), WIDTH.recorded(run)
+        self.reading = Reading(
+            block_rows=block_rows(n_basis),
+            weighting=RowWeights.from_list(width.class_weights, codes_in_model),
+            codes_in_model=codes_in_model,
+        )
+        self._far_distance = math.inf if width.far_distance is None else width.far_distance
+        self._distances = BasisDistances.from_basis(self._model.basis, self._model.scaling)
+        self._basis_hashes = hash_values(run.read("basis/values"))
+        self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
+        self._targets = read_targets(run, self._model.n_targets)
+        self._moments = MomentSums(n_basis, self._model.n_targets)
+        self._seen: list[NewRowSums] = []
+
+    def add(self, block: FoldedBlock) -> None:
+        """Add a block."""
+        out, factors = self._buffer[: len(block.X)], block.factors
+        nearest = self._distances.nearest(block.X, buffer=out, threads=self._threads)
+        Phi = self._model.features.activations(
+            block.X, factors=factors, out=out, threads=self._threads
+        )
+        scores = row_products(Phi, self._model.weights)
+        if factors is not None:
+            scores /= factors[:, None]
+        if self._model.intercept is not None:
+            scores += self._model.intercept
+        self._moments.add(Phi, self._targets.bordered(block.targets, factors))
+        seen = seen_kind(self._model).from_block(
+            scores,
+            block.targets,
+            np.ones(len(scores)) if block.weights is None else block.weights,
+            n_far=int(np.count_nonzero(nearest > self._far_distance)),
+            n_basis_rows=int(np.isin(hash_values(block.X), self._basis_hashes).sum()),
+        )
+        self._seen.append(seen)
+
+    def sums(self) -> Sums:
+        """Return the moments, and what the model makes of the rows."""
+        return {"": self._moments.moments(), "_seen": reduce(add, self._seen)}
+
+
+def seen_kind(model: Model) -> type[NewRowSums]:
+    """Return how it is summed what a model makes of new rows."""
+    return NewLabelSums if model.target_names is None else NewNumberSums
+
+
+def solve_version(
+    run_location: Location,
+    base: str | None,
+    name: str,
+    combine: Combine,
+    arguments: tuple[Any, ...],
+) -> dict[str, Any]:
+    """Store the moments and the model of a version made of that at `base`; return its figures.
+
+    dask may run a task twice at the same time, so every attempt has a place of its own.
+    """
+    run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
+    model = read_candidates(run, base)
+    moments = read_moments(run, base)
+    figures = combine(run, model, moments, *arguments)
+    write_sums(run, place, moments)
+    ridge, system = Ridge.in_params(model.params), read_system(run, moments)
+    system = penalized_system(run, system, ridge, features=lambda: model.features)
+    path = choose_kept(system, model.params, numbers=run.of_numbers)
+    places = None if path is None else np.sort(path.chosen)
+    system = system.at(places)
+    solution = system.solve(ridge.alpha)
+    weights = solution.weights
+    risk = error_and_risk(
+        weights,
+        system.gram,
+        system.cross,
+        target_norm=system.target_norm,
+        alpha=ridge.alpha,
+        penalty=system.penalty,
+        locality=system.locality,
+    )
+    solved = replace(
+        model,
+        basis=model.basis if places is None else model.basis[places],
+        places=places,
+        weights=weights,
+        intercept=read_intercept(run, system, weights),
+        fitting_error=risk.fitting_error,
+        spectral_risk=risk.spectral_risk,
+    )
+    solved.write(run.group(model_name(place)))
+    r2 = training_r2(run, system, weights)
+    return {
+        **figures,
+        "place": place,
+        "weight": moments.total_weight,
+        "alpha": ridge.alpha,
+        **asdict(risk),
+        "reciprocal_condition": solution.reciprocal_condition,
+        **({} if r2 is None else {"training_r2": r2}),
+    }
+
+
+def combine_rows(
+    run: Run, model: Model, moments: Moments, summation: Summation, forget: bool
+) -> dict[str, Any]:
+    """Add the rows that were summed to the moments, or take them away, in place."""
+    before = moments.total_weight
+    seen: NewRowSums = read_total(run, summation, "_seen")
+    drift = _drift(run, model, moments, seen) if before and not forget else None
+    of_rows: Moments = read_total(run, summation)
+    if forget:
+        moments -= of_rows
+        _check_left(moments, of_rows)
+    else:
+        moments += of_rows
+    expected = before - seen.weight if forget else before + seen.weight
+    normalized = model.params.normalized
+    check_moments(moments, expected, normalized=normalized, largest=before)
+    reasons = [] if drift is None else drift.reasons()
+    if forget and seen.n_basis_rows:
+        reasons = [f"{seen.n_basis_rows} of the forgotten rows are basis rows of the model"]
+    return {
+        "n_rows": seen.n_rows,
+        "n_basis_rows": seen.n_basis_rows,
+        "drift": None if drift is None else asdict(drift),
+        "reasons": reasons,
+    }
+
+
+def combine_runs(
+    run: Run, model: Model, moments: Moments, other: Location, place: str, n_rows: int
+) -> dict[str, Any]:
+    """Add the moments of a version of another run, in place."""
+    further = read_moments(Run.open(other), place)
+    expected = moments.total_weight + further.total_weight
+    moments += further
+    check_moments(moments, expected, normalized=model.params.normalized)
+    return {"n_rows": n_rows, "drift": None, "reasons": []}
+
+
+def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift | NumberDrift:
+    far_is_known = WIDTH.recorded(run).far_distance is not None
+    if isinstance(seen, NewNumberSums):
+        system, weight = read_system(run, before), before.total_weight
+        return NumberDrift.of(
+            seen,
+            residuals=system.squared_residuals(model.weights) / weight,
+            variances=system.target_squares / weight,
+            far_is_known=far_is_known,
+        )
+    assert isinstance(seen, NewLabelSums)
+    assert model.fitting_error is not None
+    own_scores = float((model.weights * before.cross).sum())
+    return Drift.of(
+        seen,
+        confidence_before=own_scores / before.total_weight,
+        fitting_error_before=model.fitting_error,
+        far_is_known=far_is_known,
+    )
+
+
+def _check_left(moments: Moments, taken: Moments) -> None:
+    """Raise DataError if more was taken away than there was, or all but rounding."""
+    if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
+        raise DataError(
+            "next to nothing would be left, and that drowned in rounding.",
+            "Fit the rows that are left, or refresh with them.",
+        )
+    squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()
+    weight = moments.total_weight
+    left = np.concatenate(
+        # A sum of squares, and the squared differences from the mean in it, times the weight.
+        [moments.diagonal(), squares, weight * squares - moments.target_sums**2]
+    )
+    most = (weight + taken.total_weight) * (squares + taken_squares)
+    sizes = np.concatenate([taken.diagonal(), taken_squares, most])
+    if (left < -_LEFT_OVER * sizes).any():
+        raise DataError(
+            "more would be taken away than was added: the rows cannot all have been in the run.",
+            "Forget rows that were fitted or added before.",
+        )
