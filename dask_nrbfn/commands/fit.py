@@ -136,6 +136,8 @@ def tune_dataset(
         )
     tuning = replace(tuning, validation=shown)
     params = suited_params(dataset, params)
+    if tuning.losses:
+        params = replace(params, loss=tuning.losses[0])
     combinations = candidates(params, tuning)
     if len(combinations) == 1:
         params = replace(params, **asdict(combinations[0]))
@@ -363,6 +365,5 @@ def _check_for_numbers(params: FitParams) -> None:
 def check_classes(classes: NDArray[Any]) -> None:
     """Raise DataError unless there are at least two classes."""
     if len(classes) < 2:
-        raise DataError(
-            f"y has 1 class only: {classes.tolist()[0]!r}.", "Give rows of at least two classes."
-        )
+        only = f"1 class only: {classes.tolist()[0]!r}" if len(classes) else "no label in any row"
+        raise DataError(f"y has {only}.", "Give rows of at least two classes.")

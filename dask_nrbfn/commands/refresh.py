@@ -28,7 +28,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.run import Run, is_beside, member_beside, members_of
+from dask_nrbfn.storage.run import Run, content_beside, is_beside, member_beside, members_of
 from dask_nrbfn.storage.versions import latest_place, members_by_content, members_held
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,8 @@ def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
     # A run records no options, which may be secrets.
     options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
     place, remedy = member["dataset"], "Give the datasets to fit."
-    if is_beside(member):
+    beside = is_beside(member)
+    if beside:
         remedy = "Fit a new run, with rows without labels or none."
     try:
         dataset = Dataset.open(locate(place, options))
@@ -202,7 +203,7 @@ def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
         raise MissingDataError(
             f"{run.location} holds rows of {place}, which cannot be read: {error.problem}", remedy
         ) from error
-    if dataset.content != member["content"]:
+    if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
     return dataset
 

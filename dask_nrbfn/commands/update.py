@@ -61,10 +61,10 @@ from dask_nrbfn.storage.group import (
     normalize,
     replacing_group,
 )
-from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.location import SideBySide, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import PartLayout, Run, member_of
+from dask_nrbfn.storage.run import PartLayout, Run, content_beside, member_of
 from dask_nrbfn.storage.versions import (
     ADD,
     FORGET,
@@ -172,12 +172,15 @@ def update_run(
     Interrupted and started again on the same rows it finds its finished parts. Basis, width, shares
     of clusters that the penalty asks for and the neighbours of locality stay those of the fit.
     """
-    action = FORGET if forget else ADD
+    action, n_left_out = FORGET if forget else ADD, dataset.n_unlabelled
+    while isinstance(dataset.location, SideBySide):
+        # Rows beside others have no labels.
+        dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
-        if dataset.n_unlabelled:
-            logger.info("%s: %d rows without a label are left out", action, dataset.n_unlabelled)
+        if n_left_out:
+            logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
         model = read_candidates(draft.run, draft.base)
         codes = _check_rows(draft, dataset, model, again=again)
@@ -422,7 +425,8 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
     attributes = draft.run.attributes
     held = members_held(attributes)[dataset.content]
-    known = dataset.content in members_by_content(attributes)
+    members = members_by_content(attributes)
+    known = dataset.content in members
     if draft.action == ADD and held > 0 and not again:
         raise AlreadyAddedError(
             f"the run {draft.run.location} holds the rows of {dataset.location} already.",
@@ -432,6 +436,11 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
         raise DataError(
             f"the run {draft.run.location} has forgotten the rows of {dataset.location} already.",
             "Forget each row once.",
+        )
+    if draft.action == FORGET and not known and content_beside(dataset) in members:
+        raise DataError(
+            f"the run {draft.run.location} holds the rows of {dataset.location} without labels.",
+            "Fit a new run without them: there is nothing of their labels to forget.",
         )
     return codes
 

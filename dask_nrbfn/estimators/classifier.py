@@ -92,16 +92,17 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
         A row's scores sum to 1 up to the penalty; with another loss than the squared one each is
-        positive or negative by itself, log odds with the logistic one. Lazily for a dask array.
+        positive or negative by itself, with the logistic one log odds unless few passes were better
+        on held-out rows. Lazily for a dask array.
         """
         return self._predict(X, _decisions)
 
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, (n, K); lazily for a dask array.
 
-        Scores clipped to [0, 1] and normalized; of a tuned network the softmax of the scores at the
-        temperature that fits held-out rows best. With the logistic loss ``1 / (1 + e^-score)``,
-        with the hinge losses ``(1 + score) / 2`` clipped, normalized, tuned or not.
+        Scores clipped to [0, 1] and normalized; with the logistic loss ``1 / (1 + e^-score)``, with
+        the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
+        loss, the softmax of the scores at the temperature that fits held-out rows best.
         """
         return self._predict(X, Model.probabilities)
 

@@ -123,6 +123,8 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
     folds: list[int | None] = [*held_out_folds(run), None]
     descents = [Descent(loss, fold, None if spans is None else len(spans)) for fold in folds]
     of_all = descents[-1]
+    if (ended := _ended(run, of_all)) is not None:
+        return ended
     _step(job, descents, 0)
     number = _last_step(run, descents)
     step = _step(job, descents, number)
@@ -138,7 +140,16 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
             run.flush_part(each.place, range(number, number + 1))
             run.drop_part(each.place, range(number - 1, number))
     logger.info("refine: %s stopped by the %s after %d passes", loss, step["stopped"], number)
+    for each in descents:
+        run.drop_part(each.place, range(1))
     return step
+
+
+def _ended(run: Run, of_all: Descent) -> dict[str, Any] | None:
+    """Return the last step of a descent that was stopped."""
+    steps = run.finished_parts(of_all.place)
+    last = steps[max(steps, key=min)] if steps else {}
+    return last if last.get("stopped") else None
 
 
 def _judged_spans(job: StageJob) -> list[tuple[int, int]] | None:

@@ -99,7 +99,7 @@ def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:
 
 def localities_of(params: FitParams, tuning: TuneParams | None) -> Sequence[float]:
     """Return the localities of a fit, or of its tuning."""
-    return (tuning and tuning.localities) or (params.locality,)
+    return sorted(set((tuning and tuning.localities) or (params.locality,)))
 
 
 def penalties_of(params: FitParams, tuning: TuneParams | None) -> list[str]:

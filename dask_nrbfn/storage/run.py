@@ -149,14 +149,26 @@ def members_of(dataset: Dataset) -> list[dict[str, Any]]:
 
 
 def member_beside(dataset: Dataset) -> dict[str, Any]:
-    """Return how a run records a dataset that was taken as rows without labels."""
-    return {**member_of(dataset), "n_unlabelled": dataset.n_rows}
+    """Return how a run records a dataset that was taken as rows without labels.
+
+    It is another member than the same rows with their labels.
+    """
+    content = content_beside(dataset)
+    return {**member_of(dataset), "content": content, "n_unlabelled": dataset.n_rows}
+
+
+def content_beside(dataset: Dataset) -> str:
+    """Return by what a run knows the rows of a dataset that were taken without labels."""
+    return f"{_BESIDE}{dataset.content}"
 
 
 def is_beside(member: Mapping[str, Any]) -> bool:
     """Return whether a dataset that a run records was taken as rows without labels."""
-    return bool(member["n_rows"] == member.get("n_unlabelled"))
+    return str(member["content"]).startswith(_BESIDE)
 
+
+# Before the content of rows that were taken without labels.
+_BESIDE = "beside "
 
 _PART_NAME = re.compile(r"\d+(-\d+)?")
 

@@ -5,13 +5,15 @@ import sys
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
+from tests.logs import fresh_logging
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
 
 
 def run(*arguments):
     """Run a command in this process; return its exit code, standard output and error."""
-    result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
+    with fresh_logging():
+        result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

@@ -117,6 +117,44 @@ def test_forget__what_was_fitted_with_rows_beside(tmp_path):
     assert read_latest_moments(run.location).total_weight == pytest.approx(40)
 
 
+def test_update__labels_of_rows_beside_were_never_learned(tmp_path):
+    first = write_table(tmp_path / "first", X[:100], Y[:100])
+    beside = write_table(tmp_path / "beside", X[100:], Y[100:])
+    run = fit(tmp_path / "run", first.with_unlabelled(beside))
+    with pytest.raises(DataError, match="without labels"):
+        update_run(run.location, beside, ENGINE, forget=True)
+    update_run(run.location, beside, ENGINE)
+    assert read_latest_moments(run.location).total_weight == 150
+    with pytest.raises(AlreadyAddedError):
+        update_run(run.location, beside, ENGINE)
+    update_run(run.location, beside, ENGINE, forget=True)
+    assert read_latest_moments(run.location).total_weight == pytest.approx(100)
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [100, 50]
+
+
+def test_update__rows_beside_others_are_left_out(tmp_path):
+    first = write_table(tmp_path / "first", X[:60], Y[:60])
+    more = write_table(tmp_path / "more", X[60:100], Y[60:100])
+    beside = write_table(tmp_path / "beside", X[100:])
+    run = fit(tmp_path / "run", first.with_unlabelled(beside))
+    with pytest.raises(AlreadyAddedError):
+        update_run(run.location, first.with_unlabelled(beside), ENGINE)
+    record = update_run(run.location, more.with_unlabelled(beside), ENGINE)
+    assert [member["dataset"] for member in record["members"]] == [str(more.location)]
+    assert read_latest_moments(run.location).total_weight == 100
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [60, 40, 50]
+
+
+def test_refresh__of_one_table_on_both_sides(tmp_path):
+    table = write_table(tmp_path / "table", X, Y)
+    run = fit(tmp_path / "run", table.with_unlabelled(table))
+    refreshed = refresh_run(run.location, [], ENGINE)
+    assert [member["n_rows"] for member in refreshed.attributes["members"]] == [150, 150]
+    np.testing.assert_array_equal(refreshed.read("basis/rows") >= 0, True)
+
+
 def test_refresh__keeps_the_rows_beside(tmp_path):
     first = write_table(tmp_path / "first", X[:60], Y[:60])
     more = write_table(tmp_path / "more", X[60:100], Y[60:100])
