@@ -191,7 +191,7 @@ class FitParams(Params):
         below the threshold, which the least confident of the others fill up.
     features : {"auto", "normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are. "auto":
-        "normalized" for classes, "plain" for numbers.
+        "normalized" for classes and with `components`, else "plain" for numbers.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}
         Of ``t = d / sigma`` with d the distance to a basis row: ``exp(-t^2 / 2)``, ``exp(-t)``,
         ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``, and ``(1 + a + a^2 / 3) exp(-a)`` with
@@ -281,7 +281,7 @@ class FitParams(Params):
     features: str = option(
         "auto",
         str,
-        "Activations divided by their sum, or plain; auto: plain for numbers alone.",
+        "Activations divided by their sum, or plain; auto: plain for numbers without components.",
         choices=("auto", "normalized", "plain"),
     )
     kernel: str = option("gaussian", str, "How activations fall with distance.", choices=KERNELS)
@@ -365,9 +365,12 @@ class FitParams(Params):
     def suited(self, *, numbers: bool) -> Self:
         """Return the parameters with what "auto" stands for, where the targets are numbers or not.
 
-        Numbers have no borders between classes, and no scores that sum to 1.
+        Numbers have no borders between classes, and no scores that sum to 1. Eigenfunctions are of
+        normalized features.
         """
-        meant = _AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES
+        meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
+        if self.components is not None:
+            meant["features"] = "normalized"
         asked = {name for name in meant if getattr(self, name) == "auto"}
         return replace(self, **{name: meant[name] for name in asked})
 

@@ -122,7 +122,7 @@ def tune(
 
 # What is of targets, what an embedding has no choice of, and what it says in its own words.
 _NOT_OF_EMBEDDINGS = frozenset(
-    {"features", "class_weight", "alpha", "penalty", "loss", "prune", "components"}
+    {"features", "class_weight", "alpha", "penalty", "locality", "loss", "prune", "components"}
 )
 
 

@@ -274,6 +274,10 @@ def evaluate_dataset(
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     _check_prediction(opened, dataset, engine)
+    if opened.embeds:
+        raise ParameterError(
+            f"{model} is an embedding, which learns no targets.", "Give a run of fit or tune."
+        )
     check_targets(dataset, opened.target_names)
     n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
     if n_unlabelled:

@@ -160,6 +160,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 
     def _take_model(self, model: Model) -> None:
+        if model.embeds:
+            raise DataError("the model is one of coordinates.", "Load it with DiffusionMap.")
         if model.target_names is not None:
             raise DataError("the model is one of numbers.", "Load it with NRBFNRegressor.")
         super()._take_model(model)

@@ -97,7 +97,9 @@ def _model(run: Run, dataset: Dataset) -> Model:
         raise ParameterError(
             f"`components` is {asked}, the basis has {len(weights)} eigenfunctions of an "
             f"eigenvalue above {LEAST_EIGENVALUE:g} beside the constant one.",
-            f"Give `components` of at most {len(weights)}, or a larger basis.",
+            f"Give `components` of at most {len(weights)}, or a smaller `width_factor`."
+            if len(weights)
+            else "Give a smaller `width_factor`, or a larger basis.",
         )
     features = read_features(run)
     return Model(

@@ -49,9 +49,10 @@ def _read_results(run_location: Location) -> None:
     if COMPONENTS.name in run.stages:
         read_coefficients(run)
     if run.embeds:
-        names = ("coordinates", "targets", "classes")
-        for name in filter(run.has, (f"model/sample/{name}" for name in names)):
-            run.read(name)
+        run.read("model/sample/coordinates")
+        for name in ("model/sample/targets", "model/sample/classes"):
+            if run.has(name):
+                run.read(name)
     else:
         _read_learned(run)
     try:

@@ -1,19 +1,23 @@
 """The program, called in this process."""
 
+import logging
 import sys
 
 from click.testing import CliRunner
 
 from dask_nrbfn.cli import commands
-from tests.logs import fresh_logging
 
 PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
 
 
 def run(*arguments):
     """Run a command in this process; return its exit code, standard output and error."""
-    with fresh_logging():
+    logger = logging.getLogger("dask_nrbfn")
+    level = logger.level
+    try:
         result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
+    finally:
+        logger.setLevel(level)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

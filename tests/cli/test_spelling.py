@@ -1,6 +1,7 @@
 """Errors name what was typed: options on the command line, parameters in Python."""
 
 import ast
+import logging
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dask_nrbfn import EngineOptions, FitParams, NRBFNError, TuneParams, fit_dat
 from dask_nrbfn.cli import commands
 from dask_nrbfn.engine import InlineEngine
 from tests.cli.program import refuse
+from tests.logs import fresh_logging
 from tests.tables import spirals, write_table
 
 PACKAGE = Path(__file__).parents[2] / "dask_nrbfn"
@@ -114,7 +116,9 @@ def test_spelling__no_option_that_the_command_lacks(dataset, tmp_path):
 
 def test_spelling__in_json_logs_too(dataset, tmp_path, caplog):
     arguments = ["fit", dataset.location, str(tmp_path / "run"), "--alpha", "2"]
-    CliRunner().invoke(commands, ["--log-format", "json", *arguments])
+    with fresh_logging():
+        logging.root.addHandler(caplog.handler)
+        CliRunner().invoke(commands, ["--log-format", "json", *arguments])
     (told,) = [record for record in caplog.records if hasattr(record, "fix")]
     assert told.getMessage() == "--alpha is 2.0."
 

@@ -51,6 +51,7 @@ def test_classifier__confidence_of_rows_with_labels():
     np.testing.assert_array_equal(network.basis_, X[network.basis_indices_])
 
 
+@pytest.mark.slow
 def test_classifier__from_dask_and_side_by_side(tmp_path):
     order = np.argsort(~LABELLED, kind="stable")
     rows, y = X[order], np.where(LABELLED, Y, -1)[order]
@@ -78,6 +79,7 @@ def test_classifier__later_batches_count_with_their_labels():
         network.partial_fit(X[1:3], [-1, -1])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tuned", [False, True])
 def test_regressor__nan_is_none(tuned):
     rows, numbers = surfaces(150)

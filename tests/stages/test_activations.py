@@ -66,6 +66,7 @@ def test_kept__are_read_again(dataset, tmp_path, monkeypatch):
     fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("damage", ["lost", "short"])
 def test_kept__come_to_the_same_bits_if_they_are_lost(dataset, tmp_path, damage):
@@ -100,6 +101,7 @@ def test_kept__a_run_goes_on_as_it_began(dataset, tmp_path, monkeypatch):
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_kept__engines_agree_to_the_bit(tmp_path, two_workers):
     X, y = spirals(200)

@@ -116,6 +116,7 @@ def test_fit__of_all_eigenfunctions_is_the_network():
     same_scores(Model.load(fit(X, y, replace(params, components=40)).location), whole, X, 1e-8)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(chunk_rows=st.integers(1, 90), n_parts=st.integers(1, 9))
 def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
@@ -223,6 +224,7 @@ def test_refresh__combines_as_many_again(tmp_path):
     assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_fit__stopped_after_any_task_ends_with_the_same_bits(tuning):
     X, y = spirals(100)
@@ -272,9 +274,11 @@ def test_fit__refuses_at_once(changes, message):
     assert not place._store_dict
 
 
-def test_fit__of_numbers_wants_normalized_features():
+def test_fit__of_numbers_has_normalized_features():
     X, Y = surfaces(60)
-    params = FitParams(components=5)
+    run = fit_dataset(write(X, Y), MemoryStore(), FitParams(components=5), InlineEngine())
+    assert run.params.normalized
+    params = FitParams(components=5, features="plain")
     with pytest.raises(ParameterError, match=r"features is plain\. Give features=normalized"):
         fit_dataset(write(X, Y), MemoryStore(), params, CountingEngine(0))
 

@@ -138,6 +138,7 @@ def test_fit__any_chunks_and_parts(basis, chunk_rows, n_parts, part_rows, narrow
     assert_same(R_of(run), naive_R(run, X, y))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("basis", ["random", "sknn"])
 def test_fit__draws_rows_by_seed(monkeypatch, basis):
     monkeypatch.setattr(locality, "_ROWS_OF_BASIS_ROW", 2)
@@ -213,6 +214,7 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     assert_same(model.weights, W.T, rtol=1e-8)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tuned", [False, True])
 def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
     X, y = table()
@@ -362,6 +364,7 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     assert_same(*versions_of(X, y, run), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_refresh__sums_neighbours_anew():
     X, y = table(200)
     place = "memory://test-locality-refresh"
@@ -411,6 +414,7 @@ def test_fit__stopped_anywhere_goes_on(monkeypatch, basis):
                 assert again.done[label] == whole.done[label] - n_done
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["indices", "needed", "packed"])
 def test_fit__damaged_results_are_computed_again(tmp_path, name):
     X, y = table()

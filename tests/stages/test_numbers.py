@@ -98,6 +98,7 @@ def test_fit__two_targets_are_two_fits():
         np.testing.assert_allclose(both[:, [column]], alone, rtol=1e-8)
 
 
+@pytest.mark.slow
 @given(chunk_rows=st.integers(1, 100), n_parts=st.integers(1, 9), shift=st.sampled_from([0.0, 1e7]))
 @settings(max_examples=4)
 def test_fit__any_chunks_and_parts(chunk_rows, n_parts, shift):

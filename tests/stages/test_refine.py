@@ -98,6 +98,7 @@ def naive_optimum(Phi, y, name, alpha, row_weights=1.0):
     return found.fun, found.x.reshape(-1, Phi.shape[1])
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("loss", REFINED)
@@ -112,6 +113,7 @@ def test_fit__is_the_optimum(loss, features):
     np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=atol)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
 def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum(loss):
@@ -128,6 +130,7 @@ def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum(loss):
     np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("to_the_end")
 def test_fit__of_kept_basis_rows_is_the_optimum():
     X, y = table()
@@ -204,6 +207,7 @@ def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
         assert record.n_passes == 2 or reason != "limit"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 @settings(max_examples=5)
 @given(chunk_rows=st.integers(1, 150), n_parts=st.integers(1, 9))
@@ -214,6 +218,7 @@ def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
     same_scores(Model.load(run.location), expected, X)
 
 
+@pytest.mark.slow
 def test_fit__engines_agree_to_the_bit(tmp_path, two_workers):
     X, y = table(200)
     params = replace(PARAMS, loss="logistic", n_parts=3)
@@ -226,6 +231,7 @@ def test_fit__engines_agree_to_the_bit(tmp_path, two_workers):
     assert REFINE.recorded(here) == REFINE.recorded(there)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 def test_fit__stopped_after_any_task_ends_with_the_same_bits():
     X, y = table(120)
@@ -275,6 +281,7 @@ def test_fit__leaves_nothing_but_the_weights(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fit__row_weights_are_repeated_rows():
     X, y = table()
     times = 1 + np.arange(240) % 3
@@ -393,6 +400,7 @@ def test_partial_fit__draws_its_seed_once():
     np.testing.assert_array_equal(one.fit(X, y).basis_, two.partial_fit(X, y).basis_)
 
 
+@pytest.mark.slow
 def test_fit__sums_of_lost_weights_are_made_again(tmp_path):
     X, y = table()
     dataset = write_table(tmp_path / "data", X, y)
@@ -439,6 +447,7 @@ def cubed(monkeypatch):
     loss_named.cache_clear()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 def test_losses__one_more_is_one_file(cubed, features):

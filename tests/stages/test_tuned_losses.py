@@ -82,6 +82,7 @@ def naive_scores(run, X, y, n_passes, row_weights):
     return scores
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_judged__equals_a_recomputation(features, weighted):
@@ -158,6 +159,7 @@ def test_losses__replace_that_of_the_fit():
     assert "refine" not in run.stages
 
 
+@pytest.mark.slow
 def test_losses__keep_no_factors_once_they_have_ended(tmp_path):
     X, y = table(120)
     dataset = write_table(MemoryStore(), X, y)
@@ -166,9 +168,7 @@ def test_losses__keep_no_factors_once_they_have_ended(tmp_path):
     tune_dataset(dataset, tmp_path / "whole", PARAMS, tuning, engine)
     stopping = CountingEngine(engine.done["refine"] - 1, label="refine")
     with pytest.raises(StoppedError):
-        tune_dataset(
-            dataset, tmp_path / "run", PARAMS, tuning, CountingEngine(last, label="refine")
-        )
+        tune_dataset(dataset, tmp_path / "run", PARAMS, tuning, stopping)
     assert not list((tmp_path / "run").glob("refine-*/parts/0/*/factor"))
 
 
@@ -218,6 +218,7 @@ def test_losses__stopped_after_any_task_ends_with_the_same_bits():
         assert rest.done.total() == total.total() - n_done
 
 
+@pytest.mark.slow
 def test_losses__engines_agree_to_the_bit(tmp_path, two_workers):
     X, y = table(200)
     dataset = write_table(tmp_path / "data", X, y)
@@ -289,6 +290,7 @@ def test_losses__refused_for_numbers():
     assert engine.done.total() == 0
 
 
+@pytest.mark.slow
 def test_refresh__tries_the_losses_again(tmp_path):
     X, y = table()
     dataset = write_table(tmp_path / "data", X, y)

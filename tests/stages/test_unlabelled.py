@@ -118,6 +118,7 @@ def test_unlabelled__neighbours_are_searched_among_the_others():
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
 
 
+@pytest.mark.slow
 def test_unlabelled__neighbours_in_partitions_are_of_the_others_too():
     X, y, labelled = partly(700, 500)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
@@ -129,6 +130,7 @@ def test_unlabelled__neighbours_in_partitions_are_of_the_others_too():
     np.testing.assert_array_equal(*confidences)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("basis", ["kmeans", "random", "sknn"])
 def test_unlabelled__one_table_or_two_in_any_chunks(basis):
     X, y, labelled = partly(90, 30)
@@ -229,6 +231,7 @@ def test_unlabelled__resumed_with_other_rows_beside_is_refused(tmp_path):
             fit_dataset(rows, tmp_path / "run", params, engine)
 
 
+@pytest.mark.slow
 def test_unlabelled__stopped_and_taken_up_again_the_bits_are_the_same(tmp_path):
     X, y = spirals(90)
     first = write_table(tmp_path / "first", X[:40], y[:40])
@@ -242,6 +245,7 @@ def test_unlabelled__stopped_and_taken_up_again_the_bits_are_the_same(tmp_path):
     np.testing.assert_array_equal(weights_of(run), weights_of(expected))
 
 
+@pytest.mark.slow
 def test_unlabelled__workers_open_the_same_rows(tmp_path, two_workers):
     X, y, _ = partly(90, 40)
     dataset = write_table(tmp_path / "rows", X, y, unlabelled=NONE)

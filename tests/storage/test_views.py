@@ -60,6 +60,7 @@ def test_of_labelled__any_chunks(labelled, chunk_rows, block_rows, text):
     assert check_dataset(dataset).problems == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(cuts=st.tuples(*[st.integers(1, N_ROWS)] * 2), start=st.integers(1, N_ROWS - 1))
 def test_with_unlabelled__any_chunks(cuts, start):
