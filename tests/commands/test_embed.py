@@ -23,7 +23,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     RunMismatchError,
 )
-from dask_nrbfn.estimators import NRBFNRegressor
+from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import run_table, write_report
