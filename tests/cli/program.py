@@ -1,6 +1,5 @@
 """The program, called in this process."""
 
-import logging
 import sys
 
 from click.testing import CliRunner
@@ -12,12 +11,7 @@ PROGRAM = [sys.executable, "-m", "dask_nrbfn"]
 
 def run(*arguments):
     """Run a command in this process; return its exit code, standard output and error."""
-    logger = logging.getLogger("dask_nrbfn")
-    level = logger.level
-    try:
-        result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
-    finally:
-        logger.setLevel(level)
+    result = CliRunner().invoke(commands, ["--quiet", *map(str, arguments)])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr

@@ -65,6 +65,7 @@ def test_embed__coordinates_are_those_of_the_eigenfunctions():
     np.testing.assert_allclose(run.read("components/eigenvalues")[1:], values.real[order])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 def test_embed__labels_and_numbers_change_nothing_but_the_colours(basis):
     X, y = spirals(200)
@@ -83,6 +84,7 @@ def test_embed__labels_and_numbers_change_nothing_but_the_colours(basis):
     np.testing.assert_array_equal(of_numbers.read("model/sample/targets")[:, 0], X[:, 0])
 
 
+@pytest.mark.slow
 def test_embed__rows_without_a_label_lie_beside_the_others(tmp_path):
     X, y = spirals(200)
     partly = np.where(np.arange(200) % 3 == 0, y, -1)

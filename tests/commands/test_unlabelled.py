@@ -50,7 +50,7 @@ def run(tmp_path):
 def test_evaluate__counts_rows_with_labels(run, caplog):
     rows, labels = spirals(60, seed=1)
     marked = write_table(MemoryStore(), rows, np.r_[labels[:45], [NONE] * 15], unlabelled=NONE)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         found = evaluate_dataset(run.location, marked, ENGINE)
     few = evaluate_dataset(run.location, write_table(MemoryStore(), rows[:45], labels[:45]), ENGINE)
     assert (found.n_rows, found.n_unlabelled, found.n_errors) == (45, 15, few.n_errors)
@@ -90,7 +90,7 @@ def test_update__rows_without_a_label_weigh_nothing(run, tmp_path, forget, caplo
     marked = write_table(tmp_path / "new", rows, labels, unlabelled=NONE)
     few = write_table(tmp_path / "few", rows[1::2], labels[1::2])
     before = read_latest_moments(run.location)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         record = update_run(run.location, marked, ENGINE)
     assert record["n_rows"] == 30
     assert "30 rows without a label are left out" in caplog.text
@@ -155,6 +155,7 @@ def test_refresh__of_one_table_on_both_sides(tmp_path):
     np.testing.assert_array_equal(refreshed.read("basis/rows") >= 0, True)
 
 
+@pytest.mark.slow
 def test_refresh__keeps_the_rows_beside(tmp_path):
     first = write_table(tmp_path / "first", X[:60], Y[:60])
     more = write_table(tmp_path / "more", X[60:100], Y[60:100])

@@ -200,6 +200,7 @@ def test_classifier__fits_on_the_active_client(tmp_path, table, expected, two_wo
     assert Run.open(location).attributes["environment"]["n_workers"] == 2
 
 
+@pytest.mark.slow
 def test_classifier__store_resumes_the_same_fit_and_no_other(tmp_path, table, expected):
     X, y = da.from_array(table[0]), da.from_array(table[1])
     network = clone(expected).set_params(store=tmp_path)

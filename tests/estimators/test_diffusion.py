@@ -51,6 +51,7 @@ def test_diffusion_map__attributes_and_names():
     np.testing.assert_array_equal(fitted.weights_.shape, (3, 50))
 
 
+@pytest.mark.slow
 def test_diffusion_map__of_chunks_is_that_of_arrays(tmp_path):
     X = spirals(200)[0]
     expected = DiffusionMap(width_factor=0.3).fit(X)

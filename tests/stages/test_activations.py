@@ -91,6 +91,7 @@ def test_kept__no_room_on_the_disk(dataset, tmp_path, monkeypatch):
     assert run.decisions["refine"] == {"keeps_activations": False}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_kept__a_run_goes_on_as_it_began(dataset, tmp_path, monkeypatch):
     expected = fit_dataset(dataset, tmp_path / "whole", PARAMS, ENGINE)

@@ -142,6 +142,7 @@ def test_fit__a_basis_without_a_size_has_as_many_rows_as_are_asked_for():
     assert run.stages["basis"]["n_basis"] == 51
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("table", "figure"), [(spirals, "error_rate"), (surfaces, "relative_error")]
 )
@@ -217,6 +218,7 @@ def test_update_forget_branch_and_merge__are_the_fit_of_the_rows():
     same_scores(Model.load(two.location), model, X)
 
 
+@pytest.mark.slow
 def test_refresh__combines_as_many_again(tmp_path):
     X, y = spirals(300)
     dataset = write_table(tmp_path / "data", X, y)

@@ -180,6 +180,7 @@ def test_fit__is_the_ridge_with_locality(features):
         assert_same(model.scores(X), Phi @ W + intercept, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_fit__smooths_over_neighbours():
     X, y = table(300)
     runs = [fit(X, y, replace(PARAMS, locality=value)) for value in (0.0, 1e-3, 1.0)]
@@ -236,7 +237,7 @@ def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
 def test_fit__unbound_rows_change_nothing(caplog):
     """Every row repeats, once of each class."""
     X, y = np.repeat(table(60)[0], 3, axis=0), np.tile(np.arange(3), 60)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="dask_nrbfn"):
         run = fit(X, y)
     assert "0 of 160 drawn rows have neighbours of their own kind" in caplog.text
     expected = Model.load(fit(X, y, replace(PARAMS, locality=0.0)).location)
@@ -278,6 +279,7 @@ def tune(X, targets, params=PARAMS, tuning=TUNING, **options):
     return tune_dataset(write(X, targets, **options), MemoryStore(), params, tuning, ENGINE)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("rows", [table, surfaces])
 def test_tune__chooses_the_locality_of_the_least_error(rows):
     X, targets = rows(120)
@@ -316,6 +318,7 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
         assert path[best][name] == pytest.approx(alone.stages["weights"][name], rel=1e-8)
 
 
+@pytest.mark.slow
 def test_tune__searches_without_locality_and_tries_every_penalty():
     X, y = table()
     tuning = replace(TUNING, width_factors=(0.3, 1.0), penalties=("weights", "kernel"))
@@ -351,7 +354,7 @@ def test_update__keeps_the_neighbours_of_the_fit(caplog):
     run, branch = fit_dataset(parts[0], MemoryStore(), PARAMS, ENGINE), MemoryStore()
     before, R = Model.load(run.location).weights, R_of(run)
     branch_run(run.location, branch)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         update_run(run.location, parts[1], ENGINE)
     assert "add: locality is that of the neighbours in the fit" in caplog.text
     np.testing.assert_array_equal(R_of(run), R)

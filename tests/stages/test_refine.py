@@ -184,7 +184,7 @@ def test_fit__error_and_risk_are_those_of_the_squared_loss():
 @pytest.mark.parametrize("loss", REFINED)
 def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
     X, y = table()
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         record = REFINE.recorded(fit(X, y, replace(PARAMS, loss=loss)))
     assert (record.loss, record.n_passes) == (loss, len(record.path))
     assert record.objective == min(each["objective"] for each in record.path)
@@ -345,6 +345,7 @@ def test_model__is_saved_with_its_loss(tmp_path):
     assert network.loss == "logistic"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 def test_update_forget_merge_and_branch__refuse_and_name_refresh(tmp_path):
     X, y = table()

@@ -90,6 +90,7 @@ def test_unlabelled__primal_is_the_dual_with_all_rows_as_centres():
     np.testing.assert_allclose(K @ weights_of(run).T, K @ Z.T @ dual, atol=1e-12)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("loss", ["squared", "squared-hinge"])
 def test_unlabelled__with_a_given_basis_and_width_is_the_fit_of_the_others(loss):
     X, y, labelled = partly(200, 80)
