@@ -270,6 +270,8 @@ def evaluate_dataset(
     ------
     DataError
         If the dataset has other columns or targets than the training rows, or none.
+    ParameterError
+        If the model is an embedding.
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()

@@ -90,11 +90,15 @@ class Descent(NamedTuple):
         own = "" if self.fold is None else f"-{self.fold}"
         return f"{PREFIX}{self.loss}{own}"
 
+    def sums_place(self, kind: str, number: int) -> str:
+        """Return what names the sums of a pass, which all folds share."""
+        return f"{PREFIX}{self.loss}-{kind}-{number}"
+
     def passing(self, run: Run, number: int) -> Summation:
         """Return the pass over the training rows of this number, from 0."""
         judged = {HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
         return Summation(
-            f"{PREFIX}{self.loss}-pass-{number}",
+            self.sums_place("pass", number),
             _begin_pass,
             {"": LossSums, **judged},
             len(run.spans),
@@ -105,7 +109,7 @@ class Descent(NamedTuple):
         """Return the pass of this number over the validation dataset."""
         assert self.n_judged_parts is not None
         return Summation(
-            f"{PREFIX}{self.loss}-judged-{number}",
+            self.sums_place("judged", number),
             _begin_judging,
             {"": HeldOutSums},
             self.n_judged_parts,
@@ -169,14 +173,17 @@ def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, 
     missing = [each for each in descents if run.part_record(each.place, number) is None]
     if missing:
         # Sums of other weights than these, if the step was made before and is lost.
-        run.drop_groups(of_all.passing(run, number).stage)
+        for sums in ("pass", "judged"):
+            run.drop_groups(of_all.sums_place(sums, number))
         arguments = [(run.location, each, number) for each in missing]
         run_tasks(job.engine, _look_back, arguments, label="refine")
     step = run.part_record(of_all.place, number)
     assert step is not None
     if missing and number:
-        figures = ", ".join(f"{name} {value:.6g}" for name, value in step["path"][-1].items())
-        logger.info("refine: pass %d of %s, %s", number, of_all.loss, figures)
+        # Of rows that are held out they are None where a score has overflowed.
+        figures = {name: value for name, value in step["path"][-1].items() if value is not None}
+        shown = ", ".join(f"{name} {value:.6g}" for name, value in figures.items())
+        logger.info("refine: pass %d of %s, %s", number, of_all.loss, shown)
     return step
 
 

@@ -186,6 +186,15 @@ def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
     update_run(run.location, write_table(MemoryStore(), X, y), ENGINE, again=True)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
+    monkeypatch.setattr(descents, "next_weights", lambda points, _: 1e308 * points[0].weights)
+    X, y = table(120)
+    record = REFINE.recorded(tune(X, y))
+    assert record.path[1]["error_rate"] is None
+    assert (record.taken, record.stopped) == (1, "validation")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 @settings(max_examples=5)
