@@ -38,6 +38,8 @@ class Option:
         What it does, in one line.
     choices : tuple of str
         All texts that are allowed; empty: any.
+    words : tuple of str
+        Texts that are allowed in the place of a number.
     prefix : str or None
         Texts that begin with it are allowed too.
     least, most, above : float
@@ -59,6 +61,7 @@ class Option:
     help: str
     _: KW_ONLY
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     prefix: str | None = None
     least: float = -math.inf
     most: float = math.inf
@@ -94,6 +97,7 @@ class Option:
                 allowed += f" of at least {self.least}"
             else:
                 allowed += f" from {self.least} to {self.most}"
+            allowed = " or ".join([allowed, *self.words])
         return f"a few values, each {allowed}" if self.several else allowed
 
     def check(self, name: str, value: Any) -> None:
@@ -113,6 +117,8 @@ class Option:
             raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
 
     def _allows(self, value: Any) -> bool:
+        if isinstance(value, str) and value in self.words:
+            return True
         if not isinstance(value, _KINDS[self.type]) or isinstance(value, bool):
             return False
         if self.type is str:
@@ -189,6 +195,10 @@ class FitParams(Params):
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
+    candidates : int or {"auto", "all"}
+        Rows among which those of low confidence are looked for: so many are drawn, some of every
+        class, and their neighbours found among all rows. "auto": 20 for each basis row and at
+        least 50,000 with `basis_size`, else all.
     features : {"auto", "normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are. "auto":
         "normalized" for classes and with `components`, else "plain" for numbers.
@@ -277,6 +287,15 @@ class FitParams(Params):
         str,
         "Which rows of low confidence form a basis of a given size.",
         choices=("least-confident", "uniform"),
+    )
+    candidates: int | str = option(
+        "auto",
+        int,
+        "Drawn rows among which those of low confidence are looked for; auto: with a basis size "
+        "20 for each basis row and at least 50000, else all.",
+        least=1,
+        words=("auto", "all"),
+        metavar="INTEGER|auto|all",
     )
     features: str = option(
         "auto",

@@ -10,8 +10,9 @@ from dask_nrbfn.neighbors.cost import (
     search_bytes,
     update_rate,
 )
-from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors
+from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors, measure_pairs
 from dask_nrbfn.neighbors.exact import exact_neighbors, nearest_rows
+from dask_nrbfn.neighbors.inverted import InvertedFile, NearestRows, bounds_of
 from dask_nrbfn.neighbors.merge import MISSING, merge_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
 from dask_nrbfn.neighbors.repeats import Repeats, find_repeats
@@ -20,17 +21,21 @@ __all__ = [
     "COMPILATION_S",
     "MAX_IMBALANCE",
     "MISSING",
+    "InvertedFile",
+    "NearestRows",
     "Neighbors",
     "Partitions",
     "Recall",
     "Repeats",
     "approximate_neighbors",
+    "bounds_of",
     "candidate_updates",
     "exact_neighbors",
     "faster_method",
     "find_repeats",
     "largest_search",
     "measure_neighbors",
+    "measure_pairs",
     "measure_recall",
     "merge_neighbors",
     "nearest_rows",
