@@ -154,9 +154,7 @@ class _NumberOrWord(click.ParamType):
     def __init__(self, convert: Callable[[str], Any], words: Container[str]) -> None:
         self._convert, self._words = convert, words
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number or the word."""
         try:
             return value if value in self._words else self._convert(value)

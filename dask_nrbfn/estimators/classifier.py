@@ -204,6 +204,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         Which rows of low confidence form a basis of a given size: the least confident, or a draw
         among the rows below the threshold.
+    candidates : int, "auto" or "all", default="auto"
+        Drawn rows among which those of low confidence are looked for. "auto": with a basis size 20
+        for each basis row and at least 50,000, else all.
     features : {"normalized", "plain"}, default="normalized"
         Activations of a row divided by their sum, or as they are.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
@@ -289,6 +292,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
+        candidates: int | str = "auto",
         features: str = "normalized",
         kernel: str = "gaussian",
         width_factor: float = 1.0,
@@ -314,6 +318,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule
+        self.candidates = candidates
         self.features = features
         self.kernel = kernel
         self.width_factor = width_factor

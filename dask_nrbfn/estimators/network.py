@@ -142,7 +142,7 @@ class Network(ModelEstimator, ABC):
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            values = run.of_labelled().read("confidence/values")
+            values = run.of_searched().read("confidence/values")
             self.confidence_ = np.full(run.n_rows, np.nan)
             self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):

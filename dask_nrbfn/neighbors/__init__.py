@@ -4,8 +4,10 @@ from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.audit import Recall, measure_recall
 from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
+    PROBED,
     candidate_updates,
     faster_method,
+    faster_partitions,
     largest_search,
     search_bytes,
     update_rate,
@@ -21,6 +23,7 @@ __all__ = [
     "COMPILATION_S",
     "MAX_IMBALANCE",
     "MISSING",
+    "PROBED",
     "InvertedFile",
     "NearestRows",
     "Neighbors",
@@ -32,6 +35,7 @@ __all__ = [
     "candidate_updates",
     "exact_neighbors",
     "faster_method",
+    "faster_partitions",
     "find_repeats",
     "largest_search",
     "measure_neighbors",

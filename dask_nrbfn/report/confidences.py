@@ -45,7 +45,7 @@ class NamedRows:
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidence of all rows that have a label, summed up.
+    """The confidence of all rows that have one, summed up.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Confidences:
             return None
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
         least = most = NamedRows.none()
-        run = finished.run.of_labelled()
+        run = finished.run.of_searched()
         for start, stop in run.spans:
             values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]

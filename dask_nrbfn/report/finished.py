@@ -76,6 +76,16 @@ class FinishedRun:
         return self.run.tuning
 
     @property
+    def n_searched(self) -> int:
+        """Rows that have a confidence."""
+        return self.run.of_searched().n_rows
+
+    @property
+    def searched(self) -> str:
+        """What a row that has a confidence is called."""
+        return "row" if self.n_searched == self.n_labelled else "candidate"
+
+    @property
     def ridge(self) -> Ridge:
         """What the ridge of the model keeps small."""
         return Ridge.in_params(self.params)

@@ -110,7 +110,7 @@ def has_locality(params: FitParams, tuning: TuneParams | None) -> bool:
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     """Store the neighbours of drawn rows: those that all rows have by now, or exact ones."""
     run = job.run
-    if source_of(run.params).by_confidence and not job.dataset.n_unlabelled:
+    if source_of(run.params).by_confidence and run.of_searched().n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
         run_tasks(job.engine, _take_lists, [(run.location,)], label="locality")
     else:

@@ -43,7 +43,7 @@ def _read_results(run_location: Location) -> None:
     for name in ("basis/rows", "basis/values"):
         run.read(name)
     if "confidence" in run.stages:
-        searched = run.of_labelled()
+        searched = run.of_searched()
         for start, stop in searched.spans:
             searched.read("confidence/values", start, stop)
     if COMPONENTS.name in run.stages:

@@ -31,9 +31,7 @@ def naive_neighbors(rows, numbers):
 
 def inverted_file(rows, numbers, n_partitions):
     sample = rows[::2]
-    file = InvertedFile.of(
-        rows[numbers], sample, n_partitions=n_partitions, n_neighbors=K, seed=0
-    )
+    file = InvertedFile.of(rows[numbers], sample, n_partitions=n_partitions, n_neighbors=K, seed=0)
     return file, bounds_of(file, sample, n_neighbors=K, threads=1)
 
 

@@ -1,0 +1,177 @@
+"""The neighbours of drawn rows, the candidates, among all rows: a sum over these."""
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.neighbors import (
+    MISSING,
+    InvertedFile,
+    NearestRows,
+    bounds_of,
+    find_repeats,
+    measure_pairs,
+)
+from dask_nrbfn.numeric.confidence import draw_candidates
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.pool import pool_drawn
+from dask_nrbfn.stages.repair import repair_lists
+from dask_nrbfn.stages.search_sizes import bounding_rows, search_block_rows
+from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import PartLayout, Run
+
+logger = logging.getLogger(__name__)
+
+
+def of_searched(run: Run, n_candidates: int | None) -> Run:
+    """Return the run as stages see it that work on the rows whose neighbours are searched."""
+    if n_candidates is not None:
+        run.decide("candidates", asdict(PartLayout.of(n_candidates, run.params.n_parts)))
+    return run.of_searched()
+
+
+def search_candidates(
+    run: Run, dataset: Dataset, engine: Engine, *, n_partitions: int
+) -> dict[str, Any]:
+    """Store the neighbours of candidates, and which rows these are.
+
+    With one partition every candidate looks at every row. Else a row belongs to the nearest
+    partition, and a candidate looks into several. Nothing but lists is written: every part leaves
+    those of its rows, and they are merged as sums are.
+    """
+    n_candidates = run.of_searched().n_rows
+    if not run.has("partitions/bounds"):
+        run.drop("partitions")
+        arguments = [(run.location, dataset.location, n_candidates, n_partitions)]
+        run_tasks(engine, _place_candidates, arguments, label="candidates")
+    summation = _summation(run)
+    sum_rows(run, dataset, engine, summation, run.spans)
+    (incomplete,) = run_tasks(engine, _store_lists, [(run.location, summation)], label="neighbors")
+    n_probes = run.array("partitions/probes").shape[1]
+    logger.info("neighbors: %d candidates look into %d partition(s)", n_candidates, n_probes)
+    repaired = repair_lists(
+        run,
+        dataset,
+        engine,
+        rows=incomplete["rows"],
+        remedy="Lower `n_partitions`, or give `neighbors`=exact, in a new run.",
+    )
+    return {
+        "n_repaired": repaired["n_rows"],
+        "n_probes": n_probes,
+        "distance_sum": incomplete["distance_sum"] + repaired["distance_sum"],
+    }
+
+
+def _place_candidates(
+    run_location: Location, dataset_location: Location, n_candidates: int, n_partitions: int
+) -> None:
+    """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    k, seed = run.params.n_neighbors, run.params.random_state
+    drawn = draw_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
+    size = bounding_rows(run.n_rows, dataset.n_features, k)
+    rng = np.random.default_rng([seed, 0])
+    sampled = np.sort(rng.choice(run.n_rows, size, replace=False))
+    # One reading is enough for both.
+    rows = np.union1d(drawn, sampled)
+    X = dataset.take(rows)
+    hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
+    values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
+    # In no order, as what is first stands for all.
+    sample = values[rng.permutation(np.searchsorted(rows, sampled))]
+    file = InvertedFile.of(
+        values[np.searchsorted(rows, drawn)],
+        sample,
+        n_partitions=n_partitions,
+        n_neighbors=k,
+        seed=seed,
+    )
+    bounds = bounds_of(file, sample, n_neighbors=k, threads=blas_threads())
+    group = run.group("neighbors")
+    write_array(group, "rows", drawn, "candidate")
+    write_array(group, "hashes", hashes, "candidate")
+    group = run.group("partitions")
+    write_array(group, "candidates", file.candidates, "candidate", "feature")
+    write_array(group, "centroids", file.centroids, "partition", "feature")
+    write_array(group, "probes", file.probes, "candidate", "probe")
+    write_array(group, "bounds", bounds, "candidate")
+
+
+def _summation(run: Run) -> Summation:
+    return Summation("neighbors", _CandidatesPass, {"": NearestRows}, len(run.spans))
+
+
+class _CandidatesPass:
+    """The rows of a part that are nearest to each candidate."""
+
+    def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
+        self.reading = Reading(
+            block_rows=search_block_rows(run.chunk_rows, dataset.n_features, run.params),
+            weighting=RowWeights(None),
+        )
+        self._params, self._threads = run.params, blas_threads()
+        self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+        self._file = InvertedFile(
+            *(run.read(f"partitions/{name}") for name in ("candidates", "centroids", "probes"))
+        )
+        self._bounds = run.read("partitions/bounds")
+        self._numbers = run.read("neighbors/rows")
+        self._nearest = NearestRows.none(len(self._numbers), run.params.n_neighbors)
+        self._waiting: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, block: FoldedBlock) -> None:
+        rows = self._space.apply(block.X)
+        k, seed = self._params.n_neighbors, self._params.random_state
+        # Copies of a row that no list has room for would be near to each of them.
+        places = np.flatnonzero(find_repeats(rows, n_neighbors=k, seed=seed).searched)
+        rows, numbers = rows[places], block.start + places
+        pairs = self._file.near(rows, self._bounds, threads=self._threads)
+        others = numbers[pairs.rows] != self._numbers[pairs.candidates]
+        candidates, near = pairs.candidates[others], pairs.rows[others]
+        squared = measure_pairs(rows, self._file.candidates, near, candidates)
+        self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
+        # Sorting fewer than the lists have places would take longer than merging them.
+        if sum(len(each) for each, *_ in self._waiting) > self._nearest.indices.size:
+            self._keep_nearest()
+
+    def _keep_nearest(self) -> None:
+        """Merge what waits into the lists, and let their last ones be the bounds."""
+        columns = map(np.concatenate, zip(*self._waiting, strict=True))
+        n_candidates, n_neighbors = self._nearest.indices.shape
+        self._nearest += NearestRows.of_pairs(
+            *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
+        )
+        self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)
+        self._waiting = []
+
+    def sums(self) -> Sums:
+        if self._waiting:
+            self._keep_nearest()
+        return {"": self._nearest}
+
+
+def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]:
+    """Store the lists of all rows; return which are not full, and the sum of the others."""
+    run = Run.open(run_location)
+    nearest, searched = read_total(run, summation), run.of_searched()
+    for start, stop in searched.spans:
+        searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])
+        searched.write_rows("neighbors/distances", start, nearest.distances[start:stop])
+    full = nearest.indices[:, -1] != MISSING
+    return {
+        "rows": run.read("neighbors/rows")[~full],
+        "distance_sum": float(nearest.distances[full].sum()),
+    }
