@@ -97,7 +97,7 @@ class Option:
                 allowed += f" of at least {self.least}"
             else:
                 allowed += f" from {self.least} to {self.most}"
-            allowed = " or ".join([allowed, *self.words])
+            allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
         return f"a few values, each {allowed}" if self.several else allowed
 
     def check(self, name: str, value: Any) -> None:

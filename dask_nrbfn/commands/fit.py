@@ -328,8 +328,8 @@ def _check_candidates(dataset: Dataset, params: FitParams) -> None:
     asked = params.candidates
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, and `basis` is {params.basis}, which asks for no confidence.",
-            "Give `basis`=sknn, or leave `candidates` out.",
+            f"`candidates` is {asked}, and `basis`={params.basis} asks for no confidence.",
+            "Leave `candidates` out, or give `basis`=sknn.",
         )
     least = max(params.basis_size or 0, dataset.n_classes)
     if isinstance(asked, int) and asked < least:

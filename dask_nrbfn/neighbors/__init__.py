@@ -14,7 +14,12 @@ from dask_nrbfn.neighbors.cost import (
 )
 from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors, measure_pairs
 from dask_nrbfn.neighbors.exact import exact_neighbors, nearest_rows
-from dask_nrbfn.neighbors.inverted import InvertedFile, NearestRows, bounds_of
+from dask_nrbfn.neighbors.inverted import (
+    CandidateSearch,
+    InvertedFile,
+    NearestRows,
+    bounds_of,
+)
 from dask_nrbfn.neighbors.merge import MISSING, merge_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
 from dask_nrbfn.neighbors.repeats import Repeats, find_repeats
@@ -24,6 +29,7 @@ __all__ = [
     "MAX_IMBALANCE",
     "MISSING",
     "PROBED",
+    "CandidateSearch",
     "InvertedFile",
     "NearestRows",
     "Neighbors",

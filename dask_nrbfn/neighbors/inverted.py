@@ -1,7 +1,6 @@
 """The nearest rows of some of them, the candidates, as a sum over all rows."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -108,13 +107,14 @@ class InvertedFile:
     candidates : float (N, p)
     centroids : float (S, p)
         Of the partitions; with one of them every candidate looks at every row.
-    probes : int64 (N, m)
-        The partitions that each candidate looks into.
+    probes : uint8 (ceil(S / 8), N)
+        Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
+        the largest of all arrays where rows have no structure.
     """
 
     candidates: NDArray[Any]
     centroids: NDArray[Any]
-    probes: NDArray[np.int64]
+    probes: NDArray[np.uint8]
 
     @classmethod
     def of(
@@ -143,25 +143,32 @@ class InvertedFile:
         """
         if n_partitions == 1:
             nowhere = np.zeros((1, sample.shape[1]), sample.dtype)
-            return cls(candidates, nowhere, np.zeros((len(candidates), 1), np.int64))
+            return cls(candidates, nowhere, np.full((1, len(candidates)), 128, np.uint8))
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
         distinct = sample[np.sort(first)][: n_partitions * _ROWS_OF_PARTITION]
         with threadpool_limits(1):
             centroids = cluster_means(distinct, min(n_partitions, len(distinct)), seed=seed)
         asked = candidates[:: -(-len(candidates) // _ASKED)]
-        homes = nearest_centroids(sample, centroids, count=1)[:, 0]
+        homes = nearest_centroids(sample, centroids)
         neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
-        order = nearest_centroids(asked, centroids, count=len(centroids))
-        ranks = np.take_along_axis(np.argsort(order, axis=1), homes[neighbors], axis=1)
+        ranks = np.take_along_axis(_ranks(asked, centroids), homes[neighbors], axis=1)
         n_probes = 1 + int(np.quantile(ranks, _SOUGHT, method="inverted_cdf"))
-        return cls(candidates, centroids, nearest_centroids(candidates, centroids, count=n_probes))
 
-    @cached_property
-    def _members(self) -> list[NDArray[np.int64]]:
-        """The candidates that look into each partition."""
-        order = np.argsort(self.probes, axis=None, kind="stable")
-        counts = np.bincount(self.probes.ravel(), minlength=len(self.centroids))
-        return np.split(order // self.probes.shape[1], np.cumsum(counts)[:-1])
+        def probed(strip: slice) -> NDArray[np.uint8]:
+            return np.packbits(_ranks(candidates[strip], centroids) < n_probes, axis=1)
+
+        probes = np.concatenate(over_strips(probed, (len(candidates), len(centroids)), 1))
+        return cls(candidates, centroids, np.ascontiguousarray(probes.T))
+
+    @property
+    def n_probes(self) -> int:
+        """Partitions that each candidate looks into, m."""
+        return int(np.unpackbits(self.probes[:, 0]).sum())
+
+    def _members(self, partition: int) -> NDArray[np.int64]:
+        """Return the candidates that look into a partition."""
+        byte, bit = divmod(partition, 8)
+        return np.flatnonzero(self.probes[byte] & (128 >> bit))
 
     def near(self, rows: NDArray[Any], bounds: Floats, *, threads: int) -> Pairs:
         """Return the pairs that are no further apart than the candidate's bound, and a few more.
@@ -207,16 +214,15 @@ class InvertedFile:
         self, rows: NDArray[Any], threads: int
     ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Return candidates and the places of a few rows of one of their partitions."""
-        homes = nearest_centroids(rows, self.centroids, count=1, threads=threads)[:, 0]
+        homes = nearest_centroids(rows, self.centroids, threads=threads)
         order = np.argsort(homes, kind="stable")
         counts = np.bincount(homes, minlength=len(self.centroids))
+        rows_of = np.split(order, np.cumsum(counts)[:-1])
         return [
-            (members, places[start : start + _TILE_ROWS])
-            for members, places in zip(
-                self._members, np.split(order, np.cumsum(counts)[:-1]), strict=True
-            )
-            if len(members)
-            for start in range(0, len(places), _TILE_ROWS)
+            (members, rows_of[partition][start : start + _TILE_ROWS])
+            for partition in np.flatnonzero(counts)
+            for members in [self._members(int(partition))]
+            for start in range(0, counts[partition], _TILE_ROWS)
         ]
 
 
@@ -237,19 +243,78 @@ def _near_of_tile(
 
 
 def nearest_centroids(
-    rows: NDArray[Any], centroids: NDArray[Any], *, count: int, threads: int = 1
+    rows: NDArray[Any], centroids: NDArray[Any], *, threads: int = 1
 ) -> NDArray[np.int64]:
-    """Return the `count` centroids (S, p) that are nearest to each row (b, p), int64 (b, count)."""
-    norms = 0.5 * np.einsum("ij,ij->i", centroids, centroids)
+    """Return the centroid (S, p) that is nearest to each row (b, p), int64 (b,)."""
 
     def nearest(strip: slice) -> NDArray[np.int64]:
-        far = norms - rows[strip] @ centroids.T
-        if count == 1:
-            return np.argmin(far, axis=1, keepdims=True)
-        return np.argsort(far, axis=1, kind="stable")[:, :count]
+        return np.argmin(_remoteness(rows[strip], centroids), axis=1)
 
     with threadpool_limits(1):
         return np.concatenate(over_strips(nearest, (len(rows), len(centroids)), threads))
+
+
+def _ranks(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many centroids are nearer to a row than each of them, int64 (b, S)."""
+    order = np.argsort(_remoteness(rows, centroids), axis=1, kind="stable")
+    return np.argsort(order, axis=1)
+
+
+def _remoteness(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[Any]:
+    """Return half the squared distances of rows from centroids, up to a constant of each row."""
+    remoteness: NDArray[Any] = rows @ (-centroids.T)
+    remoteness += 0.5 * np.einsum("ij,ij->i", centroids, centroids)
+    return remoteness
+
+
+class CandidateSearch:
+    """The nearest rows of candidates among all that are added.
+
+    Parameters
+    ----------
+    file : InvertedFile
+    bounds : float64 (N,)
+        What the squared distances of the k nearest do not exceed.
+    numbers : int64 (N,)
+        Of the candidates, which are no neighbours of themselves.
+    n_neighbors, threads : int
+    """
+
+    def __init__(
+        self,
+        file: InvertedFile,
+        bounds: Floats,
+        numbers: NDArray[np.int64],
+        *,
+        n_neighbors: int,
+        threads: int,
+    ) -> None:
+        self._file, self._bounds, self._numbers, self._threads = file, bounds, numbers, threads
+        self._nearest = NearestRows.none(len(numbers), n_neighbors)
+        self._waiting: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+        """Take rows (b, p) whose numbers are above those that were added before."""
+        pairs = self._file.near(rows, self._bounds, threads=self._threads)
+        others = numbers[pairs.rows] != self._numbers[pairs.candidates]
+        candidates, near = pairs.candidates[others], pairs.rows[others]
+        squared = measure_pairs(rows, self._file.candidates, near, candidates)
+        self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
+        # Sorting fewer than the lists have places would take longer than merging them.
+        if sum(len(each) for each, *_ in self._waiting) > self._nearest.indices.size:
+            self.nearest()
+
+    def nearest(self) -> NearestRows:
+        """Return the nearest rows so far; the last ones of their lists are the bounds from now."""
+        if self._waiting:
+            columns = map(np.concatenate, zip(*self._waiting, strict=True))
+            n_candidates, n_neighbors = self._nearest.indices.shape
+            self._nearest += NearestRows.of_pairs(
+                *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
+            )
+            self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)
+            self._waiting = []
+        return self._nearest
 
 
 def bounds_of(
@@ -272,8 +337,10 @@ def bounds_of(
     begun = sample[: max(count, len(sample) // _FIRST_SHARE)]
     furthest = nearest_rows(begun, candidates, count=count)[:, -1]
     bounds = measure_pairs(begun, candidates, furthest, np.arange(len(candidates)))
-    pairs = file.near(sample, bounds, threads=threads)
-    squared = measure_pairs(sample, candidates, pairs.rows, pairs.candidates)
-    shape = {"n_candidates": len(candidates), "n_neighbors": count}
-    nearest = NearestRows.of_pairs(pairs.candidates, pairs.rows, squared, **shape)
-    return np.minimum(bounds, nearest.distances[:, -1])
+    nobody = np.full(len(candidates), MISSING)
+    search = CandidateSearch(file, bounds, nobody, n_neighbors=count, threads=threads)
+    size = max(1, len(sample) // (2 * _FIRST_SHARE))
+    for start in range(0, len(sample), size):
+        rows = sample[start : start + size]
+        search.add(rows, np.arange(start, start + len(rows)))
+    return np.minimum(bounds, search.nearest().distances[:, -1] ** 2)

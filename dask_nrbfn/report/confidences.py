@@ -55,12 +55,15 @@ class Confidences:
         Rows whose confidence is exactly 1: all neighbours share their label.
     least, most : NamedRows
         The ten least and most confident, of equal ones the first.
+    rows : str
+        What they are called: candidates, where only these have a confidence.
     """
 
     counts: NDArray[np.int64]
     n_certain: int
     least: NamedRows
     most: NamedRows
+    rows: str = "rows"
 
     @classmethod
     def of(cls, finished: FinishedRun) -> Self | None:
@@ -77,7 +80,7 @@ class Confidences:
             least = least.least(start, values)
             most = most.least(start, values, sign=-1.0)
         least, most = (replace(each, rows=name_rows(run, each.rows)) for each in (least, most))
-        return cls(counts, n_certain, least, most)
+        return cls(counts, n_certain, least, most, f"{finished.searched}s")
 
     @property
     def thresholds(self) -> NDArray[np.float64]:

@@ -11,15 +11,16 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import (
     MISSING,
+    CandidateSearch,
     InvertedFile,
     NearestRows,
     bounds_of,
     find_repeats,
-    measure_pairs,
 )
 from dask_nrbfn.numeric.confidence import draw_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_drawn
 from dask_nrbfn.stages.repair import repair_lists
@@ -58,20 +59,20 @@ def search_candidates(
         run_tasks(engine, _place_candidates, arguments, label="candidates")
     summation = _summation(run)
     sum_rows(run, dataset, engine, summation, run.spans)
-    (incomplete,) = run_tasks(engine, _store_lists, [(run.location, summation)], label="neighbors")
-    n_probes = run.array("partitions/probes").shape[1]
-    logger.info("neighbors: %d candidates look into %d partition(s)", n_candidates, n_probes)
+    (found,) = run_tasks(engine, _store_lists, [(run.location, summation)], label="neighbors")
+    n_probes = found["n_probes"]
+    logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
     repaired = repair_lists(
         run,
         dataset,
         engine,
-        rows=incomplete["rows"],
+        rows=found["rows"],
         remedy="Lower `n_partitions`, or give `neighbors`=exact, in a new run.",
     )
     return {
         "n_repaired": repaired["n_rows"],
         "n_probes": n_probes,
-        "distance_sum": incomplete["distance_sum"] + repaired["distance_sum"],
+        "distance_sum": found["distance_sum"] + repaired["distance_sum"],
     }
 
 
@@ -92,6 +93,7 @@ def _place_candidates(
     values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
     # In no order, as what is first stands for all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
+    sample = sample[_without_copies(sample, run.params)]
     file = InvertedFile.of(
         values[np.searchsorted(rows, drawn)],
         sample,
@@ -106,7 +108,7 @@ def _place_candidates(
     group = run.group("partitions")
     write_array(group, "candidates", file.candidates, "candidate", "feature")
     write_array(group, "centroids", file.centroids, "partition", "feature")
-    write_array(group, "probes", file.probes, "candidate", "probe")
+    write_array(group, "probes", file.probes, "eight", "candidate")
     write_array(group, "bounds", bounds, "candidate")
 
 
@@ -122,45 +124,38 @@ class _CandidatesPass:
             block_rows=search_block_rows(run.chunk_rows, dataset.n_features, run.params),
             weighting=RowWeights(None),
         )
-        self._params, self._threads = run.params, blas_threads()
+        self._params = run.params
         self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
-        self._file = InvertedFile(
-            *(run.read(f"partitions/{name}") for name in ("candidates", "centroids", "probes"))
+        self._search = CandidateSearch(
+            _read_file(run),
+            run.read("partitions/bounds"),
+            run.read("neighbors/rows"),
+            n_neighbors=run.params.n_neighbors,
+            threads=blas_threads(),
         )
-        self._bounds = run.read("partitions/bounds")
-        self._numbers = run.read("neighbors/rows")
-        self._nearest = NearestRows.none(len(self._numbers), run.params.n_neighbors)
-        self._waiting: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, block: FoldedBlock) -> None:
         rows = self._space.apply(block.X)
-        k, seed = self._params.n_neighbors, self._params.random_state
-        # Copies of a row that no list has room for would be near to each of them.
-        places = np.flatnonzero(find_repeats(rows, n_neighbors=k, seed=seed).searched)
-        rows, numbers = rows[places], block.start + places
-        pairs = self._file.near(rows, self._bounds, threads=self._threads)
-        others = numbers[pairs.rows] != self._numbers[pairs.candidates]
-        candidates, near = pairs.candidates[others], pairs.rows[others]
-        squared = measure_pairs(rows, self._file.candidates, near, candidates)
-        self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
-        # Sorting fewer than the lists have places would take longer than merging them.
-        if sum(len(each) for each, *_ in self._waiting) > self._nearest.indices.size:
-            self._keep_nearest()
-
-    def _keep_nearest(self) -> None:
-        """Merge what waits into the lists, and let their last ones be the bounds."""
-        columns = map(np.concatenate, zip(*self._waiting, strict=True))
-        n_candidates, n_neighbors = self._nearest.indices.shape
-        self._nearest += NearestRows.of_pairs(
-            *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
-        )
-        self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)
-        self._waiting = []
+        places = _without_copies(rows, self._params)
+        self._search.add(rows[places], block.start + places)
 
     def sums(self) -> Sums:
-        if self._waiting:
-            self._keep_nearest()
-        return {"": self._nearest}
+        return {"": self._search.nearest()}
+
+
+def _without_copies(rows: NDArray[Any], params: FitParams) -> NDArray[np.int64]:
+    """Return the places of rows without the copies of each that no list has room for.
+
+    They would be near to each other all.
+    """
+    repeats = find_repeats(rows, n_neighbors=params.n_neighbors, seed=params.random_state)
+    return np.flatnonzero(repeats.searched)
+
+
+def _read_file(run: Run) -> InvertedFile:
+    return InvertedFile(
+        *(run.read(f"partitions/{name}") for name in ("candidates", "centroids", "probes"))
+    )
 
 
 def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]:
@@ -172,6 +167,7 @@ def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]
         searched.write_rows("neighbors/distances", start, nearest.distances[start:stop])
     full = nearest.indices[:, -1] != MISSING
     return {
+        "n_probes": _read_file(run).n_probes,
         "rows": run.read("neighbors/rows")[~full],
         "distance_sum": float(nearest.distances[full].sum()),
     }

@@ -1,6 +1,7 @@
 """The nearest rows of candidates among all rows, block by block."""
 
 from functools import reduce
+from itertools import pairwise
 from operator import add
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import InvertedFile, NearestRows, bounds_of, measure_pairs
+from dask_nrbfn.neighbors import CandidateSearch, InvertedFile, bounds_of
 
 K = 5
 
@@ -36,17 +37,12 @@ def inverted_file(rows, numbers, n_partitions):
 
 
 def nearest_of_block(file, bounds, rows, numbers, start, stop):
-    block = rows[start:stop]
-    pairs = file.near(block, bounds, threads=2)
-    squared = measure_pairs(block, file.candidates, pairs.rows, pairs.candidates)
-    others = start + pairs.rows != numbers[pairs.candidates]
-    return NearestRows.of_pairs(
-        pairs.candidates[others],
-        start + pairs.rows[others],
-        np.sqrt(squared[others]),
-        n_candidates=len(numbers),
-        n_neighbors=K,
-    )
+    search = CandidateSearch(file, bounds, numbers, n_neighbors=K, threads=2)
+    # In two steps, of which the first gives bounds to the second.
+    middle = (start + stop) // 2
+    for first, last in pairwise((start, middle, stop)):
+        search.add(rows[first:last], np.arange(first, last))
+    return search.nearest()
 
 
 @given(cuts=st.lists(st.integers(1, 399), unique=True, max_size=6))
@@ -55,10 +51,8 @@ def test_nearest__any_blocks(cuts):
     rows, numbers = drawn_rows()
     file, bounds = inverted_file(rows, numbers, 1)
     edges = [0, *sorted(cuts), len(rows)]
-    blocks = zip(edges[:-1], edges[1:], strict=True)
-    nearest = reduce(
-        add, (nearest_of_block(file, bounds, rows, numbers, *block) for block in blocks)
-    )
+    blocks = [nearest_of_block(file, bounds, rows, numbers, *each) for each in pairwise(edges)]
+    nearest = reduce(add, blocks)
     indices, distances = naive_neighbors(rows, numbers)
     assert np.array_equal(nearest.indices, indices)
     assert nearest.distances == pytest.approx(distances, rel=1e-6)
@@ -82,7 +76,7 @@ def test_bounds__are_not_below_the_furthest_neighbor():
 def test_partitions__most_neighbors_in_few_of_them():
     rows, numbers = drawn_rows(4000)
     file, bounds = inverted_file(rows, numbers, 40)
-    assert file.probes.shape[1] < 20
+    assert file.n_probes < 20
     nearest = nearest_of_block(file, bounds, rows, numbers, 0, len(rows))
     _, distances = naive_neighbors(rows, numbers)
     found = nearest.distances <= distances[:, -1:] * (1 + 1e-9)
@@ -92,9 +86,8 @@ def test_partitions__most_neighbors_in_few_of_them():
 def test_near__compares_only_what_is_probed():
     rows, numbers = drawn_rows()
     centroids = np.array([[-9.0, 0.0, 0.0], [9.0, 0.0, 0.0]], np.float32)
-    probes = (rows[numbers, :1] > 0).astype(np.int64)
-    file = InvertedFile(rows[numbers], centroids, probes)
+    sides = rows[numbers, 0] > 0
+    file = InvertedFile(rows[numbers], centroids, np.packbits([~sides, sides], axis=0))
     pairs = file.near(rows, np.full(len(numbers), 1e9), threads=1)
     assert np.array_equal(rows[pairs.rows, 0] > 0, rows[numbers][pairs.candidates, 0] > 0)
-    sides = np.bincount(rows[:, 0] > 0) * np.bincount(probes[:, 0])
-    assert len(pairs.rows) == sides.sum()
+    assert len(pairs.rows) == np.bincount(rows[:, 0] > 0) @ np.bincount(sides)

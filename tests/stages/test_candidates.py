@@ -10,6 +10,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.group import open_group
 from tests.reference import reference_confidence
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -89,7 +90,8 @@ def test_candidates__of_labelled_rows_among_others():
     labelled = np.random.default_rng(0).random(300) < 0.7
     run = fit(X, np.where(labelled, y, -1), params(candidates=60), unlabelled=-1)
     rows = run.read("confidence/rows")
-    assert labelled[rows].all() and len(rows) == 60
+    assert labelled[rows].all()
+    assert len(rows) == 60
     of_labelled = np.flatnonzero(labelled)
     assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
     assert np.isin(run.read("basis/rows"), rows).all()
@@ -119,7 +121,7 @@ def test_candidates__stopped_in_the_search_lose_one_part(label, n_tasks):
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        ({"basis": "random"}, "candidates is 80, and basis is random"),
+        ({"basis": "random"}, "candidates is 80, and basis=random"),
         ({"candidates": 10}, "candidates is 10, and the basis has at least 20 rows"),
     ],
 )
@@ -143,3 +145,13 @@ def test_confidence__of_candidates_is_that_of_the_naive_one():
     # But for one row all are there, so the width is all but the same.
     naive = reference_confidence(X, y, n_neighbors=6)[run.read("neighbors/rows")]
     assert run.read("confidence/values") == pytest.approx(naive, abs=0.02)
+
+
+@pytest.mark.slow
+def test_report__calls_candidates_what_they_are(tmp_path):
+    X, y = spirals(200)
+    write_report(fit(X, y), tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text()
+    assert "80 rows were drawn as candidates for the basis" in html
+    assert "Histogram of the confidence of all candidates" in html
+    assert "6 of 80 candidates, exact search in 1 partition" in html
