@@ -248,8 +248,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label;
-        only with a "sknn" basis.
+        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label and
+        for those that are no candidates; only with a "sknn" basis.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float

@@ -57,7 +57,8 @@ def _write_codes(run_location: Location, dataset_location: Location) -> None:
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers in the dataset of rows that have a confidence, by their places there."""
-    return run.read("confidence/rows")[places] if run.has("confidence/rows") else places
+    named = "candidates" in run.decisions or run.has("confidence/rows")
+    return run.read("confidence/rows")[places] if named else places
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

@@ -8,7 +8,7 @@ from dask_nrbfn.storage.run import Run
 
 def searched_rows(run: Run) -> NDArray[np.int64] | None:
     """Return which of the rows with labels are candidates, ascending, int64 (N,); None: all."""
-    return run.read("neighbors/rows") if run.has("neighbors/rows") else None
+    return run.read("neighbors/rows") if "candidates" in run.decisions else None
 
 
 def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,12 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.describe import describe_run
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
 from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.run import Run
 from tests.reference import reference_confidence
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
@@ -116,6 +119,39 @@ def test_candidates__stopped_in_the_search_lose_one_part(label, n_tasks):
     assert engine.done["neighbors"] == (2 if label == "neighbors" else 0)
     for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
         assert np.array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows", "hashes", "indices"])
+def test_candidates__that_are_lost_are_searched_again(name):
+    X, y = spirals(150)
+    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit(X, y, wanted, engine=CountingEngine(0, label="codes"), location=place)
+    del open_group(place, kind="run", writable=True)[f"neighbors/{name}"]
+    resumed = results(fit(X, y, wanted, location=place))
+    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_candidates__the_search_of_a_tuning_takes_its_small_basis_from_them():
+    X, y = spirals(300)
+    tuning = TuneParams(folds=2, alphas=(1e-4,), search_basis=15, search_rows=200)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), params(), tuning, InlineEngine())
+    rows = run.read("neighbors/rows")
+    assert np.isin(run.read("search/basis_rows_least-confident"), rows).all()
+    assert np.isin(run.read("basis/rows"), rows).all()
+
+
+@pytest.mark.slow
+def test_candidates__of_a_run_that_takes_further_rows():
+    X, y = spirals(300)
+    place = MemoryStore()
+    fit(X[:250], y[:250], location=place)
+    update_run(place, write_table(MemoryStore(), X[250:], y[250:]), InlineEngine())
+    assert describe_run(Run.open(place))["n_rows"] == 300
 
 
 @pytest.mark.parametrize(
