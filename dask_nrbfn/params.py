@@ -240,10 +240,11 @@ class FitParams(Params):
         How neighbours are found; "auto" takes the one that is estimated to be faster.
     n_partitions : int or None
         Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
-        1 if that fits, else as many as make each of them small.
+        1 if that fits, else as many as make each of them small; of candidates, twice the root of
+        their number if that is estimated to be faster than 1.
     overlap : int
         Number of partitions that a row belongs to on average: one more near their borders, fewer
-        inside. More: better recall, more work.
+        inside. More: better recall, more work. Candidates look into as many as a sample tells.
     n_parts : int or None
         Number of parts that each pass over the rows is cut into. None: from the number of rows,
         and from that of workers beyond 64.

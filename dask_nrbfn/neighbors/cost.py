@@ -14,6 +14,9 @@ PROBED = 0.2
 # Rows that k-means looks at for each partition in all its rounds.
 _PLACING_ROWS_OF_PARTITION = 20 * 128
 
+# What partitions must save to be worth some neighbours.
+_WORTH_S = 5.0
+
 # NNDescent's own limit of its candidate lists.
 _MAX_CANDIDATES = 60
 
@@ -49,7 +52,7 @@ def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, thread
 
     Examples
     --------
-    >>> faster_partitions(60_000, 784, n_candidates=2_000, threads=2)
+    >>> faster_partitions(60_000, 784, n_candidates=5_000, threads=2)
     1
     >>> faster_partitions(5_000_000, 32, n_candidates=50_000, threads=2)
     447
@@ -61,7 +64,8 @@ def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, thread
     exact_s = n_rows * n_candidates * per_pair_s
     routed = n_rows * (n_partitions + PROBED * n_candidates)
     placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
-    return n_partitions if (routed + placed) * per_pair_s < exact_s else 1
+    partitions_s = (routed + placed) * per_pair_s + _WORTH_S
+    return n_partitions if partitions_s < exact_s else 1
 
 
 def candidate_list(n_neighbors: int) -> int:

@@ -153,7 +153,7 @@ def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int)
     return _taken(ordered, np.flatnonzero(kept))
 
 
-def draw_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
+def choose_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
     """Return the numbers of drawn rows, ascending, int64 (N,).
 
     Parameters
@@ -175,7 +175,7 @@ def draw_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
     >>> codes = np.array([0] * 99 + [1])
     >>> rows = np.arange(100)
     >>> pool = Candidates(np.zeros(100), hash_numbers(rows, seed=0), codes, rows)
-    >>> draw_candidates(pool, size=12)[-1]
+    >>> choose_candidates(pool, size=12)[-1]
     np.int64(99)
     """
     ordered = _in_order(pool)

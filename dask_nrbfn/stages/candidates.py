@@ -17,7 +17,7 @@ from dask_nrbfn.neighbors import (
     bounds_of,
     find_repeats,
 )
-from dask_nrbfn.numeric.confidence import draw_candidates
+from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
@@ -82,7 +82,7 @@ def _place_candidates(
     """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     k, seed = run.params.n_neighbors, run.params.random_state
-    drawn = draw_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
+    drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
     size = bounding_rows(run.n_rows, dataset.n_features, k)
     rng = np.random.default_rng([seed, 0])
     sampled = np.sort(rng.choice(run.n_rows, size, replace=False))

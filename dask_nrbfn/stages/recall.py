@@ -60,7 +60,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     remedy = "Search exactly, or with more `n_neighbors`"
     search = run.decisions["neighbors"]
     if search.get("n_candidates") is not None:
-        remedy = "Give `neighbors`=exact, or other `candidates`"
+        remedy = "Give `neighbors`=exact"
     elif (n_partitions := search["n_partitions"]) > 1:
         overlap = run.params.overlap
         remedy = (
