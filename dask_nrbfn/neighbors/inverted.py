@@ -1,5 +1,6 @@
 """The nearest rows of some of them, the candidates, as a sum over all rows."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -183,24 +184,23 @@ class InvertedFile:
 
         Notes
         -----
-        One product and one comparison for each pair: ``x y - |x|^2 / 2 >= (|y|^2 - bound) / 2``.
-        Bounds are raised by what rounding can make of it, so no pair is lost.
+        One product and one comparison for each pair, in strips that stay in the cache.
         """
-        dtype = rows.dtype
-        squared = np.einsum("ij,ij->i", rows, rows)
-        own = np.einsum("ij,ij->i", self.candidates, self.candidates)
-        rounding = (rows.shape[1] + 4) * np.finfo(dtype).eps * (own + squared.max(initial=0.0))
-        lifted = np.column_stack([rows, -0.5 * squared, np.ones(len(rows), dtype)])
-        sought = np.column_stack(
-            [self.candidates, np.ones(len(own), dtype), 0.5 * (bounds + 2 * rounding - own)]
-        ).astype(dtype, copy=False)
         tiles = self._tiles(rows, threads)
 
         def compare(strip: slice) -> list[Pairs]:
             return [
-                pairs
-                for members, places in tiles[strip]
-                for pairs in _near_of_tile(lifted, sought, members, places)
+                Pairs(some[near.candidates], places[near.rows])
+                for partition, places in tiles[strip]
+                for some in _strips_of(self._members(partition))
+                for near in [
+                    _near_of_tile(
+                        rows[places] - self.centroids[partition],
+                        self.candidates[some] - self.centroids[partition],
+                        bounds[some],
+                    )
+                ]
+                if len(near.rows)
             ]
 
         with threadpool_limits(1):
@@ -210,36 +210,39 @@ class InvertedFile:
         pairs = [none, *(each for of_strip in found for each in of_strip)]
         return Pairs(*map(np.concatenate, zip(*pairs, strict=True)))
 
-    def _tiles(
-        self, rows: NDArray[Any], threads: int
-    ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Return candidates and the places of a few rows of one of their partitions."""
+    def _tiles(self, rows: NDArray[Any], threads: int) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return partitions and the places of a few of their rows."""
         homes = nearest_centroids(rows, self.centroids, threads=threads)
-        order = np.argsort(homes, kind="stable")
         counts = np.bincount(homes, minlength=len(self.centroids))
-        rows_of = np.split(order, np.cumsum(counts)[:-1])
+        places = np.split(np.argsort(homes, kind="stable"), np.cumsum(counts)[:-1])
         return [
-            (members, rows_of[partition][start : start + _TILE_ROWS])
+            (int(partition), places[partition][start : start + _TILE_ROWS])
             for partition in np.flatnonzero(counts)
-            for members in [self._members(int(partition))]
             for start in range(0, counts[partition], _TILE_ROWS)
         ]
 
 
-def _near_of_tile(
-    lifted: NDArray[Any],
-    sought: NDArray[Any],
-    members: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> list[Pairs]:
-    rows, found = lifted[places], []
+def _strips_of(members: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     for start in range(0, len(members), _TILE_CANDIDATES):
-        some = members[start : start + _TILE_CANDIDATES]
-        near = np.flatnonzero(sought[some] @ rows.T >= 0.0)
-        if len(near):
-            candidate, row = np.divmod(near, len(rows))
-            found.append(Pairs(some[candidate], places[row]))
-    return found
+        yield members[start : start + _TILE_CANDIDATES]
+
+
+def _near_of_tile(rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats) -> Pairs:
+    """Return the pairs of a tile that are near, rows and candidates about the same centre.
+
+    Notes
+    -----
+    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``, as one product of longer rows. The squares are
+    taken a little smaller, by more than what a product of p numbers is likely to lose; about the
+    centre of their partition, rows that are near to each other lose little.
+    """
+    dtype, ones = rows.dtype, np.ones
+    half = 0.5 - (4.0 + rows.shape[1] ** 0.5) * np.finfo(dtype).eps
+    squares, own = (half * np.einsum("ij,ij->i", each, each) for each in (rows, candidates))
+    lifted = np.column_stack([rows, -squares, ones(len(rows))]).astype(dtype, copy=False)
+    sought = np.column_stack([candidates, ones(len(own)), 0.5 * bounds - own])
+    near = np.flatnonzero(sought.astype(dtype, copy=False) @ lifted.T >= 0.0)
+    return Pairs(*np.divmod(near, max(1, len(rows))))
 
 
 def nearest_centroids(

@@ -66,6 +66,17 @@ def test_nearest__far_from_the_origin(dtype):
     assert np.array_equal(nearest.indices, naive_neighbors(rows, numbers)[0])
 
 
+def test_near__few_pairs_of_tight_clusters_that_lie_far_apart():
+    rows, numbers = drawn_rows(2000)
+    rows[np.arange(2000) % 3 == 0] += np.float32(5000.0)
+    file, bounds = inverted_file(rows, numbers, 20)
+    pairs = file.near(rows, bounds, threads=1)
+    assert len(pairs.rows) < 0.1 * len(numbers) * len(rows)
+    nearest = nearest_of_block(file, bounds, rows, numbers, 0, len(rows))
+    _, distances = naive_neighbors(rows, numbers)
+    assert np.mean(nearest.distances <= distances[:, -1:] * (1 + 1e-9)) > 0.95
+
+
 def test_bounds__are_not_below_the_furthest_neighbor():
     rows, numbers = drawn_rows()
     _, bounds = inverted_file(rows, numbers, 12)
