@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.searched import of_searched
 
 # Thresholds in steps of a thousandth can be told apart.
 _BINS = 1000
@@ -72,7 +73,7 @@ class Confidences:
             return None
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
         least = most = NamedRows.none()
-        run = finished.run.of_searched()
+        run = of_searched(finished.run)
         for start, stop in run.spans:
             values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]

@@ -7,6 +7,7 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import stages_of_run
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
@@ -78,7 +79,7 @@ class FinishedRun:
     @property
     def n_searched(self) -> int:
         """Rows that have a confidence."""
-        return self.run.of_searched().n_rows
+        return of_searched(self.run).n_rows
 
     @property
     def searched(self) -> str:

@@ -1,7 +1,6 @@
 """The neighbours of drawn rows, the candidates, among all rows: a sum over these."""
 
 import logging
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,16 @@ from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_drawn
 from dask_nrbfn.stages.repair import repair_lists
 from dask_nrbfn.stages.search_sizes import bounding_rows, search_block_rows
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-
-def of_searched(run: Run, n_candidates: int | None) -> Run:
-    """Return the run as stages see it that work on the rows whose neighbours are searched."""
-    if n_candidates is not None:
-        run.decide("candidates", asdict(PartLayout.of(n_candidates, run.params.n_parts)))
-    return run.of_searched()
 
 
 def search_candidates(
@@ -52,7 +45,7 @@ def search_candidates(
     partition, and a candidate looks into several. Nothing but lists is written: every part leaves
     those of its rows, and they are merged as sums are.
     """
-    n_candidates = run.of_searched().n_rows
+    n_candidates = of_searched(run).n_rows
     if not run.has("partitions/bounds"):
         run.drop("partitions")
         arguments = [(run.location, dataset.location, n_candidates, n_partitions)]
@@ -161,7 +154,7 @@ def _read_file(run: Run) -> InvertedFile:
 def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]:
     """Store the lists of all rows; return which are not full, and the sum of the others."""
     run = Run.open(run_location)
-    nearest, searched = read_total(run, summation), run.of_searched()
+    nearest, searched = read_total(run, summation), of_searched(run)
     for start, stop in searched.spans:
         searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])
         searched.write_rows("neighbors/distances", start, nearest.distances[start:stop])

@@ -12,7 +12,7 @@ from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
-from dask_nrbfn.stages.searched import searched_rows
+from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -31,7 +31,7 @@ class ConfidenceRecord:
 
 def _compute(job: StageJob) -> ConfidenceRecord:
     """Store the soft-kNN confidence of every row, or candidate."""
-    run, dataset, engine = job.run.of_searched(), job.dataset, job.engine
+    run, dataset, engine = of_searched(job.run), job.dataset, job.engine
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
@@ -57,12 +57,12 @@ def _write_codes(run_location: Location, dataset_location: Location) -> None:
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers in the dataset of rows that have a confidence, by their places there."""
-    named = "candidates" in run.decisions or run.has("confidence/rows")
+    named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    run, params = run.of_searched(), run.params
+    run, params = of_searched(run), run.params
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     own = codes if rows is None else codes[rows]
     width = NEIGHBORS.recorded(run).mean_distance

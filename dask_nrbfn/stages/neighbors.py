@@ -26,7 +26,7 @@ from dask_nrbfn.neighbors import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import asked_candidates, source_of
-from dask_nrbfn.stages.candidates import of_searched, search_candidates
+from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
@@ -44,6 +44,7 @@ from dask_nrbfn.stages.search_sizes import (
     searching_bytes,
     smallest_partition,
 )
+from dask_nrbfn.stages.searched import decide_candidates, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -95,7 +96,9 @@ def _compute(job: StageJob) -> NeighborsRecord:
     search = decided_search(run)
     logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
     k = run.params.n_neighbors
-    searched = of_searched(run, search.n_candidates)
+    if search.n_candidates is not None:
+        decide_candidates(run, search.n_candidates)
+    searched = of_searched(run)
     searched.require_row_array("neighbors/indices", np.int64, k)
     searched.require_row_array("neighbors/distances", np.float64, k)
     found = _search(run, dataset, job.engine, search)

@@ -7,7 +7,7 @@ import numpy as np
 from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, Candidates, even_below, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.stages.parts import narrow_block_rows
-from dask_nrbfn.stages.searched import searched_rows
+from dask_nrbfn.stages.searched import of_searched, searched_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -53,7 +53,7 @@ def _best(blocks: Iterable[Candidates], *, size: int, n_classes: int) -> Candida
 
 
 def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
-    run, threshold = run.of_searched(), run.params.confidence_threshold
+    run, threshold = of_searched(run), run.params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)

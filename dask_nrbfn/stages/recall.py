@@ -10,7 +10,7 @@ from dask_nrbfn.neighbors import Recall, measure_recall
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.searched import places_of, searched_rows
+from dask_nrbfn.stages.searched import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.group import Location
@@ -40,7 +40,7 @@ def _compute(job: StageJob) -> RecallRecord:
     search = run.decisions["neighbors"]
     if search["method"] == "exact" and search["n_partitions"] == 1:
         return RecallRecord(1.0, 0.0, 0)
-    n_searched = run.of_searched().n_rows
+    n_searched = of_searched(run).n_rows
     n_audited = min(n_searched, AUDITED_ROWS)
     rng = np.random.default_rng([run.params.random_state, 1])
     rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
@@ -75,7 +75,7 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 
 def _compare(run_location: Location) -> Recall:
-    run = Run.open(run_location).of_searched()
+    run = of_searched(Run.open(run_location))
     found = run.take("neighbors/distances", places_of(run, run.read("recall/rows")))
     return measure_recall(found, run.read("recall/distances"))
 

@@ -10,7 +10,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.searched import places_of
+from dask_nrbfn.stages.searched import of_searched, places_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -40,7 +40,7 @@ def repair_lists(
 
 
 def _store_repaired(run_location: Location) -> dict[str, Any]:
-    run = Run.open(run_location).of_searched()
+    run = of_searched(Run.open(run_location))
     places, distances = places_of(run, run.read("repair/rows")), run.read("repair/distances")
     for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
         for start in np.unique(places // run.chunk_rows) * run.chunk_rows:

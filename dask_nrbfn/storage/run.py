@@ -358,16 +358,6 @@ class Run:
         location = LabelledRows(self.location)
         return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
 
-    def of_searched(self) -> Self:
-        """Return the run as stages see it that work on the rows whose neighbours were searched.
-
-        Those with labels, or the candidates that were drawn of them.
-        """
-        labelled, layout = self.of_labelled(), self.decisions.get("candidates")
-        if layout is None:
-            return labelled
-        return replace(labelled, n_rows=layout["n_rows"], layout=PartLayout(**layout))
-
     @property
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
