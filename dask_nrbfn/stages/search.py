@@ -28,7 +28,7 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import PathWeights, directions_among, solve_all
+from dask_nrbfn.stages.path import PathWeights, beside_bytes, directions_among, solve_all
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -304,6 +304,7 @@ def _cost(s: FitSizes) -> StageCost:
         + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
         + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
         + spans
+        + beside_bytes(s.r_tried, s.n_searched_ridges, spans=bool(s.n_components))
         + 2 * 8 * s.n_labelled
         + 8
         * (
