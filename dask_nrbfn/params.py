@@ -175,8 +175,13 @@ class FitParams(Params):
 
     Parameters
     ----------
-    scale : {"none", "standard", "unit"}
-        Columns to mean 0 and variance 1, or rows to unit length, before anything else.
+    scale : {"none", "standard", "unit", "learned"}
+        Columns to mean 0 and variance 1, or rows to unit length, before anything else. "learned":
+        columns to mean 0 and variance 1, then each multiplied by the square root of its weight,
+        which is learned on a sample of 20,000 rows.
+    metric_rounds : int
+        Rounds in which "learned" weights are learned, at most; those that do best on rows that are
+        held out are taken.
     confidence_threshold : float
         t in (0, 1]: rows with a confidence below it form the basis. Not used with `basis_size`.
     basis : {"auto", "kmeans", "random", "sknn"} or str
@@ -249,8 +254,11 @@ class FitParams(Params):
     scale: str = option(
         "none",
         str,
-        "Columns to mean 0 and variance 1, or rows to unit length, before anything else.",
-        choices=("none", "standard", "unit"),
+        "Columns to mean 0 and variance 1, learned weights on top, or rows to unit length.",
+        choices=("none", "standard", "unit", "learned"),
+    )
+    metric_rounds: int = option(
+        5, int, "Rounds in which the weights of columns are learned.", least=1, most=100
     )
     confidence_threshold: float = option(
         0.9, float, "Rows with a confidence below it form the basis.", above=0, most=1

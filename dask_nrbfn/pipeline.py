@@ -22,6 +22,7 @@ from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.embedding import EMBEDDED
 from dask_nrbfn.stages.locality import LOCALITY
+from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 STAGES: tuple[Stage[Any], ...] = (
     COLUMNS,
+    METRIC,
     NEIGHBORS,
     RECALL,
     CONFIDENCE,

@@ -34,6 +34,8 @@ def describe(location: Location) -> dict[str, Any]:
     return {"kind": kind, **describers[kind]()}
 
 
+_MOST_HEAVIEST = 10
+
 # Figures of held-out rows, and of the training rows, by whether targets are classes.
 _JUDGED = {
     True: ("error_rate", "log_loss", "temperature"),
@@ -105,6 +107,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
+        **_heaviest(stages.get("metric", {}).get("heaviest")),
         "params": run.params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
         "predicted_bytes": max(
@@ -142,8 +145,14 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "spectral_risk": model.spectral_risk,
         "temperature": model.temperature,
         **({"classes": model.classes.tolist()} if model.target_names is None else {}),
+        **_heaviest(model.heaviest_features),
         "params": model.params.to_dict(),
     }
+
+
+def _heaviest(features: dict[str, float] | None) -> dict[str, Any]:
+    """Return the features that weigh most, if that was learned."""
+    return {} if features is None else {"heaviest": dict([*features.items()][:_MOST_HEAVIEST])}
 
 
 def describe_targets(n_classes: int, target_names: Sequence[str] | None) -> dict[str, Any]:

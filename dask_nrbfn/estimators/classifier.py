@@ -219,8 +219,11 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Number of partitions that a row belongs to on average.
     min_recall : float, default=0.95
         Least share of the true neighbours that an approximate search must find.
-    scale : {"none", "standard", "unit"}, default="none"
-        Columns to mean 0 and variance 1, or rows to unit length.
+    scale : {"none", "standard", "unit", "learned"}, default="none"
+        Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
+        learned on a sample, or rows to unit length.
+    metric_rounds : int, default=5
+        Rounds in which the weights of columns are learned, at most.
     n_parts : int, default=None
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
@@ -247,6 +250,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     confidence_ : ndarray (n,), float64
         Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label;
         only with a "sknn" basis.
+    feature_weights_, feature_importances_ : ndarray (p,), float64
+        Only with a "learned" scale: the weights of the columns, of mean 1, and of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -298,6 +303,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         overlap: int = 2,
         min_recall: float = FitLimits.min_recall,
         scale: str = "none",
+        metric_rounds: int = 5,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
@@ -323,6 +329,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.overlap = overlap
         self.min_recall = min_recall
         self.scale = scale
+        self.metric_rounds = metric_rounds
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled

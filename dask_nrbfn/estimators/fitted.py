@@ -77,6 +77,9 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._take_basis_indices()
         self.width_ = model.width
         self.weights_ = model.weights
+        if (weights := model.scaling.feature_weights) is not None:
+            self.feature_weights_ = weights
+            self.feature_importances_ = weights / weights.sum()
         set_columns(self, model.n_features, model.feature_names)
 
     def _take_basis_indices(self) -> None:

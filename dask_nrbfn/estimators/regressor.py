@@ -123,8 +123,11 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
-    scale : {"none", "standard", "unit"}, default="none"
-        Columns to mean 0 and variance 1, or rows to unit length.
+    scale : {"none", "standard", "unit", "learned"}, default="none"
+        Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
+        learned on a sample, or rows to unit length.
+    metric_rounds : int, default=5
+        Rounds in which the weights of columns are learned, at most.
     prune : int, default=None
         Keep only so many of the basis rows, those that explain most; with plain features.
     components : int, default=None
@@ -152,6 +155,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     weights_ : ndarray (q, r), float64
     intercept_ : ndarray (q,), float64
         Has no penalty.
+    feature_weights_, feature_importances_ : ndarray (p,), float64
+        Only with a "learned" scale: the weights of the columns, of mean 1, and of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -189,6 +194,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         kernel: str = "gaussian",
         width_factor: float = 1.0,
         scale: str = "none",
+        metric_rounds: int = 5,
         prune: int | None = None,
         components: int | None = None,
         n_parts: int | None = None,
@@ -206,6 +212,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.kernel = kernel
         self.width_factor = width_factor
         self.scale = scale
+        self.metric_rounds = metric_rounds
         self.prune = prune
         self.components = components
         self.n_parts = n_parts

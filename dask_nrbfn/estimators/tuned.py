@@ -71,7 +71,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, n_parts, random_state, unlabelled, store
+overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -138,6 +138,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         overlap: int = 2,
         min_recall: float = FitLimits.min_recall,
         scale: str = "none",
+        metric_rounds: int = 5,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
@@ -165,6 +166,7 @@ overlap, min_recall, scale, n_parts, random_state, unlabelled, store
         self.overlap = overlap
         self.min_recall = min_recall
         self.scale = scale
+        self.metric_rounds = metric_rounds
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled
@@ -179,7 +181,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, scale, n_parts, random_state, unlabelled, store
+    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -230,6 +232,7 @@ search_basis, search_rows
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         scale: str = "none",
+        metric_rounds: int = 5,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
@@ -249,6 +252,7 @@ search_basis, search_rows
         self.basis = basis
         self.basis_size = basis_size
         self.scale = scale
+        self.metric_rounds = metric_rounds
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled

@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 # bit wherever they are more than 1e-200 of it.
 _LEAST_SUM = 1e-100
 
+# Distances, in widths, below which rounding alone keeps a row from a basis row.
+_LEAST_DISTANCE = 1e-7
+
 
 @dataclass(frozen=True, eq=False)
 class RadialFeatures:
@@ -174,6 +177,20 @@ class RadialFeatures:
         sums = row_products(exponents, weights)
         sums /= np.concatenate(totals)
         return sums
+
+    def slopes(self, X: NDArray[Any], *, threads: int = 1) -> Floats:
+        """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
+
+        The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x is g
+        that is 0, and the slope is 0 too, also of a kernel that has none there.
+        """
+        kernel, (_, exponents) = kernel_named(self.kernel), self._exponents(X, None, None, threads)
+        t = distances_in_place(exponents)
+        met = t < _LEAST_DISTANCE
+        t[met] = 1.0
+        slopes = 2.0 / self.width**2 * kernel.slope(t)
+        slopes[met] = 0.0
+        return slopes
 
     def _exponents(
         self, X: NDArray[Any], out: Floats | None, scratch: Floats | None, threads: int

@@ -10,6 +10,9 @@ from dask_nrbfn.numeric.sums import RowSum
 
 Floats = NDArray[np.float64]
 
+CENTRED = ("standard", "learned")
+"""The scalings that bring every column to mean 0 and variance 1 first."""
+
 
 @dataclass(frozen=True, eq=False)
 class ColumnStatistics(RowSum):
@@ -85,9 +88,11 @@ class Scaling:
 
     Attributes
     ----------
-    kind : {"none", "standard", "unit"}
+    kind : {"none", "standard", "unit", "learned"}
     shift, scale : float64 (p,)
-        Used by "standard": ``(x - shift) / scale``.
+        Used by "standard" and "learned": ``(x - shift) / scale``.
+    root : float64 (p,) or None
+        What "learned" multiplies that by: square roots of the weights of the features.
 
     Examples
     --------
@@ -99,6 +104,7 @@ class Scaling:
     kind: str
     shift: Floats
     scale: Floats
+    root: Floats | None = None
 
     @classmethod
     def from_statistics(cls, kind: str, statistics: ColumnStatistics) -> Self:
@@ -112,15 +118,25 @@ class Scaling:
         scale = np.where(rounded, np.abs(mean), np.where(deviation > 0, deviation, 1.0))
         return cls(kind, mean, scale)
 
+    @property
+    def feature_weights(self) -> Floats | None:
+        """What each column weighs in squared distances, float64 (p,); None if that is not learned.
+
+        Their mean is 1.
+        """
+        return None if self.root is None else self.root**2
+
     def apply(self, X: ArrayLike, *, out: Floats | None = None) -> Floats:
         """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64."""
         if out is None:
             out = np.array(X, dtype=np.float64, copy=None if self.kind == "none" else True)
         else:
             out[...] = X
-        if self.kind == "standard":
+        if self.kind in CENTRED:
             out -= self.shift
             out /= self.scale
+            if self.root is not None:
+                out *= self.root
         elif self.kind == "unit":
             length = np.linalg.norm(out, axis=1, keepdims=True)
             out /= np.where(length > 0, length, 1.0)
@@ -129,7 +145,9 @@ class Scaling:
     def restore(self, rows: ArrayLike) -> Floats:
         """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
         restored: Floats = np.asarray(rows, dtype=np.float64)
-        if self.kind == "standard":
+        if self.root is not None:
+            restored = restored / self.root
+        if self.kind in CENTRED:
             restored = restored * self.scale + self.shift
         return restored
 
@@ -137,12 +155,12 @@ class Scaling:
 def unseen_columns(kind: str, statistics: ColumnStatistics) -> NDArray[np.intp]:
     """Return the columns that are not constant, but too nearly so for distances to see it.
 
-    With "standard" these are the columns that differ from their mean by rounding alone; with
-    "none" those whose squares drown in the rounding of the other columns'. With "unit" nothing is
-    known.
+    With "standard" and "learned" these are the columns that differ from their mean by
+    rounding alone; with "none" those whose squares drown in the rounding of the other columns'.
+    With "unit" nothing is known.
     """
     deviation = statistics.standard_deviation
-    if kind == "standard":
+    if kind in CENTRED:
         return np.flatnonzero(_is_rounding(statistics))
     if kind == "none":
         least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(deviation)

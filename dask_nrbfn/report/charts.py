@@ -1,7 +1,7 @@
 """Charts as SVG that takes its colours and its typeface from the page around it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from io import StringIO
 from itertools import cycle
@@ -34,6 +34,9 @@ _MOST_LETTERS = 12
 
 # Points; at 343 of a phone's 375 pixels the text is 11 pixels high.
 _INCHES = (4.4, 2.7)
+
+# Letters of the name of a feature beside its bar.
+_LONGEST_NAME = 24
 _STYLE: dict[str, Any] = {
     "font.size": 10,
     "font.family": "DejaVu Sans",
@@ -214,6 +217,25 @@ def pruning_chart(unexplained: NDArray[np.float64]) -> str:
 
     description = f"{len(unexplained)} basis rows leave {unexplained[-1]:.4g}."
     return _svg("pruning", "What is left by the number of basis rows", description, draw)
+
+
+def feature_chart(weights: Mapping[str, float]) -> str:
+    """Return what each of some features weighs in squared distances, as bars by their names."""
+    names, values = [*weights], [*weights.values()]
+
+    def draw(figure: Figure) -> None:
+        figure.set_size_inches(_INCHES[0], 0.8 + 0.2 * len(names))
+        axes = figure.add_subplot(xlabel="weight; the mean of all is 1")
+        axes.barh(range(len(names)), values, color=_SERIES[0])
+        axes.set_yticks(range(len(names)), [_shortened(name) for name in names])
+        axes.invert_yaxis()
+
+    description = f"{names[0]} weighs most, {values[0]:.4g}."
+    return _svg("features", "Weights of the heaviest features", description, draw)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def width_chart(

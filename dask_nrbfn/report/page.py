@@ -85,6 +85,7 @@ def _page(results: Results) -> str:
         confusions=results.confusions(),
         targets=results.target_table(),
         drawn=_drawn(results),
+        features=_features(finished),
         pruning=_pruning(finished),
         coordinates=_coordinates(results),
         recall=_recall(finished),
@@ -146,6 +147,18 @@ def _drawn(results: Results) -> list[dict[str, Any]]:
         }
         for place, target in enumerate(results.drawn_targets(), start=1)
     ]
+
+
+def _features(finished: FinishedRun) -> dict[str, Any] | None:
+    if "metric" not in finished.stages:
+        return None
+    metric = finished.stages["metric"]
+    return {
+        "chart": charts.feature_chart(metric["heaviest"]),
+        "round": metric["kept"],
+        "rounds": len(metric["rounds"]) - 1,
+        "unused": count(len(metric["unused"])),
+    }
 
 
 def _pruning(finished: FinishedRun) -> str | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
+from dask_nrbfn.numeric.scaling import ColumnStatistics, unseen_columns
 from dask_nrbfn.stages.parts import narrow_block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -53,7 +53,8 @@ def _compute(job: StageJob) -> ColumnsRecord:
     extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
     if len(extreme):
         raise DataError(
-            f"the values of {_name(dataset, extreme[0])} are too large to be squared in float64.",
+            f"the values of {column_name(dataset, extreme[0])} are too large to be squared in "
+            "float64.",
             "Divide the column by its largest value.",
         )
     group = run.group("columns")
@@ -72,19 +73,15 @@ def read_statistics(run: Run) -> ColumnStatistics:
     )
 
 
-def read_scaling(run: Run) -> Scaling:
-    """Return the scaling that the run's parameters ask for."""
-    return Scaling.from_statistics(run.params.scale, read_statistics(run))
-
-
-def _name(dataset: Dataset, column: int) -> str:
+def column_name(dataset: Dataset, column: int) -> str:
+    """Return what a message calls a column."""
     names = dataset.feature_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
 def _tell_unseen(dataset: Dataset, statistics: ColumnStatistics, unseen: NDArray[np.intp]) -> None:
     described = [
-        f"{_name(dataset, column)} (mean {statistics.mean[column]:.3g}, "
+        f"{column_name(dataset, column)} (mean {statistics.mean[column]:.3g}, "
         f"deviation {statistics.standard_deviation[column]:.1g})"
         for column in unseen[:_NAMED]
     ]

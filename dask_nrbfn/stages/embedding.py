@@ -8,10 +8,10 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import source_of
-from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.model import MODEL, ModelRecord
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.scaling import LEARNED, read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import check_components
@@ -42,6 +42,11 @@ def embedding_params(params: FitParams) -> FitParams:
 def check_embedding(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with an embedding before any row is read."""
     check_components(params)
+    if params.scale == LEARNED:
+        raise ParameterError(
+            "`scale`=learned asks for targets, and an embedding learns none.",
+            "Give none, standard or unit.",
+        )
     if source_of(params).by_confidence and not dataset.n_classes:
         raise ParameterError(
             f"`basis`={params.basis} asks for the classes of rows, and {dataset.location} has "

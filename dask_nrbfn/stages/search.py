@@ -1,35 +1,24 @@
 """Stage "search": width, features, kernel and basis rule, tried on a small basis."""
 
 import logging
-import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
-from operator import add
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
-from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows, places_among
-from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
-from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, components_bytes
-from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums
+from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import source_of
-from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
-from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import PathWeights, beside_bytes, directions_among, solve_all
+from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.pool import pool_bytes
+from dask_nrbfn.stages.sample import ALL, Sample, write_rows
+from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
@@ -39,8 +28,7 @@ from dask_nrbfn.stages.trials import (
     search_basis_size,
     search_rows,
 )
-from dask_nrbfn.stages.validation import HeldOutPass, best_entry, describe_path
-from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -49,9 +37,6 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
-
-# What the names of rows begin with that are drawn from all, those without labels too.
-_ALL = "all_"
 
 
 @dataclass(frozen=True)
@@ -100,9 +85,13 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     params, tuning = run.params, run.tuning
     assert tuning is not None
     group = run.group("search")
-    rows = _write_rows(group, "", dataset.of_labelled(), params, tuning)
+    labelled = dataset.of_labelled()
+    drawn = write_rows(
+        group, "", labelled, params, search_rows(labelled.n_rows, dataset.n_features, tuning)
+    )
     if dataset.n_unlabelled:
-        _write_rows(group, _ALL, dataset, params, tuning)
+        n_all = search_rows(dataset.n_rows, dataset.n_features, tuning)
+        write_rows(group, ALL, dataset, params, n_all)
     size, source = search_basis_size(dataset, params, tuning), source_of(params)
     rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
     for rule in sorted(rules):
@@ -112,35 +101,7 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
         if dataset.n_unlabelled:
             numbers = places_among(dataset.labelled_rows(), numbers)
         write_array(group, f"basis_rows_{rule}", numbers, "basis")
-    return {"n_rows": len(rows), "n_basis": len(basis.rows)}
-
-
-def _write_rows(
-    group: zarr.Group, prefix: str, dataset: Dataset, params: FitParams, tuning: TuneParams
-) -> NDArray[np.int64]:
-    """Store a draw of the rows of a dataset; return their numbers."""
-    size = search_rows(dataset.n_rows, dataset.n_features, tuning)
-    rows = _drawn_rows(dataset.n_rows, size, params.random_state)
-    numbers = dataset.of_numbers
-    targets = dataset.take_targets(rows) if numbers else dataset.codes()[rows].astype(np.int64)
-    own = dataset.take_weights(rows) if dataset.has_weights else None
-    weights = RowWeights.of(dataset, params).of_rows(targets, own)
-    columns = {
-        "rows": rows,
-        "X": dataset.take(rows),
-        "targets": targets,
-        "weights": np.ones(len(rows)) if weights is None else weights,
-    }
-    for name, values in columns.items():
-        write_array(group, prefix + name, values, *("row", "column")[: values.ndim])
-    return rows
-
-
-def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
-    if size == n_rows:
-        return np.arange(n_rows)
-    drawn = np.random.default_rng(seed).choice(n_rows, size, replace=False, shuffle=False)
-    return np.sort(drawn)
+    return {"n_rows": len(drawn), "n_basis": len(basis.rows)}
 
 
 def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
@@ -148,135 +109,19 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
     assert run.tuning is not None
     tuning = replace(run.tuning, localities=(0.0,))
     params = replace(run.params, **candidate)
-    rule, n_targets = candidate["basis_rule"], dataset.n_targets
-    sample = _Sample.read(run, rule, n_folds=tuning.folds, n_targets=n_targets)
-    features, shares = sample.features(read_scaling(run), candidate)
-    moments = sample.moments_of_folds(features)
-    total = reduce(add, moments)
+    sample = Sample.read(
+        run, "search", params.basis_rule, n_folds=tuning.folds, n_targets=dataset.n_targets
+    )
+    features, shares = sample.features(
+        read_scaling(run),
+        kernel=params.kernel,
+        width_factor=params.width_factor,
+        normalized=params.normalized,
+    )
     tried = ridges(params, tuning)
-    kept_of_folds = [sample.basis_folds != fold for fold in range(tuning.folds)]
-    systems = (
-        RidgeSystem.of(total - fold, sample.targets, normalized=features.normalized)
-        for fold in moments
-    )
-
-    def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
-        penalty = penalty_named(ridge.penalty).of(lambda: features, shares)
-        return replace(system, penalty=penalty)
-
-    solve = partial(
-        solve_all,
-        tried=tried,
-        penalize=penalize,
-        directions_of=lambda kept: directions_among(features, kept, most_components(run)),
-    )
-    weights_of_folds = [
-        solve(system, kept)[0] for system, kept in zip(systems, kept_of_folds, strict=True)
-    ]
-    sums = sample.judge(features, weights_of_folds, kept_of_folds)
+    sums = sample.judged(features, shares, tried, n_components=most_components(run))
     path = describe_path(sums, tried)
-    solved = any(entry[sums.compared[0]] is not None for entry in path)
-    best = best_entry(path, sums.compared[0]) if solved else dict.fromkeys(path[0])
-    return PartResult({**candidate, **best})
-
-
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """Rows in memory, and the folds they belong to.
-
-    ``spread`` and ``spread_weights`` are of a draw of all rows, those without labels too.
-    """
-
-    X: NDArray[Any]
-    y: NDArray[Any]
-    targets: Targets
-    weights: Floats
-    folds: NDArray[np.int64]
-    n_folds: int
-    basis: NDArray[Any]
-    basis_folds: NDArray[np.int64]
-    spread: NDArray[Any]
-    spread_weights: Floats
-
-    @classmethod
-    def read(cls, run: Run, rule: str, *, n_folds: int, n_targets: int) -> Self:
-        X, y, weights, rows, basis, basis_rows = (
-            run.read(f"search/{name}")
-            for name in ("X", "targets", "weights", "rows", f"basis_{rule}", f"basis_rows_{rule}")
-        )
-        targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
-        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
-        places = places_among(rows, basis_rows)
-        basis_folds = np.where(places < 0, -1, folds[places])
-        spread = (X, weights)
-        if run.has(f"search/{_ALL}X"):
-            spread = (run.read(f"search/{_ALL}X"), run.read(f"search/{_ALL}weights"))
-        return cls(X, y, targets, weights, folds, n_folds, basis, basis_folds, *spread)
-
-    def blocks(self) -> Iterator[FoldedBlock]:
-        size = self.reading.block_rows
-        for start in range(0, len(self.X), size):
-            rows = slice(start, start + size)
-            arrays = (self.X[rows], self.y[rows], self.weights[rows], self.folds[rows])
-            yield fold_block(*arrays, n_folds=self.n_folds)
-
-    def features(
-        self, scaling: Scaling, candidate: dict[str, Any]
-    ) -> tuple[RadialFeatures, Floats]:
-        """Return the radial basis functions, and the shares of the clusters of all rows."""
-        basis, threads = scaling.apply(self.basis), blas_threads()
-        distances = BasisDistances.from_basis(basis, scaling)
-        totals, clusters = [], np.zeros(len(basis))
-        size = self.reading.block_rows
-        for start in range(0, len(self.spread), size):
-            rows = slice(start, start + size)
-            X, weights = self.spread[rows], self.spread_weights[rows]
-            nearest = np.empty(len(X), dtype=np.intp)
-            totals.append(distances.total(X, weights=weights, nearest=nearest, threads=threads))
-            clusters += np.bincount(nearest, weights, minlength=len(basis))
-        weight = self.spread_weights.sum()
-        mean_distance = math.fsum(totals) / (weight * len(basis))
-        features = RadialFeatures.from_basis(
-            basis,
-            candidate["width_factor"] * mean_distance,
-            scaling,
-            kernel=candidate["kernel"],
-            normalized=candidate["features"] == "normalized",
-        )
-        return features, clusters / weight
-
-    @property
-    def reading(self) -> Reading:
-        return Reading(
-            block_rows=block_rows(len(self.basis)),
-            weighting=RowWeights(None),
-            n_folds=self.n_folds,
-        )
-
-    def moments_of_folds(self, features: RadialFeatures) -> list[Moments]:
-        work = MomentsPass(features, self.reading, targets=self.targets, n_rows=len(self.X))
-        for block in self.blocks():
-            work.add(block)
-        return list(work.sums().values())
-
-    def judge(
-        self,
-        features: RadialFeatures,
-        weights_of_folds: list[PathWeights],
-        kept_of_folds: list[NDArray[np.bool_]],
-    ) -> JudgedSums:
-        work = HeldOutPass(
-            features,
-            self.reading,
-            targets=self.targets,
-            weights_of_folds=weights_of_folds,
-            kept_of_folds=kept_of_folds,
-            n_rows=len(self.X),
-        )
-        for block in self.blocks():
-            work.add(block)
-        sums: JudgedSums = work.sums()[""]
-        return sums
+    return PartResult({**candidate, **best_solved(path, sums.compared[0])})
 
 
 def _cost(s: FitSizes) -> StageCost:

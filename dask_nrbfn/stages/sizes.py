@@ -54,6 +54,8 @@ class FitSizes:
         Losses whose weights take passes over the rows.
     penalty_axes : int
         See `Penalty`; the most of any that is tried.
+    metric_rounds : int
+        Rounds in which the weights of the features are learned.
     n_components : int
         Eigenfunctions of the basis, the most of any that are tried; 0 without any.
     has_locality : bool
@@ -88,6 +90,7 @@ class FitSizes:
     n_localities: int
     n_refined: int
     penalty_axes: int
+    metric_rounds: int
     n_components: int
     has_locality: bool
     n_basis_sample: int
@@ -146,6 +149,7 @@ class FitSizes:
             n_localities=len(localities),
             n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
+            metric_rounds=params.metric_rounds,
             n_components=min(max(size or 0 for size in components), n_basis),
             has_locality=any(localities),
             n_basis_sample=source_of(params).n_sampled(

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.stages.columns import read_scaling, read_statistics
+from dask_nrbfn.stages.columns import read_statistics
+from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.search_sizes import search_dtype
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run

@@ -194,6 +194,12 @@ def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
     return min(solved, key=lambda entry: (entry[criterion], -entry["alpha"]))
 
 
+def best_solved(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
+    """Return the same, or an entry of None if no penalty has any."""
+    solved = any(entry[criterion] is not None for entry in path)
+    return best_entry(path, criterion) if solved else dict.fromkeys(path[0])
+
+
 class HeldOutPass:
     """How the rows of a part are predicted by the weights that have not seen them.
 

@@ -13,6 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -162,11 +163,20 @@ class Model:
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())
-        arrays = (self.basis, self.weights, self.scaling.shift, self.scaling.scale, self.intercept)
-        for array in arrays:
+        scaling = self.scaling
+        of_scaling = (scaling.shift, scaling.scale, scaling.root)
+        for array in (self.basis, self.weights, *of_scaling, self.intercept):
             if array is not None:
                 content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
+
+    @property
+    def heaviest_features(self) -> dict[str, float] | None:
+        """Names and weights of the columns, the heaviest first; None if they are not learned."""
+        weights = self.scaling.feature_weights
+        if weights is None:
+            return None
+        return heaviest_features(weights, self.feature_names, self.n_features)
 
     @cached_property
     def features(self) -> RadialFeatures:
@@ -204,6 +214,8 @@ class Model:
         write_array(group, "classes", classes, "class")
         write_array(group, "shift", self.scaling.shift, "feature")
         write_array(group, "scale", self.scaling.scale, "feature")
+        if self.scaling.root is not None:
+            write_array(group, "root", self.scaling.root, "feature")
         mark_complete(
             group,
             kind="model",
@@ -250,6 +262,7 @@ class Model:
                 attributes["scaling"],
                 read_rows(get_array(group, "shift")),
                 read_rows(get_array(group, "scale")),
+                read_rows(get_array(group, "root")) if attributes["scaling"] == "learned" else None,
             ),
             params=params,
             fitting_error=attributes["fitting_error"],
@@ -266,7 +279,9 @@ class Model:
     def _check_shapes(self, group: zarr.Group) -> None:
         r, p = self.basis.shape
         shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
-        names_fit = self.feature_names is None or len(self.feature_names) == p
+        root = self.scaling.root
+        names_fit = root is None or root.shape == (p,)
+        names_fit &= self.feature_names is None or len(self.feature_names) == p
         if self.intercept is not None:
             names_fit &= self.intercept.shape == (self.n_targets,)
         if self.places is not None:

@@ -4,8 +4,8 @@ import numpy as np
 from sklearn.cluster import MiniBatchKMeans
 
 from dask_nrbfn.stages.bases import BasisSource, Chosen
-from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.pool import pool_alike
+from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 

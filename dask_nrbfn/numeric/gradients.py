@@ -1,0 +1,114 @@
+"""What a network learns about its features: the average gradient outer product."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.sums import RowSum
+
+Floats = NDArray[np.float64]
+
+# Added to weights of mean 1: a feature that matters to no target is not lost, it may matter later.
+LEAST_WEIGHT = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSums(RowSum):
+    """Sums over rows of the squared derivatives of a network's scores by its scaled features.
+
+    Attributes
+    ----------
+    squares : float64 (p,)
+        ``sum_i w_i sum_c (d f_c / d x_l)^2`` at the rows x_i of weights w_i.
+
+    Notes
+    -----
+    The diagonal of the average gradient outer product of Radhakrishnan, Beaglehole, Pandit and
+    Belkin, "Mechanism for feature learning in neural networks and backpropagation-free machine
+    learning models" (Science, 2024), times the weight of the rows.
+    """
+
+    squares: Floats
+
+    @classmethod
+    def zeros(cls, n_features: int) -> Self:
+        """Return the sums of no rows."""
+        return cls(np.zeros(n_features))
+
+    @classmethod
+    def from_block(
+        cls,
+        X: NDArray[Any],
+        features: RadialFeatures,
+        weights: Floats,
+        *,
+        row_weights: Floats | None = None,
+        threads: int = 1,
+    ) -> Self:
+        """Return the sums of one block.
+
+        Parameters
+        ----------
+        X : array (b, p)
+            Not scaled.
+        features : RadialFeatures
+            Plain ones.
+        weights : float64 (q, r)
+        row_weights : float64 (b,), optional
+        threads : int
+
+        Notes
+        -----
+        ``grad f_c = sum_j w_cj s_j (x - g_j)`` with s_j the `slopes`. Takes ``2 (q + 1) b r p``
+        flops and ``16 b r + 16 b p`` bytes.
+        """
+        slopes, basis = features.slopes(X, threads=threads), features.basis
+        rows = X if features.scaling is None else features.scaling.apply(X)
+        squares = np.zeros(basis.shape[1])
+        for of_target in weights:
+            products = slopes * of_target
+            gradient = rows * products.sum(axis=1, keepdims=True) - products @ basis
+            np.square(gradient, out=gradient)
+            squares += gradient.sum(axis=0) if row_weights is None else row_weights @ gradient
+        return cls(squares)
+
+
+def feature_weights(squares: Floats, root: Floats) -> Floats:
+    """Return the weights that squared derivatives give the features, float64 (p,), of mean 1.
+
+    Parameters
+    ----------
+    squares : float64 (p,)
+        By features that were multiplied by `root`.
+    root : float64 (p,)
+        Square roots of the weights until then.
+
+    Examples
+    --------
+    >>> feature_weights(np.array([3.0, 1.0, 0.0]), np.ones(3)).round(3)
+    array([2.25, 0.75, 0.  ])
+    """
+    by_column = squares * root**2
+    mean = by_column.mean()
+    return (by_column / mean if mean > 0 else np.ones(len(root))) + LEAST_WEIGHT
+
+
+def heaviest_features(
+    weights: Floats, names: Sequence[str] | None, n_features: int
+) -> dict[str, float]:
+    """Return the names and weights of so many features, the heaviest first.
+
+    Examples
+    --------
+    >>> heaviest_features(np.array([0.5, 2.25, 0.25]), None, 2)
+    {'column 1': 2.25, 'column 0': 0.5}
+    """
+    places = np.argsort(-weights, kind="stable")[:n_features].tolist()
+    return {
+        f"column {place}" if names is None else names[place]: float(weights[place])
+        for place in places
+    }

@@ -1,0 +1,276 @@
+"""Stage "metric": what every feature weighs in distances, learned on a sample."""
+
+import logging
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.gradients import (
+    LEAST_WEIGHT,
+    GradientSums,
+    feature_weights,
+    heaviest_features,
+)
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.columns import column_name, read_statistics
+from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.path import beside_bytes
+from dask_nrbfn.stages.sample import Sample, write_rows
+from dask_nrbfn.stages.scaling import LEARNED
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.validation import best_entry, best_solved, describe_path
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+Floats = NDArray[np.float64]
+
+# What the names of the groups begin with that hold the parts of a round.
+_TRIED, _LEARNED = "metric-tried-", "metric-learned-"
+
+_MOST_ROWS, _MOST_BASIS, _N_FOLDS = 20_000, 1000, 5
+
+# Rounds without a gain after which there are no more.
+_PATIENCE = 2
+
+_ALPHAS = tuple(10.0**-power for power in range(3, 10))
+_FACTORS = {"gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5), "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0)}
+
+# What a round keeps of its best network.
+_NETWORK = ("kernel", "width_factor", "alpha")
+
+# Columns that the log names, and the run.
+_NAMED, _RECORDED = 5, 20
+
+
+@dataclass(frozen=True)
+class MetricRecord:
+    """What every round came to.
+
+    Attributes
+    ----------
+    rounds : list of dict
+        The best kernel, width factor and alpha of each, and how it does on rows that are held out;
+        the first is of columns that all weigh the same.
+    kept : int
+        The round whose weights the features have.
+    heaviest : dict of str to float
+        Names and weights of the twenty columns that weigh most, the heaviest first.
+    unused : list of int
+        Columns that no score changes with.
+    n_rows, n_basis : int
+        Rows of the sample and of its basis.
+    """
+
+    rounds: list[dict[str, Any]]
+    kept: int
+    heaviest: dict[str, float]
+    unused: list[int]
+    n_rows: int
+    n_basis: int
+
+
+def _compute(job: StageJob) -> MetricRecord:
+    """Store the square roots of the weights of the features.
+
+    In every round the best network of the sample is found with the weights of the round before,
+    and its squared derivatives become the weights of the next (recursive feature machines of
+    Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
+    """
+    run, dataset, engine = job.run, job.dataset, job.engine
+    arguments = [(run.location, dataset.location)]
+    (sample,) = run_tasks(engine, _write_sample, arguments, label="metric")
+    compared = (ResidualSums if dataset.of_numbers else HeldOutSums).compared
+    rounds: list[dict[str, Any]] = []
+    for number in range(run.params.metric_rounds + 1):
+        if number:
+            units = [(number, *(rounds[-1][name] for name in _NETWORK))]
+            run_parts(run, dataset, engine, stage=f"{_LEARNED}{number}", task=_learn, units=units)
+        networks = [(number, *network) for network in _networks(rounds)]
+        stage = f"{_TRIED}{number}"
+        tried = run_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
+        best = best_entry(tried, compared[0])
+        rounds.append({name: best[name] for name in (*_NETWORK, *compared)})
+        _log_round(number, rounds[-1])
+        kept = min(range(len(rounds)), key=lambda place: rounds[place][compared[0]])
+        if number - kept == _PATIENCE:
+            break
+    root = _root(run, dataset, kept)
+    write_array(run.group("metric"), "root", root, "feature")
+    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
+    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    _log_weights(dataset, kept, heaviest, unused)
+    return MetricRecord(rounds, kept, heaviest, unused, **sample)
+
+
+def _networks(rounds: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    """Return the kernels and width factors that are tried next.
+
+    First all, then the best kernel with widths around its best.
+    """
+    if not rounds:
+        return [(kernel, each) for kernel in _FACTORS for each in _FACTORS[kernel]]
+    kernel, factor = rounds[-1]["kernel"], rounds[-1]["width_factor"]
+    return [(kernel, factor * step) for step in (0.5, 1.0, 2.0)]
+
+
+def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
+    """Store the rows of the sample, and its basis: some of them that are distinct."""
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    group, params = run.group("metric"), run.params
+    size = sample_size(dataset.n_rows)
+    rows = write_rows(group, "", dataset, params, size)
+    X = run.read("metric/X")
+    _, distinct = np.unique(hash_rows(X, seed=params.random_state), return_index=True)
+    # Drawn by number: units of the columns do not matter.
+    order = np.random.default_rng(params.random_state).permutation(np.sort(distinct))
+    places = np.sort(order[: sample_basis(len(X))])
+    write_array(group, "basis_drawn", X[places], "basis", "feature")
+    write_array(group, "basis_rows_drawn", rows[places], "basis")
+    return {"n_rows": len(rows), "n_basis": len(places)}
+
+
+def sample_size(n_rows: int) -> int:
+    """Return the rows of the sample of a table."""
+    return min(n_rows, _MOST_ROWS)
+
+
+def sample_basis(n_rows: int) -> int:
+    """Return the basis rows of a sample, at most; those of a small one are half of it."""
+    return min(_MOST_BASIS, -(-n_rows // 2))
+
+
+def _root(run: Run, dataset: Dataset, number: int) -> Floats:
+    """Return the square roots of the weights of a round."""
+    if not number:
+        return np.ones(dataset.n_features)
+    return run.read_part(f"{_LEARNED}{number}", 0, "root")
+
+
+def _scaling(run: Run, root: Floats) -> Scaling:
+    return replace(Scaling.from_statistics(LEARNED, read_statistics(run)), root=root)
+
+
+def _read_sample(run: Run, dataset: Dataset) -> Sample:
+    return Sample.read(run, "metric", "drawn", n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+
+
+def _try(run: Run, dataset: Dataset, number: int, kernel: str, width_factor: float) -> PartResult:
+    """Judge a network with the weights of a round, for all alphas."""
+    sample, scaling = _read_sample(run, dataset), _scaling(run, _root(run, dataset, number))
+    features, shares = sample.features(
+        scaling, kernel=kernel, width_factor=width_factor, normalized=False
+    )
+    tried = [Ridge("weights", alpha) for alpha in _ALPHAS]
+    sums = sample.judged(features, shares, tried, n_components=0)
+    best = best_solved(describe_path(sums, tried), sums.compared[0])
+    return PartResult({"kernel": kernel, "width_factor": width_factor, **best})
+
+
+def _learn(
+    run: Run, dataset: Dataset, number: int, kernel: str, width_factor: float, alpha: float
+) -> PartResult:
+    """Return the weights of a round, which the best network of the round before gives."""
+    root = _root(run, dataset, number - 1)
+    sample = _read_sample(run, dataset)
+    features, _ = sample.features(
+        _scaling(run, root), kernel=kernel, width_factor=width_factor, normalized=False
+    )
+    moments = reduce(add, sample.moments_of_folds(features))
+    (solution,) = sample.system(moments, features).solve_all([alpha])
+    assert solution is not None
+    # Of numbers of other units each counts as much as the others.
+    weights = solution.weights / sample.target_scales[:, None]
+    threads, total = blas_threads(), GradientSums.zeros(len(root))
+    for block in sample.blocks():
+        total += GradientSums.from_block(
+            block.X, features, weights, row_weights=block.weights, threads=threads
+        )
+    return PartResult({}, {"root": np.sqrt(feature_weights(total.squares, root))})
+
+
+def _log_round(number: int, best: dict[str, Any]) -> None:
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in best.items()]
+    logger.info("metric: round %d, %s", number, ", ".join(said))
+
+
+def _log_weights(
+    dataset: Dataset, kept: int, heaviest: dict[str, float], unused: list[int]
+) -> None:
+    if not kept:
+        logger.info("metric: no weights do better than equal ones")
+        return
+    named = ", ".join(f"{name} {weight:.3g}" for name, weight in list(heaviest.items())[:_NAMED])
+    logger.info("metric: weights of round %d, the heaviest %s", kept, named)
+    if unused:
+        named = ", ".join(column_name(dataset, column) for column in unused[:_NAMED])
+        more = f" and {len(unused) - _NAMED} more" if len(unused) > _NAMED else ""
+        logger.info("metric: of no use are %s%s", named, more)
+
+
+def _cost(s: FitSizes) -> StageCost:
+    """Every network of a round is one task; there are as many rounds as are asked for."""
+    rows, r = sample_size(s.n), sample_basis(sample_size(s.n))
+    n_first = sum(map(len, _FACTORS.values()))
+    n_tried = n_first + 3 * s.metric_rounds
+    products = rows * (r**2 + 6 * r * s.p)
+    gradients = s.metric_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
+    solves = _N_FOLDS * len(_ALPHAS) * r**3 / 3
+    sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
+    block = block_rows(r)
+    return StageCost(
+        flops=n_tried * (products + solves) + gradients,
+        read_bytes=n_tried * sample_bytes,
+        written_bytes=sample_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + 3 * sample_bytes
+        + beside_bytes(r, len(_ALPHAS), spans=False)
+        + 8
+        * (
+            (2 * _N_FOLDS + 5) * r**2
+            + block * (4 * r + 8 * s.p)
+            + 3 * len(_ALPHAS) * s.q * (_N_FOLDS * r + block)
+            + 4 * r * s.p
+        ),
+        n_tasks=n_first,
+        work={
+            "moments_flops": n_tried * products + gradients,
+            "activations": 2 * (n_tried + s.metric_rounds) * rows * r,
+            "solve_flops": n_tried * solves,
+        },
+        alone={"selected_rows": rows},
+    )
+
+
+def _drop_scratch(run: Run) -> None:
+    for prefix in (_TRIED, _LEARNED):
+        run.drop_groups(prefix)
+
+
+def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
+    return params.scale == LEARNED
+
+
+METRIC = Stage(
+    name="metric",
+    record=MetricRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=_wanted,
+    of_labelled=True,
+    drop_scratch=_drop_scratch,
+)

@@ -1,0 +1,70 @@
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, GradientSums, feature_weights
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
+from dask_nrbfn.params import KERNELS
+from tests.numeric.chunkings import row_chunkings, split
+
+
+def network(kernel, seed=0, n_basis=7):
+    """Return rows, radial basis functions of another scale than the rows, and weights."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(25, 3)) * [1.0, 30.0, 0.1]
+    root = np.array([1.5, 0.2, 0.7])
+    statistics = ColumnStatistics.from_block(X)
+    scaling = Scaling("learned", statistics.mean, statistics.standard_deviation, root)
+    basis = scaling.apply(X[:n_basis])
+    features = RadialFeatures.from_basis(basis, 0.8, scaling, kernel=kernel, normalized=False)
+    return X, features, rng.normal(size=(2, n_basis))
+
+
+def naive_squares(X, features, weights, step=1e-5):
+    """Return the squares of differences of the scores by each scaled feature, a row each."""
+    squares = np.zeros(X.shape)
+    for column, unit in enumerate(np.diag(features.scaling.scale / features.scaling.root)):
+        ahead, behind = (features.weighted_sums(X + s * step * unit, weights) for s in (1, -1))
+        squares[:, column] = (((ahead - behind) / (2 * step)) ** 2).sum(axis=1)
+    return squares
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients__are_those_of_differences(kernel):
+    X, features, weights = network(kernel)
+    # Where a kernel has a corner, at its basis row, there is no difference to compare with.
+    X, row_weights = X[7:], np.random.default_rng(1).uniform(0.5, 2.0, len(X) - 7)
+    found = GradientSums.from_block(X, features, weights, row_weights=row_weights).squares
+    expected = row_weights @ naive_squares(X, features, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients__a_basis_row_has_none_of_its_own(kernel):
+    X, features, weights = network(kernel, n_basis=1)
+    np.testing.assert_array_equal(features.slopes(X[:1]), 0.0)
+    assert GradientSums.from_block(X[:1], features, weights).squares.tolist() == [0.0] * 3
+
+
+@given(lengths=row_chunkings(max_rows=25), kernel=st.sampled_from(KERNELS))
+@settings(max_examples=20)
+def test_gradients__add_over_rows(lengths, kernel):
+    X, features, weights = network(kernel)
+    X = X[: sum(lengths)]
+    parts = [GradientSums.from_block(block, features, weights) for block in split(X, lengths)]
+    whole = GradientSums.from_block(X, features, weights).squares
+    np.testing.assert_allclose(reduce(add, parts).squares, whole, rtol=1e-9)
+
+
+def test_feature_weights__have_mean_1_and_lose_no_feature():
+    weights = feature_weights(np.array([4.0, 1.0, 0.0, 1.0]), np.array([1.0, 2.0, 1.0, 1.0]))
+    assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
+    assert weights.argmin() == 2
+    assert weights[0] == pytest.approx(weights[1])
+    assert weights[2] == LEAST_WEIGHT
+    np.testing.assert_array_equal(feature_weights(np.zeros(2), np.ones(2)), 1.0 + LEAST_WEIGHT)

@@ -1,0 +1,185 @@
+"""Weights of features that are learned, against what is written out, and what becomes of them."""
+
+import numpy as np
+import pandas
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNRegressor
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.gradients import LEAST_WEIGHT
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.report import write_report
+from dask_nrbfn.stages import metric
+from dask_nrbfn.stages.metric import METRIC
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.stages.stopping import CountingEngine, StoppedError, middles
+from tests.tables import spirals, surfaces, write_table
+
+ENGINE = InlineEngine()
+PARAMS = FitParams(
+    scale="learned", metric_rounds=2, basis="random", basis_size=20, features="plain",
+    alpha=1e-6, n_parts=2,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_networks(monkeypatch):
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0)})
+    monkeypatch.setattr(metric, "_MOST_BASIS", 60)
+
+
+def fit(X, targets, params=PARAMS, *, engine=ENGINE, place=None, **options):
+    kind = "y" if np.asarray(targets).dtype.kind in "iu" else "target"
+    table = write_table(MemoryStore(), X, **{kind: targets}, **options)
+    return fit_dataset(table, place or MemoryStore(), params, engine)
+
+
+def weights_of(run):
+    return Model.load(run.location).scaling.feature_weights
+
+
+def with_noise(X, n_noise, seed=1):
+    return np.hstack([X, np.random.default_rng(seed).normal(size=(len(X), n_noise))])
+
+
+def test_metric__features_that_matter_lead():
+    X, y = spirals(600, n_features=2)
+    run = fit(with_noise(X, 6), y)
+    weights, record = weights_of(run), METRIC.recorded(run)
+    assert weights[:2].min() > 5 * weights[2:].max()
+    assert weights.mean() == pytest.approx(1.0 + LEAST_WEIGHT)
+    assert record.rounds[record.kept]["error_rate"] < record.rounds[0]["error_rate"]
+    assert list(record.heaviest.values()) == sorted(weights, reverse=True)
+
+
+def test_metric__of_numbers():
+    X, Y = surfaces(500)
+    run = fit(with_noise(X, 3), Y)
+    assert weights_of(run)[:3].min() > 5 * weights_of(run)[3:].max()
+
+
+@pytest.mark.slow
+def test_metric__noise_columns_cost_little():
+    X, y = spirals(3000, n_features=5)
+    X[:, 2:] = np.random.default_rng(2).normal(size=(3000, 3))
+    y = (y + (X[:, 2:].sum(axis=1) > 0)) % 3
+    noisy = with_noise(X, 45)
+    rows = train_test_split(np.arange(len(X)), random_state=0)
+
+    def error(X):
+        network = NRBFNClassifier(
+            scale="learned", basis="random", basis_size=500, features="plain", width_factor=0.5,
+            alpha=1e-5,
+        )  # fmt: skip
+        network.fit(X[rows[0]], y[rows[0]])
+        return 1 - network.score(X[rows[1]], y[rows[1]]), network.feature_weights_
+
+    with_all, weights = error(noisy)
+    assert set(np.argsort(-weights)[:5]) == set(range(5))
+    assert with_all <= error(X)[0] + 0.005
+
+
+@given(chunk_rows=st.integers(7, 200), n_parts=st.integers(1, 4))
+@settings(max_examples=2)
+def test_metric__has_the_same_bits_on_any_chunking(chunk_rows, n_parts):
+    X, y = spirals(150)
+    expected = weights_of(fit(X, y))
+    found = fit(X, y, FitParams(**vars(PARAMS) | {"n_parts": n_parts}), chunk_rows=chunk_rows)
+    # The columns' means and deviations are sums over chunks.
+    np.testing.assert_allclose(weights_of(found), expected, rtol=1e-8)
+
+
+def test_metric__units_and_constant_columns_change_nothing():
+    X, y = spirals(150)
+    other = np.hstack([X * [1000.0, 1.0, 1e-3, 1.0], np.full((len(X), 1), 7.0)])
+    expected, found = fit(X, y), fit(other, y)
+    weights = weights_of(found)
+    np.testing.assert_allclose(weights[:4] / weights[:4].mean(), weights_of(expected), rtol=1e-5)
+    assert METRIC.recorded(found).unused == [4]
+
+
+def test_metric__equal_weights_where_no_others_do_better(monkeypatch):
+    monkeypatch.setattr(metric, "feature_weights", lambda squares, root: np.array([1.0, 1e-6]))
+    X, y = spirals(150, n_features=2)
+    run = fit(X, y)
+    assert METRIC.recorded(run).kept == 0
+    np.testing.assert_array_equal(weights_of(run), 1.0)
+
+
+def test_metric__what_it_learned_is_told(tmp_path):
+    X, y = spirals(150)
+    names = ("width", "height", "age", "a name that is a little too long")
+    pandas.DataFrame(X, columns=names).assign(y=y).to_parquet(tmp_path / "table.parquet")
+    table = ingest_file(tmp_path / "table.parquet", tmp_path / "table", label="y")
+    run = fit_dataset(table, tmp_path / "run", PARAMS, ENGINE)
+    told, of_model = describe(run.location), describe(f"{run.location}/model")
+    assert told["heaviest"] == of_model["heaviest"]
+    assert set(list(told["heaviest"])[:2]) == {"width", "height"}
+    write_report(Run.open(run.location), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "What features weigh" in page
+    assert "a name that is a little…" in page
+
+
+def test_metric__estimators_have_the_weights():
+    X, y = spirals(150)
+    network = NRBFNClassifier(scale="learned", metric_rounds=1, basis="random", basis_size=20)
+    network.fit(X, y)
+    assert network.feature_weights_.shape == (4,)
+    assert network.feature_importances_.sum() == pytest.approx(1.0)
+    assert not hasattr(NRBFNClassifier(basis_size=20).fit(X, y), "feature_weights_")
+    X, Y = surfaces(100)
+    assert NRBFNRegressor(scale="learned", metric_rounds=1).fit(X, Y).feature_weights_[0] > 0
+
+
+def test_metric__centres_of_clusters_are_in_its_space():
+    X, y = spirals(150)
+    run = fit(X, y, FitParams(**vars(PARAMS) | {"basis": "kmeans"}))
+    model = Model.load(run.location)
+    np.testing.assert_allclose(
+        model.scaling.apply(run.read("basis/values")), model.basis, rtol=1e-9
+    )
+    assert Model.load(run.location).digest() == model.digest()
+
+
+def test_metric__an_embedding_has_none():
+    with pytest.raises(ParameterError, match="learned asks for targets"):
+        DiffusionMap(scale="learned").fit(spirals(100)[0])
+
+
+def test_metric__later_rows_keep_it_and_a_refresh_learns_anew(tmp_path):
+    X, y = spirals(150)
+    table = write_table(tmp_path / "table", X[:100], y[:100])
+    run = fit_dataset(table, tmp_path / "run", PARAMS, ENGINE)
+    before = weights_of(run)
+    more = write_table(tmp_path / "more", X[100:], y[100:])
+    update_run(run.location, more, ENGINE)
+    np.testing.assert_array_equal(weights_of(run), before)
+    refresh_run(run.location, [], ENGINE)
+    assert not np.array_equal(weights_of(run), before)
+
+
+@pytest.mark.slow
+def test_metric__killed_anywhere_it_goes_on(tmp_path):
+    X, y = spirals(150)
+    counting = CountingEngine()
+    expected = fit(X, y, engine=counting)
+    for place, n_tasks in enumerate(middles(counting.done)):
+        location = tmp_path / str(place)
+        table = write_table(MemoryStore(), X, y)
+        with pytest.raises(StoppedError):
+            fit_dataset(table, location, PARAMS, CountingEngine(n_tasks))
+        run = fit_dataset(table, location, PARAMS, ENGINE)
+        assert Model.load(location).digest() == Model.load(expected.location).digest()
+        assert [name for name in run.stored if name.startswith("metric")] == ["metric"]
