@@ -22,6 +22,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name, read_statistics
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.sample import Sample, write_rows
 from dask_nrbfn.stages.scaling import LEARNED
 from dask_nrbfn.stages.sizes import FitSizes
@@ -237,6 +238,7 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes
         + s.reading_bytes
         + 3 * sample_bytes
+        + beside_bytes(r, len(_ALPHAS), spans=False)
         + 8
         * (
             (2 * _N_FOLDS + 5) * r**2
