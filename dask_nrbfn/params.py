@@ -38,6 +38,8 @@ class Option:
         What it does, in one line.
     choices : tuple of str
         All texts that are allowed; empty: any.
+    words : tuple of str
+        Texts that are allowed in the place of a number.
     prefix : str or None
         Texts that begin with it are allowed too.
     least, most, above : float
@@ -59,6 +61,7 @@ class Option:
     help: str
     _: KW_ONLY
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     prefix: str | None = None
     least: float = -math.inf
     most: float = math.inf
@@ -94,6 +97,7 @@ class Option:
                 allowed += f" of at least {self.least}"
             else:
                 allowed += f" from {self.least} to {self.most}"
+            allowed = f"{allowed}, {' or '.join(self.words)}" if self.words else allowed
         return f"a few values, each {allowed}" if self.several else allowed
 
     def check(self, name: str, value: Any) -> None:
@@ -113,6 +117,8 @@ class Option:
             raise ParameterError(f"`{name}` is {_shown(wrong[0])}.", remedy)
 
     def _allows(self, value: Any) -> bool:
+        if isinstance(value, str) and value in self.words:
+            return True
         if not isinstance(value, _KINDS[self.type]) or isinstance(value, bool):
             return False
         if self.type is str:
@@ -194,6 +200,10 @@ class FitParams(Params):
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
+    candidates : int or {"auto", "all"}
+        Rows among which those of low confidence are looked for: so many are drawn, some of every
+        class, and their neighbours found among all rows. "auto": 20 for each basis row and at
+        least 50,000 with `basis_size`, else all.
     features : {"auto", "normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are. "auto":
         "normalized" for classes and with `components`, else "plain" for numbers.
@@ -235,10 +245,11 @@ class FitParams(Params):
         How neighbours are found; "auto" takes the one that is estimated to be faster.
     n_partitions : int or None
         Number of partitions in which neighbours are searched; 1 searches all rows at once. None:
-        1 if that fits, else as many as make each of them small.
+        1 if that fits, else as many as make each of them small; of candidates, twice the root of
+        their number if that is estimated to be faster than 1.
     overlap : int
         Number of partitions that a row belongs to on average: one more near their borders, fewer
-        inside. More: better recall, more work.
+        inside. More: better recall, more work. Candidates look into as many as a sample tells.
     n_parts : int or None
         Number of parts that each pass over the rows is cut into. None: from the number of rows,
         and from that of workers beyond 64.
@@ -285,6 +296,15 @@ class FitParams(Params):
         str,
         "Which rows of low confidence form a basis of a given size.",
         choices=("least-confident", "uniform"),
+    )
+    candidates: int | str = option(
+        "auto",
+        int,
+        "Drawn rows among which those of low confidence are looked for; auto: with a basis size "
+        "20 for each basis row and at least 50000, else all.",
+        least=1,
+        words=("auto", "all"),
+        metavar="INTEGER|auto|all",
     )
     features: str = option(
         "auto",

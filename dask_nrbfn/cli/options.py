@@ -146,9 +146,27 @@ def options_of(
     )
 
 
+class _NumberOrWord(click.ParamType):
+    """A number, or a word in its place."""
+
+    name = "number"
+
+    def __init__(self, convert: Callable[[str], Any], words: Container[str]) -> None:
+        self._convert, self._words = convert, words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number or the word."""
+        try:
+            return value if value in self._words else self._convert(value)
+        except ValueError:
+            return value
+
+
 def _type(option: Option) -> click.ParamType | type:
     if option.several:
         return Values(option.type)
+    if option.words:
+        return _NumberOrWord(option.type, option.words)
     if option.choices and option.prefix is None:
         return click.Choice(option.choices)
     return option.type

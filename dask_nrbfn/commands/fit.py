@@ -238,6 +238,7 @@ class _Job:
         FitLimits(min_recall=self.min_recall)
         if self.embeds:
             check_embedding(self.dataset, self.params)
+            _check_candidates(self.dataset, self.params)
             _check_enough_rows(self.dataset, self.params)
         else:
             check_fit(self.dataset, self.params, self.tuning)
@@ -318,7 +319,24 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
             raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
         check_classes(dataset.classes)
+    _check_candidates(dataset, params)
     _check_enough_rows(dataset, params, tuning)
+
+
+def _check_candidates(dataset: Dataset, params: FitParams) -> None:
+    """Raise ParameterError if candidates are given to what has none, or too few of them."""
+    asked = params.candidates
+    if asked != "auto" and not source_of(params).by_confidence:
+        raise ParameterError(
+            f"`candidates` is {asked}, and `basis`={params.basis} asks for no confidence.",
+            "Leave `candidates` out, or give `basis`=sknn.",
+        )
+    least = max(params.basis_size or 0, dataset.n_classes)
+    if isinstance(asked, int) and asked < least:
+        raise ParameterError(
+            f"`candidates` is {asked}, and the basis has at least {least} rows.",
+            f"Give `candidates` of at least {least}, or all.",
+        )
 
 
 def _check_enough_rows(

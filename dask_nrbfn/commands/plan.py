@@ -48,6 +48,8 @@ class Plan:
     stages : tuple of PlannedStage
     n_basis : int
         Basis rows planned for: those asked for, or the most that rows and memory allow.
+    n_candidates : int or None
+        Rows whose neighbours are searched; None: all.
     n_partitions : int
     method : {"exact", "approximate"}
     memory_bytes : int
@@ -58,6 +60,7 @@ class Plan:
 
     stages: tuple[PlannedStage, ...]
     n_basis: int
+    n_candidates: int | None
     n_partitions: int
     method: str
     memory_bytes: int
@@ -109,6 +112,7 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     return Plan(
         stages,
         n_basis,
+        sizes.n_candidates,
         sizes.n_partitions,
         sizes.method,
         engine.memory_bytes,
@@ -199,6 +203,7 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {
         "n_basis": plan.n_basis,
+        "n_candidates": plan.n_candidates,
         "n_partitions": plan.n_partitions,
         "method": plan.method,
         "n_workers": plan.n_workers,

@@ -204,6 +204,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         Which rows of low confidence form a basis of a given size: the least confident, or a draw
         among the rows below the threshold.
+    candidates : int, "auto" or "all", default="auto"
+        Drawn rows among which those of low confidence are looked for. "auto": with a basis size 20
+        for each basis row and at least 50,000, else all.
     features : {"normalized", "plain"}, default="normalized"
         Activations of a row divided by their sum, or as they are.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
@@ -248,8 +251,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label;
-        only with a "sknn" basis.
+        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label and
+        for those that are no candidates; only with a "sknn" basis.
     feature_weights_, feature_importances_ : ndarray (p,), float64
         Only with a "learned" scale: the weights of the columns, of mean 1, and of sum 1.
     params_ : FitParams
@@ -294,6 +297,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
         basis_rule: str = "least-confident",
+        candidates: int | str = "auto",
         features: str = "normalized",
         kernel: str = "gaussian",
         width_factor: float = 1.0,
@@ -320,6 +324,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.basis = basis
         self.basis_size = basis_size
         self.basis_rule = basis_rule
+        self.candidates = candidates
         self.features = features
         self.kernel = kernel
         self.width_factor = width_factor

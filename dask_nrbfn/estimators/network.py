@@ -26,6 +26,7 @@ from dask_nrbfn.estimators.runs import (
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.refine import check_updatable
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.location import Location
@@ -142,7 +143,7 @@ class Network(ModelEstimator, ABC):
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
-            values = run.of_labelled().read("confidence/values")
+            values = of_searched(run).read("confidence/values")
             self.confidence_ = np.full(run.n_rows, np.nan)
             self.confidence_[name_rows(run, np.arange(len(values)))] = values
         elif hasattr(self, "confidence_"):

@@ -70,8 +70,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
         Basis rows while all but the penalty and the loss is tried.
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
-    n_neighbors, confidence_threshold, basis, basis_size, class_weight, neighbors, n_partitions, \
-overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, store
+    n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
+n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -132,6 +132,7 @@ overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, st
         search_rows: int | None = None,
         basis: str | ArrayLike = "sknn",
         basis_size: int | None = None,
+        candidates: int | str = "auto",
         class_weight: Mapping[Any, float] | str | None = None,
         neighbors: str = "auto",
         n_partitions: int | None = None,
@@ -160,6 +161,7 @@ overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, st
         self.search_rows = search_rows
         self.basis = basis
         self.basis_size = basis_size
+        self.candidates = candidates
         self.class_weight = class_weight
         self.neighbors = neighbors
         self.n_partitions = n_partitions

@@ -4,14 +4,22 @@ from dask_nrbfn.neighbors.approximate import approximate_neighbors
 from dask_nrbfn.neighbors.audit import Recall, measure_recall
 from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
+    PROBED,
     candidate_updates,
     faster_method,
+    faster_partitions,
     largest_search,
     search_bytes,
     update_rate,
 )
-from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors
+from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors, measure_pairs
 from dask_nrbfn.neighbors.exact import exact_neighbors, nearest_rows
+from dask_nrbfn.neighbors.inverted import (
+    CandidateSearch,
+    InvertedFile,
+    NearestRows,
+    bounds_of,
+)
 from dask_nrbfn.neighbors.merge import MISSING, merge_neighbors
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
 from dask_nrbfn.neighbors.repeats import Repeats, find_repeats
@@ -20,17 +28,24 @@ __all__ = [
     "COMPILATION_S",
     "MAX_IMBALANCE",
     "MISSING",
+    "PROBED",
+    "CandidateSearch",
+    "InvertedFile",
+    "NearestRows",
     "Neighbors",
     "Partitions",
     "Recall",
     "Repeats",
     "approximate_neighbors",
+    "bounds_of",
     "candidate_updates",
     "exact_neighbors",
     "faster_method",
+    "faster_partitions",
     "find_repeats",
     "largest_search",
     "measure_neighbors",
+    "measure_pairs",
     "measure_recall",
     "merge_neighbors",
     "nearest_rows",

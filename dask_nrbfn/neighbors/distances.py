@@ -44,3 +44,30 @@ def measure_neighbors(
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
     return neighbors
+
+
+def measure_pairs(
+    rows: NDArray[Any],
+    targets: NDArray[Any],
+    places: NDArray[np.int64],
+    target_places: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return the squared distances of rows (n, p) and targets (b, p) in pairs, float64 (m,).
+
+    Parameters
+    ----------
+    rows, targets : float32 or float64
+    places, target_places : int64 (m,)
+        Of the row and of the target of each pair.
+
+    Notes
+    -----
+    As in `measure_neighbors`.
+    """
+    squared = np.empty(len(places))
+    step = max(1, _GATHER_ELEMENTS // rows.shape[1])
+    for start in range(0, len(places), step):
+        part = slice(start, start + step)
+        differences = rows[places[part]] - targets[target_places[part]]
+        squared[part] = np.einsum("mp,mp->m", differences, differences, dtype=np.float64)
+    return squared

@@ -78,12 +78,10 @@ class Partitions:
         n_partitions = min(n_partitions, len(first))
         with threadpool_limits(1):
             distinct = sample[np.sort(first)]
-            means = KMeans(
-                n_partitions, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed
-            ).fit(distinct)
+            means = cluster_means(distinct, n_partitions, seed=seed)
             if n_partitions <= overlap:
-                return cls._plain(means.cluster_centers_)
-            placed, imbalance = cls._plain(means.cluster_centers_)._balance(sample, overlap)
+                return cls._plain(means)
+            placed, imbalance = cls._plain(means)._balance(sample, overlap)
             if imbalance <= MAX_IMBALANCE:
                 return placed
             pieces = _means_of_pieces(sample, n_partitions, np.random.default_rng(seed))
@@ -161,6 +159,13 @@ class Partitions:
         inside = margins < self.reaches[nearest[:, :1]]
         inside[:, 0] = True
         return np.where(inside, nearest, -1)
+
+
+def cluster_means(rows: NDArray[Any], n_clusters: int, *, seed: int) -> NDArray[Any]:
+    """Return the means of clusters of rows (s, p), of the rows' dtype, (S, p)."""
+    means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
+    centroids: NDArray[Any] = means.fit(rows).cluster_centers_
+    return centroids
 
 
 def _reaches(home: NDArray[np.int64], margins: Floats, overlap: int, n_partitions: int) -> Floats:

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+# Candidates of every class, if there are so many.
+LEAST_OF_CLASS = 10
+
 
 def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: float) -> Floats:
     """Return each row's confidence in its own label, float64 (b,), within [0, 1].
@@ -148,6 +151,36 @@ def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int)
     members = np.sort(by_point[new_member])
     kept[members[_rank_in_class(ordered.codes[members]) < n_classes]] = True
     return _taken(ordered, np.flatnonzero(kept))
+
+
+def choose_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
+    """Return the numbers of drawn rows, ascending, int64 (N,).
+
+    Parameters
+    ----------
+    pool : Candidates
+        What `keep_best` kept of all rows, of every class at least ten if there are so many, whose
+        hashes draw among them.
+    size : int
+        N, at least the number of classes.
+
+    Notes
+    -----
+    The first ten of every class, and of the other rows the first: an even draw but for rare
+    classes, of which the basis is to have more than the one row that was drawn.
+
+    Examples
+    --------
+    >>> from dask_nrbfn.numeric.hashing import hash_numbers
+    >>> codes = np.array([0] * 99 + [1])
+    >>> rows = np.arange(100)
+    >>> pool = Candidates(np.zeros(100), hash_numbers(rows, seed=0), codes, rows)
+    >>> choose_candidates(pool, size=12)[-1]
+    np.int64(99)
+    """
+    ordered = _in_order(pool)
+    ranks = np.minimum(_rank_in_class(ordered.codes), LEAST_OF_CLASS)
+    return np.sort(ordered.rows[np.argsort(ranks, kind="stable")[:size]])
 
 
 def choose_basis(

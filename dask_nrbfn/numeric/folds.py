@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.hashing import splitmix
+from dask_nrbfn.numeric.hashing import hash_numbers
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
@@ -25,7 +25,7 @@ def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[
 
 def folds_of_numbers(rows: NDArray[np.int64], *, n_folds: int, seed: int) -> NDArray[np.int64]:
     """Return the fold of each row number, int64 (b,); -1 where that is -1, which is no row."""
-    hashes = splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
+    hashes = hash_numbers(rows, seed=seed)
     return np.where(rows < 0, -1, (hashes % np.uint64(n_folds)).astype(np.int64))
 
 

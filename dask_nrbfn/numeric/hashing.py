@@ -47,6 +47,11 @@ def hash_values(X: NDArray[Any]) -> NDArray[np.uint64]:
     return hashes
 
 
+def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:
+    """Return a seeded hash of each row number, uint64 (b,), of different numbers different ones."""
+    return splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
+
+
 def splitmix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the hash of each number (Steele, Lea & Flood 2014)."""
     return _mix(x + np.uint64(0x9E3779B97F4A7C15))

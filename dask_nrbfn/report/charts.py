@@ -69,11 +69,12 @@ _MOST_TICKS = 8
 
 def confidence_chart(confidences: Confidences, threshold: float) -> str:
     """Return the histogram of the confidence, with the threshold."""
+    rows = confidences.rows
     counts = confidences.counts.reshape(_BARS, -1).sum(axis=1)
     edges = np.linspace(0.0, 1.0, _BARS + 1)[:-1]
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="confidence", ylabel="rows", xlim=(0.0, 1.0))
+        axes = figure.add_subplot(xlabel="confidence", ylabel=rows, xlim=(0.0, 1.0))
         colours = [_SERIES[1] if edge < threshold else _SERIES[0] for edge in edges]
         axes.bar(edges, counts, width=0.85 / _BARS, align="edge", color=colours)
         _log_scale(axes, "y", counts[counts > 0])
@@ -82,24 +83,25 @@ def confidence_chart(confidences: Confidences, threshold: float) -> str:
         _mark(axes, threshold, f" threshold {threshold:g} ")
 
     below = int(confidences.counts[: round(threshold * len(confidences.counts))].sum())
-    title = "Histogram of the confidence of all rows"
-    return _svg("confidence", title, f"About {below} rows lie below the threshold.", draw)
+    title = f"Histogram of the confidence of all {rows}"
+    return _svg("confidence", title, f"About {below} {rows} lie below the threshold.", draw)
 
 
 def threshold_chart(confidences: Confidences, threshold: float, n_below: int) -> str:
     """Return how many rows lie below each threshold, with the one that was used."""
+    rows = confidences.rows
     n_rows = confidences.n_below.astype(np.float64)
     n_rows[n_rows == 0] = np.nan
 
     def draw(figure: Figure) -> None:
-        axes = figure.add_subplot(xlabel="threshold", ylabel="rows below", xlim=(0.0, 1.0))
+        axes = figure.add_subplot(xlabel="threshold", ylabel=f"{rows} below", xlim=(0.0, 1.0))
         axes.plot(confidences.thresholds, n_rows, color=_SERIES[0], linewidth=2)
         _fitting_scale(axes, "y", n_rows)
         axes.margins(y=0.2)
-        _mark(axes, threshold, f" {n_below:,} rows ")
+        _mark(axes, threshold, f" {n_below:,} {rows} ")
 
-    title = "Rows with a confidence below each threshold"
-    return _svg("threshold", title, f"{n_below} rows are below {threshold:g}.", draw)
+    title = f"{rows.capitalize()} with a confidence below each threshold"
+    return _svg("threshold", title, f"{n_below} {rows} are below {threshold:g}.", draw)
 
 
 def prediction_chart(target: DrawnTarget, place: int) -> str:

@@ -52,7 +52,9 @@ def _recall(finished: FinishedRun) -> Iterator[Concern]:
     if recall - 2 * error < FitLimits.min_recall:
         yield Concern(
             f"The search found {decimals(recall)} +- {decimals(error)} of the true neighbours.",
-            "Raise overlap, lower n_partitions, or search exactly.",
+            "Search exactly."
+            if finished.searched == "candidate"
+            else "Raise overlap, lower n_partitions, or search exactly.",
         )
 
 
@@ -71,7 +73,7 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
     record = finished.stages["basis"]
     if record.get("cap") is not None:
         yield Concern(
-            f"{plural(record['n_below_threshold'], 'row')} are below the threshold "
+            f"{plural(record['n_below_threshold'], finished.searched)} are below the threshold "
             f"{finished.params.confidence_threshold:g}; the memory allowed {record['cap']:,}.",
             "Give basis_size, or more memory, to decide yourself.",
         )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.confidence import name_rows
+from dask_nrbfn.stages.searched import of_searched
 
 # Thresholds in steps of a thousandth can be told apart.
 _BINS = 1000
@@ -45,7 +46,7 @@ class NamedRows:
 
 @dataclass(frozen=True, eq=False)
 class Confidences:
-    """The confidence of all rows that have a label, summed up.
+    """The confidence of all rows that have one, summed up.
 
     Attributes
     ----------
@@ -55,12 +56,15 @@ class Confidences:
         Rows whose confidence is exactly 1: all neighbours share their label.
     least, most : NamedRows
         The ten least and most confident, of equal ones the first.
+    rows : str
+        What they are called: candidates, where only these have a confidence.
     """
 
     counts: NDArray[np.int64]
     n_certain: int
     least: NamedRows
     most: NamedRows
+    rows: str = "rows"
 
     @classmethod
     def of(cls, finished: FinishedRun) -> Self | None:
@@ -69,7 +73,7 @@ class Confidences:
             return None
         counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
         least = most = NamedRows.none()
-        run = finished.run.of_labelled()
+        run = of_searched(finished.run)
         for start, stop in run.spans:
             values = run.read("confidence/values", start, stop)
             counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
@@ -77,7 +81,7 @@ class Confidences:
             least = least.least(start, values)
             most = most.least(start, values, sign=-1.0)
         least, most = (replace(each, rows=name_rows(run, each.rows)) for each in (least, most))
-        return cls(counts, n_certain, least, most)
+        return cls(counts, n_certain, least, most, f"{finished.searched}s")
 
     @property
     def thresholds(self) -> NDArray[np.float64]:

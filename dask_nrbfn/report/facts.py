@@ -68,16 +68,19 @@ def _neighbor_facts(finished: FinishedRun) -> list[Fact]:
     if "neighbors" not in finished.stages:
         return []
     search, below = finished.stages["neighbors"], finished.stages["confidence"]["n_below_threshold"]
+    of_candidates = ""
+    if finished.searched == "candidate":
+        of_candidates = f" of {plural(finished.n_searched, 'candidate')}"
     return [
         Fact(
             "neighbours",
-            f"{finished.params.n_neighbors}, {search['method']} search in "
+            f"{finished.params.n_neighbors}{of_candidates}, {search['method']} search in "
             f"{plural(search['n_partitions'], 'partition')}",
         ),
         Fact("recall", recall_text(finished)),
         Fact(
             "low confidence",
-            f"{plural(below, 'row')} ({percent(below / finished.n_labelled, 1)}) below "
+            f"{plural(below, finished.searched)} ({percent(below / finished.n_searched, 1)}) below "
             f"{finished.params.confidence_threshold:g}",
         ),
     ]

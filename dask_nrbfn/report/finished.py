@@ -7,6 +7,7 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import stages_of_run
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
@@ -74,6 +75,16 @@ class FinishedRun:
     def tuning(self) -> TuneParams | None:
         """What was tried; None for a run without tuning."""
         return self.run.tuning
+
+    @property
+    def n_searched(self) -> int:
+        """Rows that have a confidence."""
+        return of_searched(self.run).n_rows
+
+    @property
+    def searched(self) -> str:
+        """What a row that has a confidence is called."""
+        return "row" if self.n_searched == self.n_labelled else "candidate"
 
     @property
     def ridge(self) -> Ridge:

@@ -108,6 +108,8 @@ def _confidence(finished: FinishedRun) -> dict[str, Any] | None:
     threshold = finished.params.confidence_threshold
     n_below = finished.stages["confidence"]["n_below_threshold"]
     return {
+        "rows": confidences.rows,
+        "drawn": count(finished.n_searched) if finished.searched == "candidate" else None,
         "histogram": charts.confidence_chart(confidences, threshold),
         "thresholds": charts.threshold_chart(confidences, threshold, n_below),
         "threshold": threshold,
@@ -180,8 +182,9 @@ def _recall(finished: FinishedRun) -> str | None:
         return None
     search = finished.stages["neighbors"]
     return (
-        f"{plural(finished.params.n_neighbors, 'neighbour')} of every row, {search['method']} "
-        f"search in {plural(search['n_partitions'], 'partition')}: recall {recall_text(finished)}."
+        f"{plural(finished.params.n_neighbors, 'neighbour')} of every {finished.searched}, "
+        f"{search['method']} search in {plural(search['n_partitions'], 'partition')}: "
+        f"recall {recall_text(finished)}."
     )
 
 

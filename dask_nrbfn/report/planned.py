@@ -7,10 +7,11 @@ from dask_nrbfn.commands.plan import Plan
 
 def plan_table(plan: Plan) -> str:
     """Return a plan as text, a line for each stage."""
+    searched = "" if plan.n_candidates is None else f" of {plan.n_candidates} candidates"
     lines = [
         f"{plan.n_workers} worker(s) x {plan.threads} thread(s), "
         f"{format_bytes(plan.memory_bytes)} for a task; {plan.n_basis} basis rows; "
-        f"{plan.method} neighbours in {plan.n_partitions} partition(s)",
+        f"{plan.method} neighbours{searched} in {plan.n_partitions} partition(s)",
         f"{'stage':<12}{'GFLOP':>12}{'read':>12}{'written':>12}{'held':>12}{'seconds':>10}",
     ]
     for planned in plan.stages:

@@ -13,6 +13,7 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_bytes
+from dask_nrbfn.stages.searched import searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -31,7 +32,7 @@ class BasisRecord:
     ----------
     n_basis : int
     n_below_threshold : int or None
-        Rows of low confidence; None for a basis that does not ask for it.
+        Rows, or candidates, of low confidence; None for a basis that does not ask for it.
     cap : int or None
         The most that the memory allows, if that kept rows out.
     """
@@ -70,21 +71,24 @@ def _compute(job: StageJob) -> BasisRecord:
 def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
     threshold = run.params.confidence_threshold
     uniform = run.params.basis_rule == "uniform"
+    searched = "row" if searched_rows(run) is None else "candidate"
     logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
     if record.cap is not None:
         logger.warning(
-            "basis: %d rows are below the threshold %g; the memory at hand allows %d, %s are "
+            "basis: %d %ss are below the threshold %g; the memory at hand allows %d, %s are "
             "taken. Give a basis size or more memory to decide yourself.",
             record.n_below_threshold,
+            searched,
             threshold,
             record.cap,
             "a draw of them" if uniform else "the least confident of them",
         )
     if uniform and n_beyond:
         logger.info(
-            "basis: %d rows are below the threshold %g; %d of the basis are beyond it, because "
+            "basis: %d %ss are below the threshold %g; %d of the basis are beyond it, because "
             "too few distinct ones, or none of a class, are below",
             record.n_below_threshold,
+            searched,
             threshold,
             n_beyond,
         )
@@ -105,9 +109,12 @@ def _choose_basis(
         basis = source.choose_all(run, dataset, cap)
     n_basis = len(basis.rows)
     if params.basis_size is not None and n_basis < params.basis_size:
+        whose, more = "X has", ""
+        if searched_rows(run) is not None:
+            whose, more = "the candidates have", ", or `candidates`=all in a new run"
         raise ParameterError(
-            f"`basis_size` is {params.basis_size}, X has {n_basis} distinct rows.",
-            f"Give `basis_size` of at most {n_basis}; equal rows enter the basis once.",
+            f"`basis_size` is {params.basis_size}, {whose} {n_basis} distinct rows.",
+            f"Give `basis_size` of at most {n_basis}{more}; equal rows enter the basis once.",
         )
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")

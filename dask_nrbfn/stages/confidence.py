@@ -1,5 +1,6 @@
 """Stage "confidence": how sure every row is (hu-nrbfn, Algorithm 1)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
+from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
@@ -28,8 +30,8 @@ class ConfidenceRecord:
 
 
 def _compute(job: StageJob) -> ConfidenceRecord:
-    """Store the soft-kNN confidence of every row."""
-    run, dataset, engine = job.run, job.dataset, job.engine
+    """Store the soft-kNN confidence of every row, or candidate."""
+    run, dataset, engine = of_searched(job.run), job.dataset, job.engine
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
@@ -41,26 +43,36 @@ def _compute(job: StageJob) -> ConfidenceRecord:
 def _write_codes(run_location: Location, dataset_location: Location) -> None:
     """Store the class code of every row in a byte or two: each part looks up those of all rows.
 
-    And the numbers of the rows, where others without labels stand among them.
+    And the numbers of the rows that have a confidence, if others stand among them.
     """
-    group = Run.open(run_location).group("confidence")
+    run = Run.open(run_location)
+    group, rows = run.group("confidence"), searched_rows(run)
     if isinstance(dataset_location, LabelledRows):
-        rows = Dataset.open(dataset_location.place).labelled_rows()
+        labelled = Dataset.open(dataset_location.place).labelled_rows()
+        rows = labelled if rows is None else labelled[rows]
+    if rows is not None:
         write_array(group, "rows", rows, "row")
     write_array(group, "codes", Dataset.open(dataset_location).codes(), "row")
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers in the dataset of rows that have a confidence, by their places there."""
-    return run.read("confidence/rows")[places] if run.has("confidence/rows") else places
+    named = has_candidates(run) or run.has("confidence/rows")
+    return run.read("confidence/rows")[places] if named else places
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    codes, params = run.read("confidence/codes"), run.params
+    run, params = of_searched(run), run.params
+    codes, rows = run.read("confidence/codes"), searched_rows(run)
+    own = codes if rows is None else codes[rows]
     width = NEIGHBORS.recorded(run).mean_distance
     n_below, first = 0, start
-    blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
-    hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
+    hashes_of_blocks: Iterable[NDArray[np.uint64]]
+    if rows is None:
+        blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
+        hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
+    else:
+        hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
     size = search_block_rows(run.chunk_rows, dataset.n_features, params)
     for hashes in regroup(hashes_of_blocks, size):
@@ -68,7 +80,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
         indices = run.read("neighbors/indices", first, last)
         confidence = soft_confidence(
             run.read("neighbors/distances", first, last),
-            codes[indices] == codes[first:last, None],
+            codes[indices] == own[first:last, None],
             width=width,
         )
         run.write_rows("confidence/values", first, confidence)
@@ -79,22 +91,24 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 
 
 def _cost(s: FitSizes) -> StageCost:
-    read = s.rows_bytes + s.lists_bytes
+    # The hashes of candidates are known.
+    hashed = s.n if s.n_candidates is None else 0
+    rows_bytes, n_parts = hashed * s.p * s.itemsize, -(-s.n_searched // s.layout.part_rows)
     return StageCost(
-        read_bytes=read,
-        written_bytes=16 * s.n,
+        read_bytes=rows_bytes + s.lists_bytes,
+        written_bytes=16 * s.n_searched,
         # The codes of all rows, a block of lists, and one of rows while it is hashed.
         held_bytes=s.process_bytes
         + s.reading_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
         + 4 * 8 * narrow_block_rows(s.p) * s.p,
-        n_tasks=s.n_parts,
+        n_tasks=n_parts,
         work={
-            "read_bytes": s.rows_bytes,
-            "hashed_values": s.n * s.p,
-            "weighed_neighbors": s.n * s.k,
-            "scratch_bytes": s.lists_bytes + 16 * s.n + s.n * s.n_parts,
+            "read_bytes": rows_bytes,
+            "hashed_values": hashed * s.p,
+            "weighed_neighbors": s.n_searched * s.k,
+            "scratch_bytes": s.lists_bytes + 16 * s.n_searched + s.n * n_parts,
         },
         alone={"read_bytes": 8 * s.n},
     )

@@ -30,6 +30,7 @@ from dask_nrbfn.stages.parts import (
     run_tasks,
 )
 from dask_nrbfn.stages.search_sizes import LIST_BYTES
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import localities_of
@@ -110,7 +111,7 @@ def has_locality(params: FitParams, tuning: TuneParams | None) -> bool:
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     """Store the neighbours of drawn rows: those that all rows have by now, or exact ones."""
     run = job.run
-    if source_of(run.params).by_confidence and not job.dataset.n_unlabelled:
+    if source_of(run.params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
         run_tasks(job.engine, _take_lists, [(run.location,)], label="locality")
     else:

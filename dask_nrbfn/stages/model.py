@@ -10,6 +10,7 @@ from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.refine import read_held_out_confusion, read_weights
 from dask_nrbfn.stages.scaling import read_scaling
+from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import judged_record
@@ -43,7 +44,7 @@ def _read_results(run_location: Location) -> None:
     for name in ("basis/rows", "basis/values"):
         run.read(name)
     if "confidence" in run.stages:
-        searched = run.of_labelled()
+        searched = of_searched(run)
         for start, stop in searched.spans:
             searched.read("confidence/values", start, stop)
     if COMPONENTS.name in run.stages:

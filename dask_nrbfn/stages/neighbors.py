@@ -14,24 +14,29 @@ from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.neighbors import (
     COMPILATION_S,
     MAX_IMBALANCE,
+    PROBED,
     approximate_neighbors,
     candidate_updates,
     exact_neighbors,
     faster_method,
+    faster_partitions,
     largest_search,
     measure_neighbors,
     search_bytes,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.bases import asked_candidates, source_of
+from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
     NeighborSearch,
+    bounding_rows,
     most_lists,
     most_partitions,
     sample_rows,
@@ -39,6 +44,7 @@ from dask_nrbfn.stages.search_sizes import (
     searching_bytes,
     smallest_partition,
 )
+from dask_nrbfn.stages.searched import decide_candidates, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -65,10 +71,12 @@ class NeighborsRecord:
 
     Attributes
     ----------
-    method, n_partitions, threads
+    method, n_partitions, threads, n_candidates
         As in `NeighborSearch`.
     largest_partition, n_repaired : int or None
         Rows of the largest partition, and rows that too few others shared one with.
+    n_probes : int or None
+        Partitions that each candidate looked into.
     mean_distance : float
     """
 
@@ -78,18 +86,23 @@ class NeighborsRecord:
     mean_distance: float
     largest_partition: int | None = None
     n_repaired: int | None = None
+    n_candidates: int | None = None
+    n_probes: int | None = None
 
 
 def _compute(job: StageJob) -> NeighborsRecord:
-    """Store the neighbours of every row."""
+    """Store the neighbours of every row, or candidate."""
     run, dataset = job.run, job.dataset
     search = decided_search(run)
     logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
     k = run.params.n_neighbors
-    run.require_row_array("neighbors/indices", np.int64, k)
-    run.require_row_array("neighbors/distances", np.float64, k)
+    if search.n_candidates is not None:
+        decide_candidates(run, search.n_candidates)
+    searched = of_searched(run)
+    searched.require_row_array("neighbors/indices", np.int64, k)
+    searched.require_row_array("neighbors/distances", np.float64, k)
     found = _search(run, dataset, job.engine, search)
-    mean_distance = found.pop("distance_sum") / (run.n_rows * k)
+    mean_distance = found.pop("distance_sum") / (searched.n_rows * k)
     _check_precision(run, dataset, search.method, mean_distance)
     return NeighborsRecord(**{**asdict(search), **found, "mean_distance": mean_distance})
 
@@ -110,6 +123,8 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
 
 
 def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) -> dict[str, Any]:
+    if search.n_candidates is not None:
+        return search_candidates(run, dataset, engine, n_partitions=search.n_partitions)
     if search.n_partitions > 1:
         return search_partitions(
             run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
@@ -139,6 +154,9 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
     """
     if not source_of(params).by_confidence:
         return NeighborSearch(method="exact", n_partitions=1, threads=engine.threads)
+    n_candidates = asked_candidates(params, dataset)
+    if n_candidates is not None:
+        return _plan_candidates(dataset, params, engine, n_candidates)
     n_partitions = params.n_partitions
     if n_partitions is None:
         n_partitions = _fitting_partitions(dataset, params, engine)
@@ -148,6 +166,31 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
         method=_method(dataset, params, engine, n_partitions),
         n_partitions=int(n_partitions),
         threads=engine.threads,
+    )
+
+
+def _plan_candidates(
+    dataset: Dataset, params: FitParams, engine: Engine, n_candidates: int
+) -> NeighborSearch:
+    """Return how the neighbours of candidates are searched, in partitions if that is faster."""
+    n_rows, n_partitions = dataset.n_rows, params.n_partitions
+    if n_partitions is None:
+        n_partitions = faster_partitions(
+            n_rows, dataset.n_features, n_candidates=n_candidates, threads=engine.threads
+        )
+        n_partitions = min(n_partitions, most_partitions(n_rows, dataset.n_features, params))
+        if params.neighbors == "exact":
+            n_partitions = 1
+    else:
+        _check_partitions(n_partitions, dataset, params)
+    method = params.neighbors
+    if method == "auto":
+        method = "exact" if n_partitions == 1 else "approximate"
+    return NeighborSearch(
+        method=method,
+        n_partitions=int(n_partitions),
+        threads=engine.threads,
+        n_candidates=n_candidates,
     )
 
 
@@ -250,6 +293,8 @@ def _all_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
 
 
 def _cost(s: FitSizes) -> StageCost:
+    if s.n_candidates is not None:
+        return _search_of_candidates(s, s.n_candidates)
     return _search_at_once(s) if s.n_partitions == 1 else _search_in_partitions(s)
 
 
@@ -320,6 +365,50 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     )
 
 
+def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
+    in_partitions = s.n_partitions > 1
+    sample = bounding_rows(s.n, s.p, s.k)
+    # Of the sample, which is searched with bounds of a fourth of it, four more neighbours are near.
+    bounding = n_candidates * sample / 4
+    pairs = s.n * n_candidates * (PROBED if in_partitions else 1)
+    routed = s.n * s.n_partitions if in_partitions else 0
+    lists = n_candidates * (s.k + 1) * LIST_BYTES
+    file = n_candidates * (3 * s.p * s.search_itemsize + s.n_partitions // 4 + 8)
+    # What is near in a block: at most as many as if it were all rows.
+    near = min(4.0, s.block_rows / sample)
+    block = s.block_rows * s.p * (s.itemsize + 8 + 4 * s.search_itemsize)
+    placing = (n_candidates + sample) * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
+    return StageCost(
+        flops=2 * (pairs + bounding + routed) * s.p,
+        read_bytes=2 * s.rows_bytes,
+        written_bytes=(s.n_parts + 1) * s.lists_bytes,
+        held_bytes=s.process_bytes
+        + s.reading_bytes
+        + file
+        + max(
+            pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
+            # Lists, pairs that wait and those of a block, and as much twice to sort and merge them.
+            block + 3 * math.ceil((2 + near) * lists),
+            exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k) + block,
+        ),
+        n_tasks=s.n_parts,
+        work={
+            "read_bytes": s.rows_bytes,
+            "hashed_values": s.n * s.p,
+            "routed_distances": routed,
+            "pairs": pairs,
+            "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
+            "scratch_bytes": 2 * s.n_parts * s.lists_bytes,
+        },
+        alone={
+            "read_bytes": s.rows_bytes,
+            "selected_rows": s.n,
+            "pairs": bounding,
+            "scratch_bytes": 2 * s.lists_bytes,
+        },
+    )
+
+
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
     return search_bytes(n_rows, s.p, itemsize=s.search_itemsize, n_neighbors=s.k, method=s.method)
 
@@ -327,7 +416,7 @@ def _search_bytes(s: FitSizes, n_rows: int) -> int:
 def _remedy(params: FitParams) -> str:
     if params.n_partitions is not None:
         return "Give more `n_partitions`, or leave them to be chosen"
-    return "Lower `n_neighbors`"
+    return "Lower `n_neighbors`, or give fewer `candidates`"
 
 
 NEIGHBORS = Stage(

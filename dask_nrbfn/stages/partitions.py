@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
-from dask_nrbfn.errors import DamagedResultError, RecallError
+from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors import (
     MISSING,
     Neighbors,
@@ -21,8 +21,8 @@ from dask_nrbfn.neighbors import (
     measure_neighbors,
     merge_neighbors,
 )
-from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
+from dask_nrbfn.stages.repair import repair_lists
 from dask_nrbfn.stages.search_sizes import (
     most_lists,
     sample_rows,
@@ -82,7 +82,18 @@ def search_partitions(
         sizes=sizes.tolist(),
     )
     merged = run_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
-    repaired = _repair(run, dataset, engine, [record["n_incomplete"] for record in merged])
+    incomplete = [
+        run.read_part("neighbors", index, "incomplete")
+        for index, record in enumerate(merged)
+        if record["n_incomplete"]
+    ]
+    repaired = repair_lists(
+        run,
+        dataset,
+        engine,
+        rows=np.concatenate([np.empty(0, np.int64), *incomplete]),
+        remedy="Lower `n_partitions` or raise `overlap`, in a new run.",
+    )
     return {
         "n_partitions": len(sizes),
         "largest_partition": int(sizes.max()),
@@ -272,38 +283,3 @@ def _candidates_of_block(
         filled[rows] += 1
         done += count
     return Neighbors(indices.reshape(n_rows, -1), distances.reshape(n_rows, -1))
-
-
-def _repair(run: Run, dataset: Dataset, engine: Engine, n_incomplete: list[int]) -> dict[str, Any]:
-    """Search rows with fewer than k neighbours again, among all rows."""
-    total = sum(n_incomplete)
-    if not total:
-        return {"n_rows": 0, "distance_sum": 0.0}
-    if total > MAX_TARGETS:
-        raise RecallError(
-            f"{total} rows have fewer than `n_neighbors`={run.params.n_neighbors} other rows in "
-            "their partitions.",
-            "Lower `n_partitions` or raise `overlap`, in a new run.",
-        )
-    logger.info("neighbors: %d rows in small partitions are searched among all rows", total)
-    parts = [
-        run.read_part("neighbors", index, "incomplete")
-        for index, count in enumerate(n_incomplete)
-        if count
-    ]
-    search_rows_exactly(run, dataset, engine, stage="repair", rows=np.concatenate(parts))
-    (record,) = run_tasks(engine, _store_repaired, [(run.location,)], label="repair")
-    return dict(record)
-
-
-def _store_repaired(run_location: Location) -> dict[str, Any]:
-    run = Run.open(run_location)
-    rows, distances = run.read("repair/rows"), run.read("repair/distances")
-    for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
-        for start in np.unique(rows // run.chunk_rows) * run.chunk_rows:
-            stop = min(int(start) + run.chunk_rows, run.n_rows)
-            first, last = np.searchsorted(rows, [start, stop])
-            chunk = run.read(f"neighbors/{name}", int(start), stop)
-            chunk[rows[first:last] - start] = values[first:last]
-            run.write_rows(f"neighbors/{name}", int(start), chunk)
-    return {"n_rows": len(rows), "distance_sum": float(distances.sum())}

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from dask_nrbfn.numeric.confidence import Candidates, even_below, keep_best
-from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, Candidates, even_below, keep_best
+from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.stages.parts import narrow_block_rows
+from dask_nrbfn.stages.searched import of_searched, searched_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -28,6 +29,11 @@ def pool_alike(run: Run, dataset: Dataset, size: int) -> Candidates:
     return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
 
 
+def pool_drawn(run: Run, dataset: Dataset, size: int) -> Candidates:
+    """Return the rows among which `size` are drawn, by the hash of their numbers."""
+    return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
+
+
 def classes_of_pool(dataset: Dataset) -> int:
     """Return of how many classes rows are chosen; rows with numbers as targets are all alike."""
     return max(dataset.n_classes, 1)
@@ -47,7 +53,9 @@ def _best(blocks: Iterable[Candidates], *, size: int, n_classes: int) -> Candida
 
 
 def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
-    codes, threshold = run.read("confidence/codes"), run.params.confidence_threshold
+    run, threshold = of_searched(run), run.params.confidence_threshold
+    codes, rows = run.read("confidence/codes"), searched_rows(run)
+    codes = codes if rows is None else codes[rows]
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
     for start in range(0, run.n_rows, step):
         stop = min(start + step, run.n_rows)
@@ -56,6 +64,14 @@ def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
             priority = even_below(priority, threshold=threshold)
         tiebreak = run.read("confidence/tiebreak", start, stop)
         yield Candidates(priority, tiebreak, codes[start:stop], np.arange(start, stop))
+
+
+def _by_number(run: Run, dataset: Dataset) -> Iterator[Candidates]:
+    codes = dataset.codes()
+    for start in range(0, len(codes), _SELECTION_ROWS):
+        rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
+        hashes = hash_numbers(rows, seed=run.params.random_state)
+        yield Candidates(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
 def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:

@@ -10,6 +10,7 @@ from dask_nrbfn.neighbors import Recall, measure_recall
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.searched import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.group import Location
@@ -39,9 +40,12 @@ def _compute(job: StageJob) -> RecallRecord:
     search = run.decisions["neighbors"]
     if search["method"] == "exact" and search["n_partitions"] == 1:
         return RecallRecord(1.0, 0.0, 0)
-    n_audited = min(run.n_rows, AUDITED_ROWS)
+    n_searched = of_searched(run).n_rows
+    n_audited = min(n_searched, AUDITED_ROWS)
     rng = np.random.default_rng([run.params.random_state, 1])
-    rows = np.sort(rng.choice(run.n_rows, n_audited, replace=False))
+    rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
+    if (candidates := searched_rows(run)) is not None:
+        rows = candidates[rows]
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
     (recall,) = run_tasks(engine, _compare, [(run.location,)], label="recall")
     logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
@@ -54,7 +58,10 @@ def check_recall(run: Run, min_recall: float) -> None:
     if audit.recall >= min_recall:
         return
     remedy = "Search exactly, or with more `n_neighbors`"
-    if (n_partitions := run.decisions["neighbors"]["n_partitions"]) > 1:
+    search = run.decisions["neighbors"]
+    if search.get("n_candidates") is not None:
+        remedy = "Give `neighbors`=exact"
+    elif (n_partitions := search["n_partitions"]) > 1:
         overlap = run.params.overlap
         remedy = (
             f"Raise `overlap` from {overlap} to {overlap + 1}, or lower `n_partitions` from "
@@ -68,8 +75,8 @@ def check_recall(run: Run, min_recall: float) -> None:
 
 
 def _compare(run_location: Location) -> Recall:
-    run = Run.open(run_location)
-    found = run.take("neighbors/distances", run.read("recall/rows"))
+    run = of_searched(Run.open(run_location))
+    found = run.take("neighbors/distances", places_of(run, run.read("recall/rows")))
     return measure_recall(found, run.read("recall/distances"))
 
 

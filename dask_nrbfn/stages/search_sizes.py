@@ -23,6 +23,10 @@ _MIN_SAMPLE_ROWS = 2**15
 _MAX_SAMPLE_ROWS = 2**18
 _MAX_SAMPLE_ELEMENTS = 2**25
 
+# Each row of a sample half as large would let twice as many pairs through, whose sorting would take
+# as long as the products; a larger one takes longer itself.
+_MAX_BOUNDING_ROWS = 2**17
+
 # A neighbour is a number and a distance.
 LIST_BYTES = 16
 
@@ -37,11 +41,14 @@ class NeighborSearch:
     n_partitions : int
     threads : int
         On which the graph of an approximate search depends.
+    n_candidates : int or None
+        Rows whose neighbours are searched; None: all.
     """
 
     method: str
     n_partitions: int
     threads: int
+    n_candidates: int | None = None
 
 
 def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
@@ -66,6 +73,16 @@ def sample_rows(n_rows: int, n_features: int, n_partitions: int) -> int:
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
 
 
+def bounding_rows(n_rows: int, n_features: int, n_neighbors: int) -> int:
+    """Return the rows of the sample that bounds the distances of the candidates' neighbours.
+
+    A fourth of the rows at most: where a candidate misses some neighbours, others lie within a
+    bound that has room for more.
+    """
+    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // n_features, n_rows // 4)
+    return max(n_neighbors + 1, most)
+
+
 def most_partitions(n_rows: int, n_features: int, params: FitParams) -> int:
     """Return the most partitions that can be placed, each with enough rows to search."""
     filled = n_rows * params.overlap // smallest_partition(params)
@@ -84,9 +101,10 @@ def most_lists(overlap: int) -> int:
     return overlap + 2
 
 
-def worker_bytes(method: str) -> int:
+def worker_bytes(method: str, *, of_candidates: bool = False) -> int:
     """Return the bytes of a worker's process once it has searched neighbours by `method`."""
-    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if method == "approximate" else 0)
+    compiled = method == "approximate" and not of_candidates
+    return PROCESS_BYTES + (NNDESCENT_PROCESS_BYTES if compiled else 0)
 
 
 def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: int) -> int:

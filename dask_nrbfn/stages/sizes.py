@@ -34,6 +34,8 @@ class FitSizes:
     ----------
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
+    n_candidates : int or None
+        Rows whose neighbours are searched; None: all.
     n_labelled : int
         Rows with labels that stand among others; 0 where all have one.
     itemsize, search_itemsize : int
@@ -75,6 +77,7 @@ class FitSizes:
     q: int
     r: int
     k: int
+    n_candidates: int | None
     n_labelled: int
     itemsize: int
     search_itemsize: int
@@ -132,6 +135,7 @@ class FitSizes:
             q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
+            n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
             itemsize=dataset.dtype.itemsize,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
@@ -141,7 +145,9 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
-            by_confidence=source_of(params).by_confidence and not dataset.n_unlabelled,
+            by_confidence=source_of(params).by_confidence
+            and search.n_candidates is None
+            and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
             n_ridges=0
             if tuning is None
@@ -188,9 +194,14 @@ class FitSizes:
         return self.n * self.p * self.itemsize
 
     @property
+    def n_searched(self) -> int:
+        """Rows whose neighbours are searched."""
+        return self.n if self.n_candidates is None else self.n_candidates
+
+    @property
     def lists_bytes(self) -> int:
         """Bytes of all neighbour lists: a number and a distance each."""
-        return LIST_BYTES * self.n * self.k
+        return LIST_BYTES * self.n_searched * self.k
 
     @property
     def solve_bytes(self) -> int:
@@ -207,4 +218,4 @@ class FitSizes:
     @property
     def process_bytes(self) -> int:
         """Bytes of a worker that computes nothing, once it has searched neighbours."""
-        return worker_bytes(self.method)
+        return worker_bytes(self.method, of_candidates=self.n_candidates is not None)

@@ -102,7 +102,7 @@ def test_plan_fit__more_workers_and_faster_ones_take_less(dataset):
 
 @pytest.mark.parametrize("neighbors", ["exact", "approximate"])
 def test_plan_on_options__rows_like_those_at_hand(dataset, tmp_path, rates, neighbors):
-    params = replace(PARAMS, neighbors=neighbors)
+    params = replace(PARAMS, neighbors=neighbors, candidates="all")
     options = EngineOptions(workers=4, threads=16, memory="4GiB")
     X, y = spirals(3000)
     real = write_table(tmp_path / "real", X, y, chunk_rows=100)

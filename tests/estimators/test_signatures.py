@@ -47,7 +47,7 @@ def test_classifier_cv__signature_is_that_of_the_parameters():
 # Numbers have no classes, between which neighbours would look for borders.
 OF_CLASSES = {
     *("class_weight", "confidence_threshold", "basis_rule", "basis_rules", "min_recall"),
-    *("neighbors", "n_partitions", "overlap", "loss", "losses"),
+    *("candidates", "neighbors", "n_partitions", "overlap", "loss", "losses"),
 }
 SUITED = {"basis": "kmeans", "features": "plain"}
 

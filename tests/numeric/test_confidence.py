@@ -7,13 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.confidence import (
+    LEAST_OF_CLASS,
     Candidates,
     choose_basis,
+    choose_candidates,
     even_below,
     keep_best,
     soft_confidence,
 )
-from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_basis_rows, reference_confidence, reference_distances
 
@@ -338,3 +340,27 @@ def test_keep_best_and_choose_basis__inputs_stay_as_they_were():
     even_below(rows.priority, threshold=0.5)
     for field, copy in zip(fields, before, strict=True):
         np.testing.assert_array_equal(field, copy)
+
+
+@given(chunks=row_chunkings(400), seed=st.integers(0, 99))
+@settings(max_examples=20)
+def test_choose_candidates__even_but_for_rare_classes(chunks, seed):
+    n_rows = sum(chunks)
+    codes = np.where(np.arange(n_rows) % 100 == 7, 1, np.where(np.arange(n_rows) < 30, 2, 0))
+    pool = Candidates.none()
+    for rows in split(np.arange(n_rows), chunks):
+        hashes = hash_numbers(rows, seed=seed)
+        block = Candidates(np.zeros(len(rows)), hashes, codes[rows], rows)
+        pool = keep_best(pool, block, size=100, n_classes=LEAST_OF_CLASS)
+    order = np.argsort(hash_numbers(np.arange(n_rows), seed=seed))
+    firsts = np.concatenate([order[codes[order] == code][:LEAST_OF_CLASS] for code in range(3)])
+    others = order[~np.isin(order, firsts)]
+    expected = np.sort(np.concatenate([firsts, others])[:100])
+    assert np.array_equal(choose_candidates(pool, size=100), expected)
+
+
+def test_choose_candidates__every_class_where_there_is_little_room():
+    codes = np.repeat(np.arange(5), 40)
+    rows = np.arange(200)
+    pool = Candidates(np.zeros(200), hash_numbers(rows, seed=0), codes, rows)
+    assert sorted(codes[choose_candidates(pool, size=5)]) == [0, 1, 2, 3, 4]

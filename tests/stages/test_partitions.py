@@ -219,7 +219,7 @@ def test_search__rows_in_small_partitions_are_repaired(small_partitions):
 def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkeypatch):
     X, y = spirals(600)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
-    monkeypatch.setattr("dask_nrbfn.stages.partitions.MAX_TARGETS", 4)
+    monkeypatch.setattr("dask_nrbfn.stages.repair.MAX_TARGETS", 4)
     place = MemoryStore()
     with pytest.raises(RecallError) as caught:
         fit(X, y, params(overlap=1), location=place)

@@ -35,6 +35,7 @@ def main() -> int:
     options = parse_options()
     params = FitParams(
         basis_size=options.basis_size,
+        candidates=options.candidates,
         neighbors=options.neighbors,
         n_partitions=options.n_partitions,
         overlap=options.overlap,
@@ -66,6 +67,11 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", type=int, nargs="+")
     parser.add_argument("--basis-size", type=int, default=2000)
+    parser.add_argument(
+        "--candidates",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        default=FitParams.candidates,
+    )
     parser.add_argument("--memory", default="4GiB", help="limit of a worker")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--threads", type=int)

@@ -20,6 +20,10 @@ from dask_nrbfn.storage.run import Run
 # Basis rows of a fit that gives no size, where the source has none of its own.
 _MOST_UNASKED = 1000
 
+# Rows among which a basis of a given size is looked for: with fewer the least confident of them
+# were less near the borders.
+_CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
+
 
 class Chosen(NamedTuple):
     """A basis.
@@ -100,6 +104,14 @@ def _source_named(name: str) -> BasisSource:
 def source_of(params: FitParams) -> BasisSource:
     """Return where the basis of a fit comes from."""
     return _GIVEN if params.basis_is_given else _source_named(params.basis)
+
+
+def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
+    """Return among how many rows with labels a basis by confidence is looked for; None: all."""
+    n_rows, asked = dataset.of_labelled().n_rows, params.candidates
+    if asked == "auto" and params.basis_size is not None:
+        asked = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
+    return asked if isinstance(asked, int) and asked < n_rows else None
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:

@@ -1,0 +1,349 @@
+"""The nearest rows of some of them, the candidates, as a sum over all rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from dask_nrbfn.neighbors.distances import measure_pairs
+from dask_nrbfn.neighbors.exact import nearest_rows
+from dask_nrbfn.neighbors.merge import MISSING
+from dask_nrbfn.neighbors.partition import cluster_means
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.strips import over_strips
+from dask_nrbfn.numeric.sums import RowSum
+
+Floats = NDArray[np.float64]
+
+# A tile of products, 1 MiB in single precision, stays in a core's cache until it is compared.
+_TILE_ROWS, _TILE_CANDIDATES = 256, 1024
+
+# Candidates whose neighbours in a sample tell how many partitions each must look into, and the
+# share of these neighbours that lie there.
+_ASKED = 1000
+_SOUGHT = 0.975
+
+# Rows of the sample that k-means takes for each partition.
+_ROWS_OF_PARTITION = 128
+
+# A fourth of the sample is searched for the first bounds, which leave four times k rows of it.
+_FIRST_SHARE = 4
+
+
+@dataclass(frozen=True, eq=False)
+class NearestRows(RowSum):
+    """The nearest rows of every candidate among those that were summed.
+
+    The sum keeps the nearest of both; of equal ones those of the first, whose rows stand before.
+
+    Attributes
+    ----------
+    indices : int64 (N, k)
+        Row numbers, nearest first, of equal ones the first; -1 where there are fewer.
+    distances : float64 (N, k)
+
+    Examples
+    --------
+    >>> first = NearestRows(np.array([[4, 2]]), np.array([[1.0, 3.0]]))
+    >>> (first + NearestRows(np.array([[7, 8]]), np.array([[1.0, 2.0]]))).indices
+    array([[4, 7]])
+    """
+
+    indices: NDArray[np.int64]
+    distances: Floats
+
+    @classmethod
+    def none(cls, n_candidates: int, n_neighbors: int) -> Self:
+        """Return the sum over no rows."""
+        shape = n_candidates, n_neighbors
+        return cls(np.full(shape, MISSING), np.full(shape, np.inf))
+
+    @classmethod
+    def of_pairs(
+        cls,
+        candidates: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        distances: Floats,
+        *,
+        n_candidates: int,
+        n_neighbors: int,
+    ) -> Self:
+        """Return the nearest rows that pairs of a candidate and a row tell, each (m,)."""
+        nearest = cls.none(n_candidates, n_neighbors)
+        order = np.lexsort((rows, distances, candidates))
+        candidates = candidates[order]
+        ranks = np.arange(len(order)) - np.searchsorted(candidates, candidates)
+        kept = ranks < n_neighbors
+        places, order = (candidates[kept], ranks[kept]), order[kept]
+        nearest.indices[places], nearest.distances[places] = rows[order], distances[order]
+        return nearest
+
+    def __add__(self, other: Self) -> Self:
+        indices = np.hstack([self.indices, other.indices])
+        distances = np.hstack([self.distances, other.distances])
+        # A stable sort finds two that are in order, and leaves the first ones first.
+        order = np.argsort(distances, axis=1, kind="stable")[:, : self.indices.shape[1]]
+        return type(self)(
+            np.take_along_axis(indices, order, axis=1),
+            np.take_along_axis(distances, order, axis=1),
+        )
+
+
+class Pairs(NamedTuple):
+    """Places of candidates and of rows that may be neighbours, int64 (m,) each."""
+
+    candidates: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class InvertedFile:
+    """The candidates by the partitions that each looks into; a row belongs to the nearest one.
+
+    Attributes
+    ----------
+    candidates : float (N, p)
+    centroids : float (S, p)
+        Of the partitions; with one of them every candidate looks at every row.
+    probes : uint8 (ceil(S / 8), N)
+        Bits: whether a candidate looks into each of eight partitions. Lists of partitions would be
+        the largest of all arrays where rows have no structure.
+    """
+
+    candidates: NDArray[Any]
+    centroids: NDArray[Any]
+    probes: NDArray[np.uint8]
+
+    @classmethod
+    def of(
+        cls,
+        candidates: NDArray[Any],
+        sample: NDArray[Any],
+        *,
+        n_partitions: int,
+        n_neighbors: int,
+        seed: int,
+    ) -> Self:
+        """Place partitions, as many as asked for if as many rows of the sample are distinct.
+
+        Parameters
+        ----------
+        candidates : float (N, p)
+        sample : float (s, p)
+            Rows drawn from all rows.
+        n_partitions, n_neighbors, seed : int
+
+        Notes
+        -----
+        Every candidate looks into as many of the nearest partitions as hold `_SOUGHT` of the
+        neighbours that candidates have in the sample; among all rows they are nearer, and in
+        fewer. k-means runs on one thread, because with more the last bits differ from run to run.
+        """
+        if n_partitions == 1:
+            nowhere = np.zeros((1, sample.shape[1]), sample.dtype)
+            return cls(candidates, nowhere, np.full((1, len(candidates)), 128, np.uint8))
+        _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
+        distinct = sample[np.sort(first)][: n_partitions * _ROWS_OF_PARTITION]
+        with threadpool_limits(1):
+            centroids = cluster_means(distinct, min(n_partitions, len(distinct)), seed=seed)
+        asked = candidates[:: -(-len(candidates) // _ASKED)]
+        homes = nearest_centroids(sample, centroids)
+        neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
+        ranks = np.take_along_axis(_ranks(asked, centroids), homes[neighbors], axis=1)
+        n_probes = 1 + int(np.quantile(ranks, _SOUGHT, method="inverted_cdf"))
+
+        def probed(strip: slice) -> NDArray[np.uint8]:
+            return np.packbits(_ranks(candidates[strip], centroids) < n_probes, axis=1)
+
+        probes = np.concatenate(over_strips(probed, (len(candidates), len(centroids)), 1))
+        return cls(candidates, centroids, np.ascontiguousarray(probes.T))
+
+    @property
+    def n_probes(self) -> int:
+        """Partitions that each candidate looks into, m."""
+        return int(np.unpackbits(self.probes[:, 0]).sum())
+
+    def _members(self, partition: int) -> NDArray[np.int64]:
+        """Return the candidates that look into a partition."""
+        byte, bit = divmod(partition, 8)
+        return np.flatnonzero(self.probes[byte] & (128 >> bit))
+
+    def near(self, rows: NDArray[Any], bounds: Floats, *, threads: int) -> Pairs:
+        """Return the pairs that are no further apart than the candidate's bound, and a few more.
+
+        Parameters
+        ----------
+        rows : float (b, p)
+            As precise as the candidates.
+        bounds : float64 (N,)
+            Squared distances.
+        threads : int
+
+        Notes
+        -----
+        One product and one comparison for each pair, in strips that stay in the cache.
+        """
+        tiles = self._tiles(rows, threads)
+
+        def compare(strip: slice) -> list[Pairs]:
+            return [
+                Pairs(some[near.candidates], places[near.rows])
+                for partition, places in tiles[strip]
+                for some in _strips_of(self._members(partition))
+                for near in [
+                    _near_of_tile(
+                        rows[places] - self.centroids[partition],
+                        self.candidates[some] - self.centroids[partition],
+                        bounds[some],
+                    )
+                ]
+                if len(near.rows)
+            ]
+
+        with threadpool_limits(1):
+            # A tile is a strip of its own.
+            found = over_strips(compare, (len(tiles), _TILE_ROWS * _TILE_CANDIDATES), threads)
+        none = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+        pairs = [none, *(each for of_strip in found for each in of_strip)]
+        return Pairs(*map(np.concatenate, zip(*pairs, strict=True)))
+
+    def _tiles(self, rows: NDArray[Any], threads: int) -> list[tuple[int, NDArray[np.int64]]]:
+        """Return partitions and the places of a few of their rows."""
+        homes = nearest_centroids(rows, self.centroids, threads=threads)
+        counts = np.bincount(homes, minlength=len(self.centroids))
+        places = np.split(np.argsort(homes, kind="stable"), np.cumsum(counts)[:-1])
+        return [
+            (int(partition), places[partition][start : start + _TILE_ROWS])
+            for partition in np.flatnonzero(counts)
+            for start in range(0, counts[partition], _TILE_ROWS)
+        ]
+
+
+def _strips_of(members: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(members), _TILE_CANDIDATES):
+        yield members[start : start + _TILE_CANDIDATES]
+
+
+def _near_of_tile(rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats) -> Pairs:
+    """Return the pairs of a tile that are near, rows and candidates about the same centre.
+
+    Notes
+    -----
+    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``, as one product of longer rows. The squares are
+    taken a little smaller, by more than what a product of p numbers is likely to lose; about the
+    centre of their partition, rows that are near to each other lose little.
+    """
+    dtype, ones = rows.dtype, np.ones
+    half = 0.5 - (4.0 + rows.shape[1] ** 0.5) * np.finfo(dtype).eps
+    squares, own = (half * np.einsum("ij,ij->i", each, each) for each in (rows, candidates))
+    lifted = np.column_stack([rows, -squares, ones(len(rows))]).astype(dtype, copy=False)
+    sought = np.column_stack([candidates, ones(len(own)), 0.5 * bounds - own])
+    near = np.flatnonzero(sought.astype(dtype, copy=False) @ lifted.T >= 0.0)
+    return Pairs(*np.divmod(near, max(1, len(rows))))
+
+
+def nearest_centroids(
+    rows: NDArray[Any], centroids: NDArray[Any], *, threads: int = 1
+) -> NDArray[np.int64]:
+    """Return the centroid (S, p) that is nearest to each row (b, p), int64 (b,)."""
+
+    def nearest(strip: slice) -> NDArray[np.int64]:
+        return np.argmin(_remoteness(rows[strip], centroids), axis=1)
+
+    with threadpool_limits(1):
+        return np.concatenate(over_strips(nearest, (len(rows), len(centroids)), threads))
+
+
+def _ranks(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[np.int64]:
+    """Return how many centroids are nearer to a row than each of them, int64 (b, S)."""
+    order = np.argsort(_remoteness(rows, centroids), axis=1, kind="stable")
+    return np.argsort(order, axis=1)
+
+
+def _remoteness(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[Any]:
+    """Return half the squared distances of rows from centroids, up to a constant of each row."""
+    remoteness: NDArray[Any] = rows @ (-centroids.T)
+    remoteness += 0.5 * np.einsum("ij,ij->i", centroids, centroids)
+    return remoteness
+
+
+class CandidateSearch:
+    """The nearest rows of candidates among all that are added.
+
+    Parameters
+    ----------
+    file : InvertedFile
+    bounds : float64 (N,)
+        What the squared distances of the k nearest do not exceed.
+    numbers : int64 (N,)
+        Of the candidates, which are no neighbours of themselves.
+    n_neighbors, threads : int
+    """
+
+    def __init__(
+        self,
+        file: InvertedFile,
+        bounds: Floats,
+        numbers: NDArray[np.int64],
+        *,
+        n_neighbors: int,
+        threads: int,
+    ) -> None:
+        self._file, self._bounds, self._numbers, self._threads = file, bounds, numbers, threads
+        self._nearest = NearestRows.none(len(numbers), n_neighbors)
+        self._waiting: list[tuple[NDArray[Any], ...]] = []
+
+    def add(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+        """Take rows (b, p) whose numbers are above those that were added before."""
+        pairs = self._file.near(rows, self._bounds, threads=self._threads)
+        others = numbers[pairs.rows] != self._numbers[pairs.candidates]
+        candidates, near = pairs.candidates[others], pairs.rows[others]
+        squared = measure_pairs(rows, self._file.candidates, near, candidates)
+        self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
+        # Sorting fewer than the lists have places would take longer than merging them.
+        if sum(len(each) for each, *_ in self._waiting) > self._nearest.indices.size:
+            self.nearest()
+
+    def nearest(self) -> NearestRows:
+        """Return the nearest rows so far; the last ones of their lists are the bounds from now."""
+        if self._waiting:
+            columns = map(np.concatenate, zip(*self._waiting, strict=True))
+            n_candidates, n_neighbors = self._nearest.indices.shape
+            self._nearest += NearestRows.of_pairs(
+                *columns, n_candidates=n_candidates, n_neighbors=n_neighbors
+            )
+            self._bounds = np.minimum(self._bounds, self._nearest.distances[:, -1] ** 2)
+            self._waiting = []
+        return self._nearest
+
+
+def bounds_of(
+    file: InvertedFile, sample: NDArray[Any], *, n_neighbors: int, threads: int
+) -> Floats:
+    """Return what the squared distance to the k-th nearest other row is at most, float64 (N,).
+
+    Parameters
+    ----------
+    file : InvertedFile
+    sample : float (s, p)
+        More than k of all rows; candidates may be among them.
+    n_neighbors, threads : int
+
+    Notes
+    -----
+    A part of the sample gives bounds with which the whole of it is searched, and that better ones.
+    """
+    candidates, count = file.candidates, n_neighbors + 1
+    begun = sample[: max(count, len(sample) // _FIRST_SHARE)]
+    furthest = nearest_rows(begun, candidates, count=count)[:, -1]
+    bounds = measure_pairs(begun, candidates, furthest, np.arange(len(candidates)))
+    nobody = np.full(len(candidates), MISSING)
+    search = CandidateSearch(file, bounds, nobody, n_neighbors=count, threads=threads)
+    size = max(1, len(sample) // (2 * _FIRST_SHARE))
+    for start in range(0, len(sample), size):
+        rows = sample[start : start + size]
+        search.add(rows, np.arange(start, start + len(rows)))
+    return np.minimum(bounds, search.nearest().distances[:, -1] ** 2)

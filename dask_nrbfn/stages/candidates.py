@@ -1,0 +1,166 @@
+"""The neighbours of drawn rows, the candidates, among all rows: a sum over these."""
+
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.neighbors import (
+    MISSING,
+    CandidateSearch,
+    InvertedFile,
+    NearestRows,
+    bounds_of,
+    find_repeats,
+)
+from dask_nrbfn.numeric.confidence import choose_candidates
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.pool import pool_drawn
+from dask_nrbfn.stages.repair import repair_lists
+from dask_nrbfn.stages.search_sizes import bounding_rows, search_block_rows
+from dask_nrbfn.stages.searched import of_searched
+from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+def search_candidates(
+    run: Run, dataset: Dataset, engine: Engine, *, n_partitions: int
+) -> dict[str, Any]:
+    """Store the neighbours of candidates, and which rows these are.
+
+    With one partition every candidate looks at every row. Else a row belongs to the nearest
+    partition, and a candidate looks into several. Nothing but lists is written: every part leaves
+    those of its rows, and they are merged as sums are.
+    """
+    n_candidates = of_searched(run).n_rows
+    if not run.has("partitions/bounds"):
+        run.drop("partitions")
+        arguments = [(run.location, dataset.location, n_candidates, n_partitions)]
+        run_tasks(engine, _place_candidates, arguments, label="candidates")
+    summation = _summation(run)
+    sum_rows(run, dataset, engine, summation, run.spans)
+    (found,) = run_tasks(engine, _store_lists, [(run.location, summation)], label="neighbors")
+    n_probes = found["n_probes"]
+    logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
+    repaired = repair_lists(
+        run,
+        dataset,
+        engine,
+        rows=found["rows"],
+        remedy="Lower `n_partitions`, or give `neighbors`=exact, in a new run.",
+    )
+    return {
+        "n_repaired": repaired["n_rows"],
+        "n_probes": n_probes,
+        "distance_sum": found["distance_sum"] + repaired["distance_sum"],
+    }
+
+
+def _place_candidates(
+    run_location: Location, dataset_location: Location, n_candidates: int, n_partitions: int
+) -> None:
+    """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
+    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+    k, seed = run.params.n_neighbors, run.params.random_state
+    drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
+    size = bounding_rows(run.n_rows, dataset.n_features, k)
+    rng = np.random.default_rng([seed, 0])
+    sampled = np.sort(rng.choice(run.n_rows, size, replace=False))
+    # One reading is enough for both.
+    rows = np.union1d(drawn, sampled)
+    X = dataset.take(rows)
+    hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
+    values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
+    # In no order, as what is first stands for all.
+    sample = values[rng.permutation(np.searchsorted(rows, sampled))]
+    sample = sample[_without_copies(sample, run.params)]
+    file = InvertedFile.of(
+        values[np.searchsorted(rows, drawn)],
+        sample,
+        n_partitions=n_partitions,
+        n_neighbors=k,
+        seed=seed,
+    )
+    bounds = bounds_of(file, sample, n_neighbors=k, threads=blas_threads())
+    group = run.group("neighbors")
+    write_array(group, "rows", drawn, "candidate")
+    write_array(group, "hashes", hashes, "candidate")
+    group = run.group("partitions")
+    write_array(group, "candidates", file.candidates, "candidate", "feature")
+    write_array(group, "centroids", file.centroids, "partition", "feature")
+    write_array(group, "probes", file.probes, "eight", "candidate")
+    write_array(group, "bounds", bounds, "candidate")
+
+
+def _summation(run: Run) -> Summation:
+    return Summation("neighbors", _CandidatesPass, {"": NearestRows}, len(run.spans))
+
+
+class _CandidatesPass:
+    """The rows of a part that are nearest to each candidate."""
+
+    def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
+        self.reading = Reading(
+            block_rows=search_block_rows(run.chunk_rows, dataset.n_features, run.params),
+            weighting=RowWeights(None),
+        )
+        self._params = run.params
+        self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
+        self._search = CandidateSearch(
+            _read_file(run),
+            run.read("partitions/bounds"),
+            run.read("neighbors/rows"),
+            n_neighbors=run.params.n_neighbors,
+            threads=blas_threads(),
+        )
+
+    def add(self, block: FoldedBlock) -> None:
+        rows = self._space.apply(block.X)
+        places = _without_copies(rows, self._params)
+        self._search.add(rows[places], block.start + places)
+
+    def sums(self) -> Sums:
+        return {"": self._search.nearest()}
+
+
+def _without_copies(rows: NDArray[Any], params: FitParams) -> NDArray[np.int64]:
+    """Return the places of rows without the copies of each that no list has room for.
+
+    They would be near to each other all.
+    """
+    repeats = find_repeats(rows, n_neighbors=params.n_neighbors, seed=params.random_state)
+    return np.flatnonzero(repeats.searched)
+
+
+def _read_file(run: Run) -> InvertedFile:
+    return InvertedFile(
+        *(run.read(f"partitions/{name}") for name in ("candidates", "centroids", "probes"))
+    )
+
+
+def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]:
+    """Store the lists of all rows; return which are not full, and the sum of the others."""
+    run = Run.open(run_location)
+    nearest, searched = read_total(run, summation), of_searched(run)
+    for start, stop in searched.spans:
+        searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])
+        searched.write_rows("neighbors/distances", start, nearest.distances[start:stop])
+    full = nearest.indices[:, -1] != MISSING
+    return {
+        "n_probes": _read_file(run).n_probes,
+        "rows": run.read("neighbors/rows")[~full],
+        "distance_sum": float(nearest.distances[full].sum()),
+    }

@@ -1,0 +1,193 @@
+"""Neighbours and confidence of drawn rows, against those of all rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.describe import describe_run
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.report.page import write_report
+from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.run import Run
+from tests.reference import reference_confidence
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, write_table
+
+
+def params(**changes):
+    chosen = {"n_neighbors": 6, "candidates": 80, "basis_size": 20, "alpha": 1e-4, "n_parts": 3}
+    return FitParams(**(chosen | changes))
+
+
+def fit(X, y, wanted=None, *, engine=None, location=None, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    place = MemoryStore() if location is None else location
+    return fit_dataset(dataset, place, wanted or params(), engine or InlineEngine())
+
+
+def results(run):
+    names = ("neighbors/rows", "neighbors/indices", "neighbors/distances", "confidence/values")
+    return [run.read(name) for name in (*names, "basis/rows", "weights/values")]
+
+
+def test_candidates__have_the_neighbors_that_all_rows_have():
+    X, y = spirals(300)
+    run, whole = fit(X, y), fit(X, y, params(candidates="all"))
+    rows, indices, distances, *_ = results(run)
+    assert np.array_equal(indices, whole.read("neighbors/indices")[rows])
+    assert np.array_equal(distances, whole.read("neighbors/distances")[rows])
+    assert run.stages["recall"] | {"n_audited": 0, "recall": 1.0} == run.stages["recall"]
+    # The width of confidence is the mean distance of the candidates.
+    assert run.stages["neighbors"]["mean_distance"] == pytest.approx(distances.mean())
+    assert run.stages["neighbors"]["n_candidates"] == len(rows) == 80
+    chosen = run.read("basis/rows")
+    assert np.isin(chosen, rows).all()
+    worst = np.sort(run.read("confidence/values"))[:20]
+    found = run.read("confidence/values")[np.searchsorted(rows, chosen)]
+    assert np.array_equal(np.sort(found), worst)
+    assert "partitions" not in open_group(run.location, kind="run")
+
+
+@pytest.mark.slow
+@given(chunk_rows=st.integers(5, 300))
+@settings(max_examples=4, deadline=None)
+def test_candidates__same_bits_for_any_chunks(chunk_rows):
+    X, y = spirals(150)
+    wanted = params(n_partitions=4, candidates=60)
+    whole, chunked = (results(fit(X, y, wanted, chunk_rows=rows)) for rows in (150, chunk_rows))
+    for a, b in zip(whole, chunked, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_candidates__as_many_as_there_are_rows_change_nothing():
+    X, y = spirals(120)
+    runs = [fit(X, y, params(candidates=asked)) for asked in ("auto", "all", 120, 1000)]
+    for run in runs:
+        assert not run.has("neighbors/rows")
+        assert np.array_equal(run.read("weights/values"), runs[0].read("weights/values"))
+
+
+def test_candidates__of_a_rare_class():
+    X, y = spirals(600)
+    y = np.where(np.arange(600) % 150 == 0, 7, y)
+    run = fit(X, y)
+    rows = run.read("neighbors/rows")
+    assert np.isin(np.flatnonzero(y == 7), rows).all()
+
+
+def test_candidates__below_the_threshold_without_a_size():
+    X, y = spirals(300)
+    run = fit(X, y, params(basis_size=None, candidates=150))
+    below = run.read("confidence/values") < 0.9
+    assert np.array_equal(run.read("basis/rows"), run.read("neighbors/rows")[below])
+
+
+def test_candidates__of_labelled_rows_among_others():
+    X, y = spirals(300)
+    labelled = np.random.default_rng(0).random(300) < 0.7
+    run = fit(X, np.where(labelled, y, -1), params(candidates=60), unlabelled=-1)
+    rows = run.read("confidence/rows")
+    assert labelled[rows].all()
+    assert len(rows) == 60
+    of_labelled = np.flatnonzero(labelled)
+    assert np.array_equal(of_labelled[run.read("neighbors/rows")], rows)
+    assert np.isin(run.read("basis/rows"), rows).all()
+
+
+def test_candidates__with_locality_search_the_drawn_rows_exactly():
+    X, y = spirals(200)
+    wanted = {"locality": 1e-3, "features": "plain"}
+    run, whole = (fit(X, y, params(candidates=n, **wanted)) for n in (100, "all"))
+    assert np.array_equal(run.read("locality/indices"), whole.read("locality/indices"))
+
+
+@pytest.mark.parametrize(("label", "n_tasks"), [("neighbors", 2), ("confidence", 0)])
+def test_candidates__stopped_in_the_search_lose_one_part(label, n_tasks):
+    X, y = spirals(150)
+    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit(X, y, wanted, engine=CountingEngine(n_tasks, label=label), location=place)
+    engine = CountingEngine()
+    resumed = results(fit(X, y, wanted, engine=engine, location=place))
+    # Of three parts one is left, and after them the lists are stored.
+    assert engine.done["neighbors"] == (2 if label == "neighbors" else 0)
+    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows", "hashes", "indices"])
+def test_candidates__that_are_lost_are_searched_again(name):
+    X, y = spirals(150)
+    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit(X, y, wanted, engine=CountingEngine(0, label="codes"), location=place)
+    del open_group(place, kind="run", writable=True)[f"neighbors/{name}"]
+    resumed = results(fit(X, y, wanted, location=place))
+    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_candidates__the_search_of_a_tuning_takes_its_small_basis_from_them():
+    X, y = spirals(300)
+    tuning = TuneParams(folds=2, alphas=(1e-4,), search_basis=15, search_rows=200)
+    dataset = write_table(MemoryStore(), X, y)
+    run = tune_dataset(dataset, MemoryStore(), params(), tuning, InlineEngine())
+    rows = run.read("neighbors/rows")
+    assert np.isin(run.read("search/basis_rows_least-confident"), rows).all()
+    assert np.isin(run.read("basis/rows"), rows).all()
+
+
+@pytest.mark.slow
+def test_candidates__of_a_run_that_takes_further_rows():
+    X, y = spirals(300)
+    place = MemoryStore()
+    fit(X[:250], y[:250], location=place)
+    update_run(place, write_table(MemoryStore(), X[250:], y[250:]), InlineEngine())
+    assert describe_run(Run.open(place))["n_rows"] == 300
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ({"basis": "random"}, "candidates is 80, and basis=random"),
+        ({"candidates": 10}, "candidates is 10, and the basis has at least 20 rows"),
+    ],
+)
+def test_candidates__refused_where_they_mean_nothing(wanted, problem):
+    X, y = spirals(100)
+    with pytest.raises(ParameterError, match=problem):
+        fit(X, y, params(**wanted))
+
+
+def test_candidates__words_and_numbers():
+    assert FitParams().candidates == "auto"
+    with pytest.raises(ParameterError, match="candidates is 'some'"):
+        FitParams(candidates="some")
+    with pytest.raises(ParameterError, match="candidates is 0"):
+        FitParams(candidates=0)
+
+
+def test_confidence__of_candidates_is_that_of_the_naive_one():
+    X, y = spirals(200)
+    run = fit(X, y, params(candidates=199))
+    # But for one row all are there, so the width is all but the same.
+    naive = reference_confidence(X, y, n_neighbors=6)[run.read("neighbors/rows")]
+    assert run.read("confidence/values") == pytest.approx(naive, abs=0.02)
+
+
+@pytest.mark.slow
+def test_report__calls_candidates_what_they_are(tmp_path):
+    X, y = spirals(200)
+    write_report(fit(X, y), tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text()
+    assert "80 rows were drawn as candidates for the basis" in html
+    assert "Histogram of the confidence of all candidates" in html
+    assert "6 of 80 candidates, exact search in 1 partition" in html
