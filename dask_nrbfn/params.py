@@ -196,7 +196,8 @@ class FitParams(Params):
         "sknn" for classes, "kmeans" for numbers.
     basis_size : int or None
         Number of basis rows r. None: with "sknn" all rows below the threshold, at most 10,000 and
-        as many as fit the memory; else a quarter of the rows, at most 1,000, as far as they are distinct.
+        as many as fit the memory; else a quarter of the rows, at most 1,000, as far as they are
+        distinct.
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
