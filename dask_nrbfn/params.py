@@ -195,8 +195,9 @@ class FitParams(Params):
         soft-kNN confidence, or "given:" and the digest of rows that are handed to the fit. "auto":
         "sknn" for classes, "kmeans" for numbers.
     basis_size : int or None
-        Number of basis rows r. None: with "sknn" all rows below the threshold, or as many as fit
-        the memory; else a quarter of the rows, at most 1,000, as far as they are distinct.
+        Number of basis rows r. None: with "sknn" all rows below the threshold, at most 10,000 and
+        as many as fit the memory; else a quarter of the rows, at most 1,000, as far as they are
+        distinct.
     basis_rule : {"least-confident", "uniform"}
         Which rows form a basis of a given size: the least confident, or a draw among the rows
         below the threshold, which the least confident of the others fill up.
@@ -289,7 +290,8 @@ class FitParams(Params):
         int,
         "Number of basis rows.",
         least=1,
-        none="sknn: all rows below the threshold; else a quarter of the rows, at most 1000",
+        none="sknn: all rows below the threshold, at most 10000; else a quarter of all, at most "
+        "1000",
     )
     basis_rule: str = option(
         "least-confident",

@@ -15,7 +15,7 @@ from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.bases import asked_size
+from dask_nrbfn.stages.bases import MOST_FOUND, asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.components import COMPONENTS
@@ -29,6 +29,7 @@ from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
+from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
@@ -110,6 +111,53 @@ def largest_basis(
         return max(cost(tried).held_bytes for cost in costs) <= engine.memory_bytes
 
     return bisect_left(range(1, dataset.n_rows + 1), True, key=lambda r: not fits(r))
+
+
+def planned_basis(
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    tuning: TuneParams | None = None,
+    *,
+    embeds: bool = False,
+) -> int:
+    """Return the basis rows of a fit: those asked for, or the most that it may find."""
+    asked = asked_size(params, dataset)
+    if asked is not None:
+        return asked
+    most = largest_basis(dataset, params, search, engine, tuning, embeds=embeds)
+    return max(min(most, MOST_FOUND), dataset.n_classes)
+
+
+def stage_costs(
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    *,
+    n_basis: int,
+    tuning: TuneParams | None = None,
+    validation: Dataset | None = None,
+    embeds: bool = False,
+) -> dict[str, StageCost]:
+    """Return what every stage of a fit costs that is begun now, by its name."""
+    of_all, of_labelled = (
+        FitSizes.of(
+            seen,
+            params,
+            search,
+            n_basis,
+            tuning,
+            validation,
+            layout=_layout(seen, params, engine),
+        )
+        for seen in (dataset, dataset.of_labelled())
+    )
+    return {
+        stage.name: stage.cost(of_labelled if stage.of_labelled else of_all)
+        for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
+    }
 
 
 def check_stage_budget(
@@ -211,6 +259,7 @@ def finish_run(
     *,
     validation: Dataset | None,
     before_stage: Callable[[], None],
+    rates: Rates | None = None,
     check_still_locked: Callable[[], None],
 ) -> None:
     """Run the stages that a run misses, and do again what turns out to be damaged.
@@ -218,6 +267,8 @@ def finish_run(
     Parameters
     ----------
     run, dataset, engine, validation
+    rates : Rates or None
+        Of a worker, as far as they are known.
     before_stage : callable
         Called before each; raises if the run must not go on.
     check_still_locked : callable
@@ -240,6 +291,7 @@ def finish_run(
                 dataset,
                 engine,
                 validation,
+                rates=rates,
                 before_recording=check_still_locked,
             )
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
@@ -270,6 +322,7 @@ def run_stage(
     engine: Engine,
     validation: Dataset | None = None,
     *,
+    rates: Rates | None = None,
     before_recording: Callable[[], None] = lambda: None,
 ) -> None:
     """Run one stage, whose predecessors are finished, and record what it took.
@@ -277,6 +330,8 @@ def run_stage(
     Parameters
     ----------
     stage, run, dataset, engine, validation
+    rates : Rates or None
+        As for `finish_run`.
     before_recording : callable
         Raises if the run belongs to another job by then.
     """
@@ -308,6 +363,7 @@ def run_stage(
         lambda: largest_basis(
             dataset, params, search, engine, run.tuning, run.layout, embeds=run.embeds
         ),
+        None if rates is None else partial(remaining_s, run, dataset, engine, rates, validation),
         validation,
     )
     started = datetime.now(UTC)
@@ -331,6 +387,32 @@ def run_stage(
         taken["seconds"],
         extra={"stage": stage.name, "run": str(run.location), "rows": seen_run.n_rows, **taken},
     )
+
+
+def remaining_s(
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    rates: Rates,
+    validation: Dataset | None,
+    n_basis: int,
+) -> dict[str, float]:
+    """Return the seconds of every stage that a run misses, with so many basis rows."""
+    costs = stage_costs(
+        dataset,
+        run.params,
+        decided_search(run),
+        engine,
+        n_basis=n_basis,
+        tuning=run.tuning,
+        validation=validation,
+        embeds=run.embeds,
+    )
+    return {
+        name: expected_s(cost, rates, engine.n_workers)
+        for name, cost in costs.items()
+        if name not in run.stages
+    }
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import (
     Partitions,
@@ -28,6 +28,10 @@ from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.bases import asked_size
+from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.stages.rates import Rates
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.storage.array import create_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -44,60 +48,13 @@ _SELECTED_ROWS = 2**17
 _WRITTEN_ROWS = 2**17
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """What one worker does in a second.
-
-    Attributes
-    ----------
-    moments_flops : float
-        Symmetric products of activations, and distances to a basis.
-    solve_flops : float
-        Cholesky factorization.
-    activations : float
-        Exponentials, normalized.
-    roots : float
-        Distances, summed.
-    column_values : float
-        Values that enter column statistics.
-    hashed_values : float
-    pairs : float
-        Pairs of rows in an exact search, at the dataset's number of columns.
-    audited_pairs : float
-        The same with a thousand rows against many.
-    updates : float
-        Candidate values of NNDescent.
-    measured_values : float
-        Differences of neighbours.
-    merged_candidates : float
-    selected_rows : float
-        Candidates for the basis.
-    routed_distances : float
-        Distances to the centroids of partitions.
-    weighed_neighbors : float
-        Neighbours that enter a confidence.
-    read_bytes : float
-        Rows of the dataset, decoded.
-    scratch_bytes : float
-        Arrays of a run, written or read.
-    """
-
-    moments_flops: float
-    solve_flops: float
-    activations: float
-    roots: float
-    column_values: float
-    hashed_values: float
-    pairs: float
-    audited_pairs: float
-    updates: float
-    measured_values: float
-    merged_candidates: float
-    selected_rows: float
-    routed_distances: float
-    weighed_neighbors: float
-    read_bytes: float
-    scratch_bytes: float
+def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
+    """Return the rates of a worker of `engine`, measured in a few seconds."""
+    dataset.check_stored()
+    n_basis = asked_size(params, dataset) or dataset.n_rows
+    arguments = [(dataset.location, n_basis, params.n_neighbors)]
+    (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
+    return cast(Rates, rates)
 
 
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:

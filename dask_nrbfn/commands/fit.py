@@ -1,6 +1,7 @@
 """A fit, its tuning, or an embedding: what is asked for and whether it can be."""
 
 import hashlib
+import logging
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -8,15 +9,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
-from dask_nrbfn.pipeline import finish_run, start_run
+from dask_nrbfn.pipeline import (
+    finish_run,
+    planned_basis,
+    remaining_s,
+    stage_costs,
+    start_run,
+)
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.embedding import check_embedding, embedding_params
 from dask_nrbfn.stages.locality import has_locality
+from dask_nrbfn.stages.neighbors import decided_search
 from dask_nrbfn.stages.prune import check_prune
+from dask_nrbfn.stages.rates import Rates
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
 from dask_nrbfn.stages.trials import candidates, check_components
@@ -27,6 +37,14 @@ from dask_nrbfn.storage.group import check_outside_groups, exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+# Of each worker, from which on a fit takes a minute or so: measuring rates takes a few seconds.
+_LONG_FLOPS = 5e12
+
+# Stages whose seconds are foretold.
+_NAMED = 3
 
 
 def fit_dataset(
@@ -292,10 +310,40 @@ def _finish(job: _Job) -> Run:
             job.dataset,
             job.engine,
             validation=job.validation,
+            rates=_tell_expected(job, run),
             before_stage=partial(_before_stage, job, run),
             check_still_locked=check_still_locked,
         )
         return run
+
+
+def _tell_expected(job: _Job, run: Run) -> Rates | None:
+    """Say how long what is missing will take, if it is long; return the rates of a worker then."""
+    dataset, params, engine, search = job.dataset, run.params, job.engine, decided_search(run)
+    n_basis = planned_basis(dataset, params, search, engine, run.tuning, embeds=run.embeds)
+    costs = stage_costs(
+        dataset,
+        params,
+        search,
+        engine,
+        n_basis=n_basis,
+        tuning=run.tuning,
+        validation=job.validation,
+        embeds=run.embeds,
+    )
+    missing = [cost.flops for name, cost in costs.items() if name not in run.stages]
+    if sum(missing) < _LONG_FLOPS * engine.n_workers:
+        return None
+    rates = measure_rates(dataset, params, engine)
+    seconds = remaining_s(run, dataset, engine, rates, job.validation, n_basis)
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
+    logger.info(
+        "fit: about %.0f s with %d basis rows, of which %s",
+        sum(seconds.values()),
+        n_basis,
+        ", ".join(f"{name} {seconds[name]:.0f} s" for name in longest),
+    )
+    return rates
 
 
 def _before_stage(job: _Job, run: Run) -> None:

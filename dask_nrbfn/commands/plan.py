@@ -1,33 +1,23 @@
 """Plan: flops, bytes and seconds of every stage before the first one runs."""
 
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.commands.calibrate import Rates, calibrate
+from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.commands.fit import check_fit, suited_params
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import largest_basis, stages_of
-from dask_nrbfn.stages.bases import asked_size
+from dask_nrbfn.pipeline import planned_basis, stage_costs
 from dask_nrbfn.stages.neighbors import plan_search
-from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.search_sizes import NeighborSearch
-from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.stage import StageCost
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import PartLayout
-
-# From submitting a part to its record: opening run and dataset, writing the part, the scheduler.
-# And the same for a task that works alone.
-_PART_S, _TASK_S = 0.06, 0.03
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,7 @@ class Plan:
     ----------
     stages : tuple of PlannedStage
     n_basis : int
-        Basis rows planned for: those asked for, or the most that rows and memory allow.
+        Basis rows planned for: those asked for, or the most that it may find.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_partitions : int
@@ -94,52 +84,23 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     params = suited_params(dataset, params)
     check_fit(dataset, params)
     search = plan_search(dataset.of_labelled(), params, engine)
-    n_basis = _planned_basis(dataset, params, search, engine)
-
-    def sizes_of(rows: Dataset) -> FitSizes:
-        layout = PartLayout.of(rows.n_rows, params.n_parts, n_workers=engine.n_workers)
-        return FitSizes.of(rows, params, search, n_basis, layout=layout)
-
-    sizes, of_labelled = sizes_of(dataset), sizes_of(dataset.of_labelled())
-    costs = {
-        stage.name: stage.cost(of_labelled if stage.of_labelled else sizes)
-        for stage in stages_of(params, numbers=dataset.of_numbers)
-    }
+    n_basis = planned_basis(dataset, params, search, engine)
+    costs = stage_costs(dataset, params, search, engine, n_basis=n_basis)
     stages = tuple(
-        PlannedStage(name, cost, _expected_s(cost, rates, engine.n_workers))
+        PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
     )
     return Plan(
         stages,
         n_basis,
-        sizes.n_candidates,
-        sizes.n_partitions,
-        sizes.method,
+        search.n_candidates,
+        search.n_partitions,
+        search.method,
         engine.memory_bytes,
         engine.n_workers,
         engine.threads,
         rates,
     )
-
-
-def _planned_basis(
-    dataset: Dataset, params: FitParams, search: NeighborSearch, engine: Engine
-) -> int:
-    """Return the basis rows of a fit: those asked for, or the most that rows and memory allow."""
-    most = largest_basis(dataset, params, search, engine)
-    return asked_size(params, dataset) or max(most, dataset.n_classes)
-
-
-def _expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
-    # The last round of tasks may leave workers idle. What one task does alone has no rounds.
-    rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
-    share = rounds / cost.n_tasks
-    shared = _work_s(cost.work, rates) * share + rounds * _PART_S
-    return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
-
-
-def _work_s(work: Mapping[str, float], rates: Rates) -> float:
-    return sum(amount / getattr(rates, name) for name, amount in work.items())
 
 
 def plan_on_options(
@@ -188,15 +149,6 @@ def plan_on_options(
             measured = measure_rates(dataset, params, InlineEngine())
         given = scale_rates(measured, engine.threads / cores)
     return plan_fit(planned, params, engine, given)
-
-
-def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
-    """Return the rates of a worker of `engine`, measured in a few seconds."""
-    dataset.check_stored()
-    n_basis = asked_size(params, dataset) or dataset.n_rows
-    arguments = [(dataset.location, n_basis, params.n_neighbors)]
-    (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
-    return cast(Rates, rates)
 
 
 def describe_plan(plan: Plan) -> dict[str, Any]:

@@ -1,7 +1,20 @@
 """How many threads a process computes with."""
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from threading import Lock
+from typing import TypeVar
+
 from dask.system import cpu_count
-from threadpoolctl import threadpool_info
+from threadpoolctl import ThreadpoolController, threadpool_info
+
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+# Threads of BLAS are the process's: of two tasks that limit them the first to end would give them
+# back to both. All cores are at work for one task.
+_ONE_TASK = Lock()
 
 
 def available_threads() -> int:
@@ -24,3 +37,42 @@ def blas_threads(*, default: int = 1) -> int:
     import numpy  # noqa: F401  BLAS is listed once numpy has loaded it
 
     return max((pool["num_threads"] for pool in threadpool_info()), default=default)
+
+
+def side_by_side(
+    step: Callable[[Value], Result], values: Sequence[Value], *, at_once: int
+) -> list[Result]:
+    """Return `step` of every value, in order, each computed with one BLAS thread.
+
+    Parameters
+    ----------
+    step : callable
+        Its products release the interpreter lock.
+    values : sequence
+    at_once : int
+        Steps at the same time at most; no more than the threads that BLAS had.
+
+    Notes
+    -----
+    The results have the same bits however many run at the same time. Threads that share a small
+    product wait for each other by spinning: beside other busy processes that takes many times as
+    long as the product.
+    """
+    with _ONE_TASK:
+        own = max((pool["num_threads"] for pool in _blas().info()), default=1)
+        n_threads = min(own, at_once, len(values))
+        with _blas().limit(limits=1):
+            if n_threads <= 1:
+                return [step(value) for value in values]
+            # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
+            limit = partial(_blas().limit, limits=1)
+            with ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
+                return list(pool.map(step, values))
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Return what sets the threads of BLAS: looking for it takes as long as a small system."""
+    import scipy.linalg  # noqa: F401  numpy's and scipy's are listed once they are loaded
+
+    return ThreadpoolController().select(user_api="blas")

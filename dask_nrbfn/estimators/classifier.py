@@ -199,8 +199,8 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
         Rows of low confidence, drawn rows, cluster centres, or these rows.
     basis_size : int, default=None
-        Number of basis rows. None: with "sknn" all rows below the threshold, or as many as fit the
-        memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
+        Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
+        many as fit the memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
         Which rows of low confidence form a basis of a given size: the least confident, or a draw
         among the rows below the threshold.
@@ -254,7 +254,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label and
         for those that are no candidates; only with a "sknn" basis.
     feature_weights_, feature_importances_ : ndarray (p,), float64
-        Only with a "learned" scale: the weights of the columns, of mean 1, and of sum 1.
+        Only with a "learned" scale: the weights of the columns, and the same of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float

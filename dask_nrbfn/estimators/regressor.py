@@ -156,7 +156,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     intercept_ : ndarray (q,), float64
         Has no penalty.
     feature_weights_, feature_importances_ : ndarray (p,), float64
-        Only with a "learned" scale: the weights of the columns, of mean 1, and of sum 1.
+        Only with a "learned" scale: the weights of the columns, and the same of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float

@@ -78,7 +78,9 @@ class GradientSums(RowSum):
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights that squared derivatives give the features, float64 (p,), of mean 1.
+    """Return the weights that squared derivatives give the features, float64 (p,).
+
+    The mean of those that any score changes with is 1: a constant column changes no other's weight.
 
     Parameters
     ----------
@@ -90,11 +92,11 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
     Examples
     --------
     >>> feature_weights(np.array([3.0, 1.0, 0.0]), np.ones(3)).round(3)
-    array([2.25, 0.75, 0.  ])
+    array([1.5, 0.5, 0. ])
     """
     by_column = squares * root**2
-    mean = by_column.mean()
-    return (by_column / mean if mean > 0 else np.ones(len(root))) + LEAST_WEIGHT
+    used = by_column[by_column > 0]
+    return (by_column / used.mean() if len(used) else np.ones(len(root))) + LEAST_WEIGHT
 
 
 def heaviest_features(

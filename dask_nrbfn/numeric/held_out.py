@@ -28,9 +28,12 @@ class JudgedSums(RowSum, ABC):
     ----------
     compared : tuple of str
         Figures by which models are compared; the first decides.
+    smooth : str
+        The one of them that changes with every score, for few rows.
     """
 
     compared: ClassVar[tuple[str, ...]]
+    smooth: ClassVar[str]
 
     @classmethod
     @abstractmethod
@@ -64,6 +67,7 @@ class HeldOutSums(JudgedSums):
     log_losses: Floats
 
     compared: ClassVar[tuple[str, ...]] = ("error_rate", "log_loss")
+    smooth: ClassVar[str] = "log_loss"
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:
@@ -152,6 +156,7 @@ class ResidualSums(JudgedSums):
     weight: float
 
     compared: ClassVar[tuple[str, ...]] = ("relative_error", "r2")
+    smooth: ClassVar[str] = "relative_error"
 
     @classmethod
     def zeros(cls, n_models: int, n_targets: int) -> Self:

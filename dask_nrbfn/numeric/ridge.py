@@ -1,9 +1,9 @@
 """Output weights from moments, and whether float64 can tell what they are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from dask_nrbfn.numeric.products import (
 from dask_nrbfn.numeric.targets import Targets
 
 Floats = NDArray[np.float64]
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 # Reciprocal conditions of systems, and what rounding each element of their gram matrix anew does to
 # the weights: 22 % at 0.5 of float64's eps, 2 % at 5, 0.2 % at 50, 0.02 % at 500, where alpha is
@@ -38,6 +40,14 @@ JITTER = 1e-13
 # factor of ten, four hardly ever do; the second step finds what the first saw too little of.
 _PROBES = 4
 _STEPS = 2
+
+
+class Each(Protocol):
+    """Gives what a step makes of every value, in order, as `map` does; maybe side by side."""
+
+    def __call__(  # noqa: D102
+        self, step: Callable[[Value], Result], values: Sequence[Value], /
+    ) -> Iterable[Result]: ...
 
 
 class Locality(NamedTuple):
@@ -143,10 +153,17 @@ class RidgeSystem:
             directions=self.directions,
         )
 
-    def solve_all(self, alphas: Sequence[float]) -> "Iterator[RidgeSolution | None]":
+    def solve_all(
+        self, alphas: Sequence[float], *, each: Each = map
+    ) -> "Iterator[RidgeSolution | None]":
         """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
         return solve_path(
-            self.gram, self.cross, alphas=alphas, penalty=self.penalty, locality=self.locality
+            self.gram,
+            self.cross,
+            alphas=alphas,
+            penalty=self.penalty,
+            locality=self.locality,
+            each=each,
         )
 
     def squared_residuals(self, weights: Floats) -> Floats:
@@ -273,6 +290,7 @@ def solve_path(
     alphas: Sequence[float],
     penalty: Floats | None = None,
     locality: Locality | None = None,
+    each: Each = map,
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty; None where the system is singular in float64.
 
@@ -280,6 +298,8 @@ def solve_path(
     ----------
     gram, cross, alphas, penalty, locality
         As `solve_weights` takes them.
+    each : Each
+        Solves the systems; each holds a matrix (r, r).
 
     Notes
     -----
@@ -292,17 +312,19 @@ def solve_path(
     if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
         smaller = gram[np.ix_(kept, kept)], cross[:, kept]
         local = None if locality is None else locality.keep(kept)
-        path = solve_path(*smaller, alphas=alphas, penalty=penalty[kept], locality=local)
+        path = solve_path(*smaller, alphas=alphas, penalty=penalty[kept], locality=local, each=each)
         for solution in path:
             yield solution and solution.spread(kept)
         return
-    penalized = np.empty(gram.shape)
-    for alpha in alphas:
-        np.copyto(penalized, gram)
+
+    def solve(alpha: float) -> RidgeSolution | None:
+        penalized = gram.copy()
         for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
             _add_scaled(penalized, factor, P)
         norm = frobenius_norm(penalized)
-        yield _solution(penalized, norm, cross) if factor_in_place(penalized) else None
+        return _solution(penalized, norm, cross) if factor_in_place(penalized) else None
+
+    yield from each(solve, alphas)
 
 
 def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
@@ -322,6 +344,7 @@ def solve_components(
     *,
     sizes: Sequence[int],
     alphas: Sequence[float],
+    each: Each = map,
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solutions in the spans of the first J directions.
 
@@ -333,6 +356,8 @@ def solve_components(
         Independent.
     sizes, alphas : sequences of int and float
         J and alpha of each solution; a J beyond m is m.
+    each : Each
+        Solves the systems of each alpha; they hold three matrices (m, m).
 
     Yields
     ------
@@ -350,13 +375,18 @@ def solve_components(
     Q = np.ascontiguousarray(np.linalg.qr(directions)[0].T)
     inner, within = row_products(row_products(Q, gram), Q), row_products(cross, Q)
     trace, pairs = np.trace(gram), zip(alphas, (min(size, len(Q)) for size in sizes), strict=True)
-    for alpha, group in groupby(pairs, key=lambda pair: pair[0]):
-        penalized, own = inner.copy(), [size for _, size in group]
+    groups = groupby(pairs, key=lambda pair: pair[0])
+
+    def solve(group: tuple[float, list[int]]) -> list[RidgeSolution | None]:
+        alpha, own = group
+        penalized = inner.copy()
         penalized.ravel()[:: len(Q) + 1] += alpha * trace
         solutions = _leading_solutions(penalized, within, own)
-        for size in own:
-            found = solutions[size]
-            yield found and replace(found, weights=found.weights @ Q[:size])
+        return [solutions[size] for size in own]
+
+    for path in each(solve, [(alpha, [size for _, size in group]) for alpha, group in groups]):
+        for found in path:
+            yield found and replace(found, weights=found.weights @ Q[: found.weights.shape[1]])
 
 
 def _leading_solutions(

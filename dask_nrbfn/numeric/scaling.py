@@ -122,7 +122,7 @@ class Scaling:
     def feature_weights(self) -> Floats | None:
         """What each column weighs in squared distances, float64 (p,); None if that is not learned.
 
-        Their mean is 1.
+        The mean of those that matter at all is 1.
         """
         return None if self.root is None else self.root**2
 

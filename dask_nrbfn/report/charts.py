@@ -227,7 +227,7 @@ def feature_chart(weights: Mapping[str, float]) -> str:
 
     def draw(figure: Figure) -> None:
         figure.set_size_inches(_INCHES[0], 0.8 + 0.2 * len(names))
-        axes = figure.add_subplot(xlabel="weight; the mean of all is 1")
+        axes = figure.add_subplot(xlabel="weight; the mean is 1")
         axes.barh(range(len(names)), values, color=_SERIES[0])
         axes.set_yticks(range(len(names)), [_shortened(name) for name in names])
         axes.invert_yaxis()

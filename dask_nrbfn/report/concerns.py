@@ -74,8 +74,8 @@ def _capped_basis(finished: FinishedRun) -> Iterator[Concern]:
     if record.get("cap") is not None:
         yield Concern(
             f"{plural(record['n_below_threshold'], finished.searched)} are below the threshold "
-            f"{finished.params.confidence_threshold:g}; the memory allowed {record['cap']:,}.",
-            "Give basis_size, or more memory, to decide yourself.",
+            f"{finished.params.confidence_threshold:g}; {record['cap']:,} were taken.",
+            "Give basis_size, with more memory if it asks for that, to decide yourself.",
         )
 
 

@@ -1,6 +1,7 @@
 """Stage "basis": which rows become the basis, or which centres."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import places_among
-from dask_nrbfn.stages.bases import asked_size, source_of
+from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_bytes
@@ -34,7 +35,7 @@ class BasisRecord:
     n_below_threshold : int or None
         Rows, or candidates, of low confidence; None for a basis that does not ask for it.
     cap : int or None
-        The most that the memory allows, if that kept rows out.
+        The most that the memory or `MOST_FOUND` allows, if that kept rows out.
     """
 
     n_basis: int
@@ -54,7 +55,7 @@ def _compute(job: StageJob) -> BasisRecord:
     cap = None
     if asked_size(run.params, dataset) is None:
         # Taken up again with other memory, a run keeps to the basis that it began with.
-        most = max(job.largest_basis(), dataset.n_classes)
+        most = max(min(job.largest_basis(), MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
     arguments = [(run.location, dataset.location, cap)]
     (chosen,) = run_tasks(job.engine, _choose_basis, arguments, label="basis")
@@ -64,31 +65,51 @@ def _compute(job: StageJob) -> BasisRecord:
         CONFIDENCE.recorded(run).n_below_threshold if by_confidence else None,
         cap if chosen["capped"] else None,
     )
+    if record.cap is not None:
+        _warn_capped(job, record)
     _log_choice(run, record, chosen["n_beyond_threshold"])
     return record
+
+
+def _warn_capped(job: StageJob, record: BasisRecord) -> None:
+    """Say which rows are left out, and what all of them would take."""
+    params, cap, n_below = job.run.params, record.cap, record.n_below_threshold
+    assert cap is not None
+    assert n_below is not None
+    by_memory = cap < MOST_FOUND
+    logger.warning(
+        "basis: %d %ss are below the threshold %g; %s %d, %s are taken.%s Give a basis size%s to "
+        "decide yourself.",
+        n_below,
+        _searched(job.run),
+        params.confidence_threshold,
+        "the memory at hand allows" if by_memory else "without a basis size at most",
+        cap,
+        "a draw of them" if params.basis_rule == "uniform" else "the least confident of them",
+        "" if by_memory or job.remaining_s is None else _more_s(job.remaining_s, cap, n_below),
+        " or more memory" if by_memory else "",
+    )
+
+
+def _more_s(remaining_s: Callable[[int], dict[str, float]], cap: int, n_below: int) -> str:
+    few, all_below = (sum(remaining_s(n_basis).values()) for n_basis in (cap, n_below))
+    return f" These take about {few:.0f} s from here, all would take {all_below:.0f} s."
+
+
+def _searched(run: Run) -> str:
+    return "row" if searched_rows(run) is None else "candidate"
 
 
 def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
     threshold = run.params.confidence_threshold
     uniform = run.params.basis_rule == "uniform"
-    searched = "row" if searched_rows(run) is None else "candidate"
     logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
-    if record.cap is not None:
-        logger.warning(
-            "basis: %d %ss are below the threshold %g; the memory at hand allows %d, %s are "
-            "taken. Give a basis size or more memory to decide yourself.",
-            record.n_below_threshold,
-            searched,
-            threshold,
-            record.cap,
-            "a draw of them" if uniform else "the least confident of them",
-        )
     if uniform and n_beyond:
         logger.info(
             "basis: %d %ss are below the threshold %g; %d of the basis are beyond it, because "
             "too few distinct ones, or none of a class, are below",
             record.n_below_threshold,
-            searched,
+            _searched(run),
             threshold,
             n_beyond,
         )

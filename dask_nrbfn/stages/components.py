@@ -65,12 +65,12 @@ def _solve(run_location: Location) -> ComponentsRecord:
 
 
 def most_components(run: Run) -> int:
-    """Return the most eigenfunctions that a run asks for.
+    """Return the most eigenfunctions that a run asks for, 0 without any.
 
     The constant one, of which no coordinate is made, is one more in an embedding.
     """
     asked = (size for size in components_of(run.asked, run.tuning) if size is not None)
-    return max(asked) + run.embeds
+    return max(asked, default=0) + run.embeds
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:

@@ -22,6 +22,7 @@ from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name, read_statistics
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.sample import Sample, write_rows
 from dask_nrbfn.stages.scaling import LEARNED
 from dask_nrbfn.stages.sizes import FitSizes
@@ -92,7 +93,7 @@ def _compute(job: StageJob) -> MetricRecord:
     run, dataset, engine = job.run, job.dataset, job.engine
     arguments = [(run.location, dataset.location)]
     (sample,) = run_tasks(engine, _write_sample, arguments, label="metric")
-    compared = (ResidualSums if dataset.of_numbers else HeldOutSums).compared
+    judged = ResidualSums if dataset.of_numbers else HeldOutSums
     rounds: list[dict[str, Any]] = []
     for number in range(run.params.metric_rounds + 1):
         if number:
@@ -101,10 +102,10 @@ def _compute(job: StageJob) -> MetricRecord:
         networks = [(number, *network) for network in _networks(rounds)]
         stage = f"{_TRIED}{number}"
         tried = run_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
-        best = best_entry(tried, compared[0])
-        rounds.append({name: best[name] for name in (*_NETWORK, *compared)})
+        best = best_entry(tried, judged.smooth)
+        rounds.append({name: best[name] for name in (*_NETWORK, *judged.compared)})
         _log_round(number, rounds[-1])
-        kept = min(range(len(rounds)), key=lambda place: rounds[place][compared[0]])
+        kept = min(range(len(rounds)), key=lambda place: rounds[place][judged.smooth])
         if number - kept == _PATIENCE:
             break
     root = _root(run, dataset, kept)
@@ -175,7 +176,7 @@ def _try(run: Run, dataset: Dataset, number: int, kernel: str, width_factor: flo
     )
     tried = [Ridge("weights", alpha) for alpha in _ALPHAS]
     sums = sample.judged(features, shares, tried, n_components=0)
-    best = best_solved(describe_path(sums, tried), sums.compared[0])
+    best = best_solved(describe_path(sums, tried), sums.smooth)
     return PartResult({"kernel": kernel, "width_factor": width_factor, **best})
 
 
@@ -237,6 +238,7 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes
         + s.reading_bytes
         + 3 * sample_bytes
+        + beside_bytes(r, len(_ALPHAS), spans=False)
         + 8
         * (
             (2 * _N_FOLDS + 5) * r**2

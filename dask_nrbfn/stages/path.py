@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.engine.threads import side_by_side
 from dask_nrbfn.numeric.eigenfunctions import (
     eigenfunctions,
     eigenfunctions_bytes,
@@ -18,7 +19,7 @@ from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system, solve_components
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system, solve_components
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
@@ -35,6 +36,12 @@ from dask_nrbfn.storage.run import Run
 # Basis rows up to which eigenvalues are computed: with 4,096 they take as long as ten of the
 # factorizations of a penalty, and that grows.
 LARGEST_SPECTRUM = 4096
+
+# Basis rows up to which the systems of a path are solved side by side, each with one thread, and
+# the bytes of those beside the first. Threads that share a factorization of this size wait for
+# each other a large part of the time, beside busy neighbours nearly all of it.
+_LARGEST_SMALL = 2048
+_BESIDE_BYTES = 2**28
 
 
 class PathWeights(NamedTuple):
@@ -166,9 +173,12 @@ def solve_all(
         sizes = [size for place in places if (size := tried[place].components) is not None]
         if directions_of and sizes:
             spans = directions_of(kept)
-            path = solve_components(own.gram, own.cross, spans, sizes=sizes, alphas=alphas)
+            each = _each_system(len(kept), spans=True)
+            path = solve_components(
+                own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
+            )
         else:
-            path = own.solve_all(alphas)
+            path = own.solve_all(alphas, each=_each_system(len(kept)))
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan
@@ -176,6 +186,25 @@ def solve_all(
                 weights[place][:, kept] = solution.weights
                 conditions[place] = solution.reciprocal_condition
     return PathWeights(weights, system.intercept(weights)), conditions
+
+
+def _each_system(n_basis: int, *, spans: bool = False) -> Each:
+    """Return what solves the systems of a path: bits depend on the size of the basis alone."""
+    if n_basis > _LARGEST_SMALL:
+        return map
+    return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
+
+
+def _system_bytes(n_basis: int, *, spans: bool) -> int:
+    return 8 * n_basis**2 * (3 if spans else 1)
+
+
+def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
+    """Return the most bytes that systems hold which are solved beside another.
+
+    Of a large basis too, which has none: what is planned must not shrink where a basis grows.
+    """
+    return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
 
 def directions_among(
@@ -295,7 +324,12 @@ def _cost(s: FitSizes) -> StageCost:
         flops=solves,
         read_bytes=8 * s.r**2 * n_tasks,
         written_bytes=weights * n_tasks,
-        held_bytes=s.process_bytes + s.solve_bytes + 4 * s.r**2 + 2 * weights + spans,
+        held_bytes=s.process_bytes
+        + s.solve_bytes
+        + 4 * s.r**2
+        + 2 * weights
+        + spans
+        + beside_bytes(s.r, s.n_ridges, spans=bool(s.n_components)),
         n_tasks=n_tasks,
         work={"solve_flops": solves, "scratch_bytes": n_tasks * (8 * s.r**2 + weights)},
     )

@@ -15,6 +15,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
+from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.sample import ALL, Sample, write_rows
 from dask_nrbfn.stages.scaling import read_scaling
@@ -148,6 +149,7 @@ def _cost(s: FitSizes) -> StageCost:
         + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
         + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
         + spans
+        + beside_bytes(s.r_tried, s.n_searched_ridges, spans=bool(s.n_components))
         + 2 * 8 * s.n_labelled
         + 8
         * (

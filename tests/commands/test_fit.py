@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import logging
 import random
 import shutil
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands import fit
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
@@ -31,6 +33,7 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
+from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
 from tests.stages.stopping import CountingEngine, StoppedError, middles
 from tests.tables import spirals, write_table
@@ -604,3 +607,15 @@ def test_fit__a_run_lost_to_another_job_is_not_written_to(tmp_path, monkeypatch)
     with pytest.raises(RunBusyError):
         fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine())
     assert Run.open(tmp_path / "run").stages == {}
+
+
+@pytest.mark.parametrize(("least_flops", "told"), [(0.0, True), (1e15, False)])
+def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
+    monkeypatch.setattr(fit, "_LONG_FLOPS", least_flops)
+    monkeypatch.setattr(fit, "measure_rates", lambda *_: RATES)
+    X, y = spirals(60)
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), SMOOTH, InlineEngine())
+    said = [entry.getMessage() for entry in caplog.records if "fit: about" in entry.getMessage()]
+    assert bool(said) is told
+    assert all("basis rows, of which" in message for message in said)

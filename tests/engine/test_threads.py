@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect, describe_engine
-from dask_nrbfn.engine.threads import available_threads
+from dask_nrbfn.engine.threads import available_threads, side_by_side
 from tests.engine.processes import ENVIRONMENT
 
 ASKED = """
@@ -53,3 +55,38 @@ def test_available_threads__given_ones_count():
     options = EngineOptions(workers=0, threads=3)
     with connect(options) as engine:
         assert engine.threads == describe_engine(options).threads == 3
+
+
+def threads_of_blas(_=None):
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_side_by_side__in_order_and_with_one_thread_each():
+    with threadpool_limits(3):
+        before, together = threads_of_blas(), Barrier(3)
+
+        def step(value):
+            together.wait(timeout=60)
+            return value, set(threads_of_blas())
+
+        found = side_by_side(step, range(6), at_once=3)
+        assert found == [(value, {1}) for value in range(6)]
+        assert side_by_side(threads_of_blas, [0], at_once=3) == [[1] * len(before)]
+        assert side_by_side(threads_of_blas, [], at_once=3) == []
+        assert threads_of_blas() == before
+
+
+def test_side_by_side__threads_come_back_after_an_error_and_after_several_tasks():
+    def step(value):
+        found = threads_of_blas()
+        if value == 1:
+            raise ValueError("one of them fails")
+        return found
+
+    before = threads_of_blas(side_by_side(str, [0], at_once=1))
+    with ThreadPoolExecutor(2) as tasks:
+        first, second = (tasks.submit(side_by_side, step, [v, 2], at_once=2) for v in (1, 0))
+        with pytest.raises(ValueError, match="one of them"):
+            first.result()
+        assert second.result() == [[1] * len(before)] * 2
+    assert threads_of_blas() == before

@@ -40,7 +40,7 @@ def test_concerns__none(fitted, quiet):
     ("stage", "changes", "expected"),
     [
         ("weights", {"fitting_error": 3.25}, "The fitting error eps is 3.25: the residuals"),
-        ("basis", {"cap": 1000}, "are below the threshold 0.95; the memory allowed 1,000."),
+        ("basis", {"cap": 1000}, "are below the threshold 0.95; 1,000 were taken."),
         (
             "recall",
             {"recall": 0.951, "recall_standard_error": 0.003},

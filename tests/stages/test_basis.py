@@ -12,8 +12,8 @@ from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import largest_basis, stages_of
+from dask_nrbfn.stages import basis, pool, search_sizes
 from dask_nrbfn.stages import confidence as confidence_module
-from dask_nrbfn.stages import pool, search_sizes
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.neighbors import NeighborsRecord
@@ -252,3 +252,26 @@ def test_basis__classes_without_rows_below_count_in_the_cap():
     rows, record = chosen(X, y, confidence, FitParams(), engine=engine_for(n_below, dataset))
     assert record.cap == len(rows) == n_below
     assert np.count_nonzero(y[rows] == 2) == 1
+
+
+def quadratic_seconds(n_basis):
+    return {"moments": n_basis**2 / 100}
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "said"),
+    [
+        (None, "are taken. Give a basis size to decide yourself."),
+        (quadratic_seconds, "are taken. These take about 16 s from here, all would take"),
+    ],
+)
+def test_basis__capped_without_a_size(caplog, monkeypatch, remaining_s, said):
+    monkeypatch.setattr(basis, "MOST_FOUND", 40)
+    X, y, confidence = distinct_rows()
+    run, dataset = with_confidence(X, y, confidence, FitParams())
+    job = StageJob(run, dataset, InlineEngine(), lambda: len(X), remaining_s)
+    n_below = np.count_nonzero(confidence < 0.9)
+    assert BASIS.compute(job) == BasisRecord(40, n_below, 40)
+    (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]
+    assert "without a basis size at most 40, the least confident of them" in warning.getMessage()
+    assert said in warning.getMessage()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, describe_tuning
@@ -288,6 +289,24 @@ def test_solve_all__without_a_fold_is_a_solve_without_its_basis_rows():
         expected = network(np.eye(13)).T
         np.testing.assert_allclose(own[:, kept], expected, atol=1e-11 * np.abs(expected).max())
     assert all(conditions)
+
+
+def test_solve_all__same_bits_however_many_run_side_by_side():
+    rng = np.random.default_rng(0)
+    Phi, y = rng.random((900, 300)), np.arange(900) % 3
+    moments = Moments.from_block(Phi, ClassTargets(3).bordered(y))
+    system, found = RidgeSystem.of(moments, ClassTargets(3), normalized=True), []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads):
+            solved, conditions = solve_all(
+                system,
+                np.arange(300) != 7,
+                tried=[Ridge("weights", alpha) for alpha in ALPHAS],
+                penalize=lambda system, ridge: system,
+            )
+        found.append((solved.weights.tobytes(), conditions))
+    assert found[0] == found[1] == found[2]
+    assert all(found[0][1])
 
 
 def test_search__tries_the_penalties_that_the_features_are_for():

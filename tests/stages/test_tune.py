@@ -743,19 +743,20 @@ def test_tune_params__any_sequence():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "params",
+    ("params", "threads"),
     [
-        FitParams(basis_size=1200, alpha=1e-6),
-        FitParams(basis="kmeans", basis_size=400, alpha=1e-6),
+        (FitParams(basis_size=1200, alpha=1e-6), 1),
+        (FitParams(basis_size=1200, alpha=1e-6), 2),
+        (FitParams(basis="kmeans", basis_size=400, alpha=1e-6), 1),
     ],
-    ids=lambda params: params.basis,
+    ids=["sknn", "side by side", "kmeans"],
 )
-def test_tune__every_stage_holds_less_than_predicted(tmp_path, params):
+def test_tune__every_stage_holds_less_than_predicted(tmp_path, params, threads):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30_000, 96))
     dataset = write_table(tmp_path / "data", X, (X[:, 0] > X[:, 1] ** 2).astype(int))
     tuning = TuneParams(width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800)
-    with connect(EngineOptions(workers=1, threads=1, memory="3GiB")) as engine:
+    with connect(EngineOptions(workers=1, threads=threads, memory="3GiB")) as engine:
         run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
     over = {
         stage: (record["peak_bytes"], record["predicted_bytes"])

@@ -111,6 +111,16 @@ def test_update__prints_the_ratio_and_the_difference(tmp_path, dataset):
     assert float(figures["difference"]) < 1e-10
 
 
+def test_busy__prints_the_ratio_of_every_repetition(tmp_path, dataset):
+    counts = ("--basis-size", 20, "--neighbours", 1, "--repeats", 2)
+    out = run_benchmark("busy", dataset, *counts, cwd=tmp_path)
+    assert out.startswith("600 x 5, 1 neighbours, seconds\n")
+    for stage in ("search", "path", "validation", "all"):
+        assert re.search(rf"^{stage} +[\d.]+ +[\d.]+$", out, flags=re.MULTILINE)
+    assert re.search(r"^ratio +[\d.]+  \([\d.]+ \.\.\. [\d.]+\)$", out, flags=re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_start__prints_each_command_beside_its_import(tmp_path):
     out = run_benchmark("start", "--repeats", 1, cwd=tmp_path)
     lines = out.splitlines()[1:]

@@ -20,6 +20,10 @@ from dask_nrbfn.storage.run import Run
 # Basis rows of a fit that gives no size, where the source has none of its own.
 _MOST_UNASKED = 1000
 
+# And where it takes all that it finds: noisy labels would leave no end of them. The largest basis
+# of hu-nrbfn, of MNIST, has 8,787.
+MOST_FOUND = 10_000
+
 # Rows among which a basis of a given size is looked for: with fewer the least confident of them
 # were less near the borders.
 _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
