@@ -204,7 +204,7 @@ class FitParams(Params):
     candidates : int or {"auto", "all"}
         Rows among which those of low confidence are looked for: so many are drawn, some of every
         class, and their neighbours found among all rows. "auto": 20 for each basis row and at
-        least 50,000 with `basis_size`, else all.
+        least 50,000 with `basis_size`, where that is at most half of the rows; else all.
     features : {"auto", "normalized", "plain"}
         Activations of a row divided by their sum (the paper's), or as they are. "auto":
         "normalized" for classes and with `components`, else "plain" for numbers.
@@ -303,7 +303,7 @@ class FitParams(Params):
         "auto",
         int,
         "Drawn rows among which those of low confidence are looked for; auto: with a basis size "
-        "20 for each basis row and at least 50000, else all.",
+        "20 for each basis row and at least 50000, up to half of the rows; else all.",
         least=1,
         words=("auto", "all"),
         metavar="INTEGER|auto|all",

@@ -206,7 +206,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         among the rows below the threshold.
     candidates : int, "auto" or "all", default="auto"
         Drawn rows among which those of low confidence are looked for. "auto": with a basis size 20
-        for each basis row and at least 50,000, else all.
+        for each basis row and at least 50,000, up to half of the rows; else all.
     features : {"normalized", "plain"}, default="normalized"
         Activations of a row divided by their sum, or as they are.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"

@@ -139,6 +139,7 @@ def test_fit__duplicates_and_a_constant_column():
     assert np.all(run.read("neighbors/distances") == 0.0)
 
 
+@pytest.mark.slow
 def test_fit__engines_agree(tmp_path, two_workers):
     X, y = spirals(2000)
     dataset = write_table(tmp_path / "data.zarr", X, y, chunk_rows=300)

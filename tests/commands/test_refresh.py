@@ -87,6 +87,7 @@ def test_refresh_run__is_a_fit_of_all_rows_held(tmp_path, run, rows):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_refresh_run__the_rows_it_holds_are_still_known(run, rows):
     refresh_run(run.location, [], InlineEngine())
     for dataset in rows[:2]:
@@ -208,6 +209,7 @@ def test_refresh_run__joined_rows_that_are_damaged_are_written_again(tmp_path, r
     assert Model.load(run.location).digest() == joined(tmp_path, rows[:2]).digest()
 
 
+@pytest.mark.slow
 def test_refresh_run__other_rows_after_a_stop_begin_anew(tmp_path, run, rows):
     with pytest.raises(StoppedError):
         refresh_run(run.location, [], CountingEngine(4))

@@ -115,6 +115,7 @@ def assert_moments(run, X, y, weights=None):
     close(moments.cross, cross)
 
 
+@pytest.mark.slow
 def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
     X, y = DIGITS
     slices = [
@@ -189,6 +190,7 @@ def penalized(run, X, y, penalty, shares):
 PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
     params = replace(PENALIZED, penalty=penalty)

@@ -83,6 +83,7 @@ def test_classifier__labels_come_back_in_their_type(table):
         assert network.score(X, labels) > 0.9
 
 
+@pytest.mark.slow
 def test_classifier__in_pipelines_and_searches():
     X, y = load_wine(return_X_y=True)
     pipeline = make_pipeline(StandardScaler(), NRBFNClassifier(alpha=1e-6))

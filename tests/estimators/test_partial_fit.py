@@ -226,6 +226,7 @@ def test_partial_fit__digits_in_batches_do_about_as_well_as_one_fit():
     assert fitted.score(digits[test], labels[test]) > whole.score(digits[test], labels[test]) - 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_partial_fit__with_a_penalty(tmp_path, penalty, stored):

@@ -13,6 +13,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.page import write_report
+from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_confidence
@@ -191,3 +192,13 @@ def test_report__calls_candidates_what_they_are(tmp_path):
     assert "80 rows were drawn as candidates for the basis" in html
     assert "Histogram of the confidence of all candidates" in html
     assert "6 of 80 candidates, exact search in 1 partition" in html
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "basis_size", "expected"),
+    [(99_999, 10, None), (100_000, 10, 50_000), (200_000, 5000, 100_000), (10**6, None, None)],
+)
+def test_candidates__auto_is_at_most_half_of_the_rows(n_rows, basis_size, expected):
+    table = write_table(MemoryStore(), *spirals(30)).with_n_rows(n_rows)
+    suited = FitParams(basis_size=basis_size).suited(numbers=False)
+    assert asked_candidates(suited, table) == expected

@@ -158,6 +158,7 @@ def test_metric__an_embedding_has_none():
         DiffusionMap(scale="learned").fit(spirals(100)[0])
 
 
+@pytest.mark.slow
 def test_metric__later_rows_keep_it_and_a_refresh_learns_anew(tmp_path):
     X, y = spirals(150)
     table = write_table(tmp_path / "table", X[:100], y[:100])

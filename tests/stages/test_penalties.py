@@ -390,6 +390,7 @@ def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, chan
     assert not place._store_dict
 
 
+@pytest.mark.slow
 def test_tune__stopped_after_any_task_ends_with_the_same_bits():
     X, y = spirals(100)
     dataset, engine = write(X, y), CountingEngine()

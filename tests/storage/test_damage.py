@@ -141,6 +141,7 @@ def test_dataset_chunk__any_flipped_bit(dataset, name):
             assert_found_or_same(read, path, good=good, values=read())
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["X", "y"])
 def test_dataset_chunk__any_truncation(dataset, name):
     group = open_group(dataset.location, kind="dataset")
@@ -233,6 +234,7 @@ def test_run_chunk__swapped_with_another(run):
         run.read("basis/one")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("name", ["neighbors/distances", "moments/parts/0/gram"])
 def test_run_chunk__any_flipped_bit(run, name):
     group, name = open_group(run.location, kind="run"), stored_name(run, name)
@@ -266,6 +268,7 @@ def test_run_chunk__never_written(run):
         run.read("confidence/values")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", ["basis", "weights", "classes", "shift", "scale"])
 @pytest.mark.parametrize("labels", [[4, -1, 2], ["ä", "", "bc"]])
 def test_model_chunk__any_damage(tmp_path, name, labels):
@@ -357,12 +360,14 @@ def raw_errors(read, path):
     return found
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("member", ["zarr.json", "X/zarr.json", "y/zarr.json"])
 def test_dataset_metadata__flipped_bits_end_in_no_raw_traceback(text_dataset, member):
     read = partial(dataset_values, text_dataset.location)
     assert raw_errors(read, Path(text_dataset.location) / member) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["zarr.json", "basis/zarr.json"])
 def test_model_metadata__flipped_bits_end_in_no_raw_traceback(tmp_path, member):
     make_model(n_basis=2, n_features=1).save(tmp_path / "model")
@@ -370,6 +375,7 @@ def test_model_metadata__flipped_bits_end_in_no_raw_traceback(tmp_path, member):
     assert raw_errors(read, tmp_path / "model" / member) == {}
 
 
+@pytest.mark.slow
 def test_run_metadata__flipped_bits_end_in_no_raw_traceback(run):
     path = Path(run.location) / "zarr.json"
     assert raw_errors(partial(run_values, run.location), path) == {}

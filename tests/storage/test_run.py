@@ -37,6 +37,8 @@ CHANGES = {
     "n_partitions": (None, 3),
     "overlap": (2, 3),
     "scale": ("none", "unit"),
+    "metric_rounds": (5, 4),
+    "candidates": ("auto", "all"),
     "n_parts": (None, 2),
     "random_state": (0, 1),
     "basis": ("auto", "random"),

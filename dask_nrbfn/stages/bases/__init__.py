@@ -114,7 +114,9 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
     """Return among how many rows with labels a basis by confidence is looked for; None: all."""
     n_rows, asked = dataset.of_labelled().n_rows, params.candidates
     if asked == "auto" and params.basis_size is not None:
-        asked = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
+        wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
+        # Most of the rows are found no sooner than all of them.
+        asked = wanted if wanted <= n_rows // 2 else "all"
     return asked if isinstance(asked, int) and asked < n_rows else None
 
 
