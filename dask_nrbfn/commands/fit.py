@@ -21,7 +21,8 @@ from dask_nrbfn.pipeline import (
     stage_costs,
     start_run,
 )
-from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.bases import asked_size, source_of
+from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.embedding import check_embedding, embedding_params
 from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.neighbors import decided_search
@@ -320,7 +321,12 @@ def _finish(job: _Job) -> Run:
 def _tell_expected(job: _Job, run: Run) -> Rates | None:
     """Say how long what is missing will take, if it is long; return the rates of a worker then."""
     dataset, params, engine, search = job.dataset, run.params, job.engine, decided_search(run)
-    n_basis = planned_basis(dataset, params, search, engine, run.tuning, embeds=run.embeds)
+    found = BASIS.name in run.stages
+    n_basis = (
+        BASIS.recorded(run).n_basis
+        if found
+        else planned_basis(dataset, params, search, engine, run.tuning, embeds=run.embeds)
+    )
     costs = stage_costs(
         dataset,
         params,
@@ -332,13 +338,16 @@ def _tell_expected(job: _Job, run: Run) -> Rates | None:
         embeds=run.embeds,
     )
     missing = [cost.flops for name, cost in costs.items() if name not in run.stages]
-    if sum(missing) < _LONG_FLOPS * engine.n_workers:
+    if not missing or sum(missing) < _LONG_FLOPS * engine.n_workers:
         return None
     rates = measure_rates(dataset, params, engine)
     seconds = remaining_s(run, dataset, engine, rates, job.validation, n_basis)
     longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
+    # A basis that is yet to be found may be smaller.
+    most = not found and asked_size(params, dataset) is None
     logger.info(
-        "fit: about %.0f s with %d basis rows, of which %s",
+        "expected: %s %.0f s with %d basis rows, of which %s",
+        "at most" if most else "about",
         sum(seconds.values()),
         n_basis,
         ", ".join(f"{name} {seconds[name]:.0f} s" for name in longest),

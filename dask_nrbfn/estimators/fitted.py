@@ -77,10 +77,15 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._take_basis_indices()
         self.width_ = model.width
         self.weights_ = model.weights
-        if (weights := model.scaling.feature_weights) is not None:
+        self._take_feature_weights(model.scaling.feature_weights)
+        set_columns(self, model.n_features, model.feature_names)
+
+    def _take_feature_weights(self, weights: NDArray[np.float64] | None) -> None:
+        if weights is not None:
             self.feature_weights_ = weights
             self.feature_importances_ = weights / weights.sum()
-        set_columns(self, model.n_features, model.feature_names)
+        elif hasattr(self, "feature_weights_"):
+            del self.feature_weights_, self.feature_importances_
 
     def _take_basis_indices(self) -> None:
         # What was loaded does not know its rows.

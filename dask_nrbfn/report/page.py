@@ -158,7 +158,7 @@ def _features(finished: FinishedRun) -> dict[str, Any] | None:
     return {
         "chart": charts.feature_chart(metric["heaviest"]),
         "round": metric["kept"],
-        "rounds": len(metric["rounds"]) - 1,
+        "rounds": max(len(metric["rounds"]) - 1, 0),
         "unused": count(len(metric["unused"])),
     }
 

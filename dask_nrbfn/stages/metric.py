@@ -1,15 +1,16 @@
 """Stage "metric": what every feature weighs in distances, learned on a sample."""
 
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.gradients import (
     LEAST_WEIGHT,
     GradientSums,
@@ -17,18 +18,19 @@ from dask_nrbfn.numeric.gradients import (
     heaviest_features,
 )
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name, read_statistics
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import beside_bytes
+from dask_nrbfn.stages.path import PathWeights, beside_bytes, solve_all
 from dask_nrbfn.stages.sample import Sample, write_rows
 from dask_nrbfn.stages.scaling import LEARNED
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Ridge
-from dask_nrbfn.stages.validation import best_entry, best_solved, describe_path
+from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -38,16 +40,28 @@ logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
-# What the names of the groups begin with that hold the parts of a round.
-_TRIED, _LEARNED = "metric-tried-", "metric-learned-"
+# Groups of what nothing needs once the weights are stored: the sample, and the parts of a round.
+_SCRATCH = "metric-"
+_SAMPLE, _TRIED, _LEARNED = f"{_SCRATCH}sample", f"{_SCRATCH}tried-", f"{_SCRATCH}learned-"
 
-_MOST_ROWS, _MOST_BASIS, _N_FOLDS = 20_000, 1000, 5
+# Rows of the sample, fewer where they are wide: 256 MiB of float64.
+_MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
+_MOST_BASIS = 1000
+
+# One fold is held out: weights that have seen a target must not be judged by it.
+_N_FOLDS, _HELD_OUT = 5, 0
+
+# Share of the error that a single held-out row may seem to gain by chance; of n rows, over sqrt(n).
+_CHANCE = 0.5
 
 # Rounds without a gain after which there are no more.
 _PATIENCE = 2
 
 _ALPHAS = tuple(10.0**-power for power in range(3, 10))
 _FACTORS = {"gaussian": (0.2, 0.35, 0.5, 0.75, 1.0, 1.5), "laplacian": (0.5, 1.0, 2.0, 4.0, 8.0)}
+
+# Width factors of later rounds, times the best of the round before.
+_STEPS = (0.5, 1.0, 2.0)
 
 # What a round keeps of its best network.
 _NETWORK = ("kernel", "width_factor", "alpha")
@@ -71,8 +85,8 @@ class MetricRecord:
         Names and weights of the twenty columns that weigh most, the heaviest first.
     unused : list of int
         Columns that no score changes with.
-    n_rows, n_basis : int
-        Rows of the sample and of its basis.
+    n_rows, n_held_out, n_basis : int
+        Rows of the sample, those of them that are held out, and rows of its basis.
     """
 
     rounds: list[dict[str, Any]]
@@ -80,6 +94,7 @@ class MetricRecord:
     heaviest: dict[str, float]
     unused: list[int]
     n_rows: int
+    n_held_out: int
     n_basis: int
 
 
@@ -93,7 +108,20 @@ def _compute(job: StageJob) -> MetricRecord:
     run, dataset, engine = job.run, job.dataset, job.engine
     arguments = [(run.location, dataset.location)]
     (sample,) = run_tasks(engine, _write_sample, arguments, label="metric")
-    judged = ResidualSums if dataset.of_numbers else HeldOutSums
+    rounds = _rounds(job, sample["n_held_out"]) if sample["n_held_out"] else []
+    kept = _best_round(rounds, dataset, sample["n_held_out"])
+    root = _root(run, dataset, kept)
+    write_array(run.group("metric"), "root", root, "feature")
+    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
+    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    _log_weights(dataset, kept, heaviest, unused)
+    return MetricRecord(rounds, kept, heaviest, unused, **sample)
+
+
+def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
+    """Return the best network of every round; none where no network has weights."""
+    run, dataset, engine = job.run, job.dataset, job.engine
+    judged = _judged(dataset)
     rounds: list[dict[str, Any]] = []
     for number in range(run.params.metric_rounds + 1):
         if number:
@@ -102,18 +130,30 @@ def _compute(job: StageJob) -> MetricRecord:
         networks = [(number, *network) for network in _networks(rounds)]
         stage = f"{_TRIED}{number}"
         tried = run_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
-        best = best_entry(tried, judged.smooth)
+        best = best_solved(tried, judged.smooth)
+        if best[judged.smooth] is None:
+            break
         rounds.append({name: best[name] for name in (*_NETWORK, *judged.compared)})
         _log_round(number, rounds[-1])
-        kept = min(range(len(rounds)), key=lambda place: rounds[place][judged.smooth])
-        if number - kept == _PATIENCE:
+        if number - _best_round(rounds, dataset, n_held_out) == _PATIENCE:
             break
-    root = _root(run, dataset, kept)
-    write_array(run.group("metric"), "root", root, "feature")
-    unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
-    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
-    _log_weights(dataset, kept, heaviest, unused)
-    return MetricRecord(rounds, kept, heaviest, unused, **sample)
+    return rounds
+
+
+def _judged(dataset: Dataset) -> type[JudgedSums]:
+    return ResidualSums if dataset.of_numbers else HeldOutSums
+
+
+def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
+    """Return the round of the least error of rows that its weights have not seen.
+
+    Equal weights, round 0, stay unless that is less by more than chance.
+    """
+    figures = [each[_judged(dataset).smooth] for each in rounds]
+    if not figures:
+        return 0
+    gained = 1 - min(figures) / figures[0] if figures[0] > 0 else 0.0
+    return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
 
 
 def _networks(rounds: list[dict[str, Any]]) -> list[tuple[str, float]]:
@@ -124,28 +164,33 @@ def _networks(rounds: list[dict[str, Any]]) -> list[tuple[str, float]]:
     if not rounds:
         return [(kernel, each) for kernel in _FACTORS for each in _FACTORS[kernel]]
     kernel, factor = rounds[-1]["kernel"], rounds[-1]["width_factor"]
-    return [(kernel, factor * step) for step in (0.5, 1.0, 2.0)]
+    return [(kernel, factor * step) for step in _STEPS]
 
 
 def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
-    """Store the rows of the sample, and its basis: some of them that are distinct."""
+    """Store the rows of the sample, and its basis: distinct ones of those not held out."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    group, params = run.group("metric"), run.params
-    size = sample_size(dataset.n_rows)
-    rows = write_rows(group, "", dataset, params, size)
-    X = run.read("metric/X")
-    _, distinct = np.unique(hash_rows(X, seed=params.random_state), return_index=True)
+    group, seed = run.group(_SAMPLE), run.params.random_state
+    size = sample_size(dataset.n_rows, dataset.n_features)
+    rows = write_rows(group, "", dataset, run.params, size)
+    X = run.read(f"{_SAMPLE}/X")
+    seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
+    _, distinct = np.unique(hash_rows(X[seen], seed=seed), return_index=True)
     # Drawn by number: units of the columns do not matter.
-    order = np.random.default_rng(params.random_state).permutation(np.sort(distinct))
-    places = np.sort(order[: sample_basis(len(X))])
+    order = np.random.default_rng(seed).permutation(np.sort(distinct))
+    places = np.sort(seen[order[: sample_basis(size)]])
     write_array(group, "basis_drawn", X[places], "basis", "feature")
     write_array(group, "basis_rows_drawn", rows[places], "basis")
-    return {"n_rows": len(rows), "n_basis": len(places)}
+    return {
+        "n_rows": size,
+        "n_held_out": size - len(seen) if len(seen) else 0,
+        "n_basis": len(places),
+    }
 
 
-def sample_size(n_rows: int) -> int:
+def sample_size(n_rows: int, n_features: int) -> int:
     """Return the rows of the sample of a table."""
-    return min(n_rows, _MOST_ROWS)
+    return min(n_rows, _MOST_ROWS, max(_FEWEST_ROWS, _SAMPLE_ELEMENTS // n_features))
 
 
 def sample_basis(n_rows: int) -> int:
@@ -164,19 +209,36 @@ def _scaling(run: Run, root: Floats) -> Scaling:
     return replace(Scaling.from_statistics(LEARNED, read_statistics(run)), root=root)
 
 
-def _read_sample(run: Run, dataset: Dataset) -> Sample:
-    return Sample.read(run, "metric", "drawn", n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+def _read_sample(run: Run, dataset: Dataset) -> tuple[Sample, Sample]:
+    """Return the rows that networks and weights are learned from, and those held out."""
+    sample = Sample.read(run, _SAMPLE, "drawn", n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    held_out = sample.folds == _HELD_OUT
+    return sample.part(~held_out), sample.part(held_out)
+
+
+def _solve(sample: Sample, features: RadialFeatures, alphas: Sequence[float]) -> PathWeights:
+    """Return the weights of all rows of a sample, a network for every alpha."""
+    (moments,) = sample.moments_of_folds(features)
+    return solve_all(
+        sample.system(moments, features),
+        np.ones(len(features.basis), dtype=np.bool_),
+        tried=_ridges(alphas),
+        penalize=lambda system, _: system,
+    )[0]
+
+
+def _ridges(alphas: Sequence[float]) -> list[Ridge]:
+    return [Ridge("weights", alpha) for alpha in alphas]
 
 
 def _try(run: Run, dataset: Dataset, number: int, kernel: str, width_factor: float) -> PartResult:
     """Judge a network with the weights of a round, for all alphas."""
-    sample, scaling = _read_sample(run, dataset), _scaling(run, _root(run, dataset, number))
-    features, shares = sample.features(
-        scaling, kernel=kernel, width_factor=width_factor, normalized=False
-    )
-    tried = [Ridge("weights", alpha) for alpha in _ALPHAS]
-    sums = sample.judged(features, shares, tried, n_components=0)
-    best = best_solved(describe_path(sums, tried), sums.smooth)
+    seen, held_out = _read_sample(run, dataset)
+    scaling = _scaling(run, _root(run, dataset, number))
+    features, _ = seen.features(scaling, kernel=kernel, width_factor=width_factor, normalized=False)
+    kept = np.ones(len(features.basis), dtype=np.bool_)
+    sums = held_out.judge(features, [_solve(seen, features, _ALPHAS)], [kept])
+    best = best_solved(describe_path(sums, _ridges(_ALPHAS)), sums.smooth)
     return PartResult({"kernel": kernel, "width_factor": width_factor, **best})
 
 
@@ -185,17 +247,14 @@ def _learn(
 ) -> PartResult:
     """Return the weights of a round, which the best network of the round before gives."""
     root = _root(run, dataset, number - 1)
-    sample = _read_sample(run, dataset)
-    features, _ = sample.features(
+    seen, _ = _read_sample(run, dataset)
+    features, _ = seen.features(
         _scaling(run, root), kernel=kernel, width_factor=width_factor, normalized=False
     )
-    moments = reduce(add, sample.moments_of_folds(features))
-    (solution,) = sample.system(moments, features).solve_all([alpha])
-    assert solution is not None
     # Of numbers of other units each counts as much as the others.
-    weights = solution.weights / sample.target_scales[:, None]
+    weights = _solve(seen, features, [alpha]).weights[0] / seen.target_scales[:, None]
     threads, total = blas_threads(), GradientSums.zeros(len(root))
-    for block in sample.blocks():
+    for block in seen.blocks():
         total += GradientSums.from_block(
             block.X, features, weights, row_weights=block.weights, threads=threads
         )
@@ -222,13 +281,14 @@ def _log_weights(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every network of a round is one task; there are as many rounds as are asked for."""
-    rows, r = sample_size(s.n), sample_basis(sample_size(s.n))
+    """Every network of a round is one task, of which all but the first round have three."""
+    rows = sample_size(s.n, s.p)
+    r = sample_basis(rows)
     n_first = sum(map(len, _FACTORS.values()))
-    n_tried = n_first + 3 * s.metric_rounds
+    n_tried = n_first + len(_STEPS) * s.metric_rounds
     products = rows * (r**2 + 6 * r * s.p)
     gradients = s.metric_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
-    solves = _N_FOLDS * len(_ALPHAS) * r**3 / 3
+    solves = len(_ALPHAS) * r**3 / 3
     sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
     block = block_rows(r)
     return StageCost(
@@ -246,7 +306,7 @@ def _cost(s: FitSizes) -> StageCost:
             + 3 * len(_ALPHAS) * s.q * (_N_FOLDS * r + block)
             + 4 * r * s.p
         ),
-        n_tasks=n_first,
+        n_tasks=len(_STEPS),
         work={
             "moments_flops": n_tried * products + gradients,
             "activations": 2 * (n_tried + s.metric_rounds) * rows * r,
@@ -257,8 +317,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _drop_scratch(run: Run) -> None:
-    for prefix in (_TRIED, _LEARNED):
-        run.drop_groups(prefix)
+    run.drop_groups(_SCRATCH)
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
@@ -273,4 +332,5 @@ METRIC = Stage(
     wanted=_wanted,
     of_labelled=True,
     drop_scratch=_drop_scratch,
+    remedy=lambda params: "Give `scale`=standard",
 )

@@ -104,6 +104,20 @@ class Sample:
         deviation: Floats = self.y.std(axis=0)
         return np.where(deviation > 0, deviation, 1.0)
 
+    def part(self, rows: NDArray[np.bool_]) -> Self:
+        """Return some of the rows (n,), as one fold, with the same basis."""
+        n_rows = np.count_nonzero(rows)
+        return replace(
+            self,
+            X=self.X[rows],
+            y=self.y[rows],
+            weights=self.weights[rows],
+            folds=np.zeros(n_rows, dtype=np.int64),
+            n_folds=1,
+            spread=self.X[rows],
+            spread_weights=self.weights[rows],
+        )
+
     def blocks(self) -> Iterator[FoldedBlock]:
         """Yield the rows, fold after fold within each block."""
         size = self.reading.block_rows
@@ -127,7 +141,9 @@ class Sample:
             totals.append(distances.total(X, weights=weights, nearest=nearest, threads=threads))
             clusters += np.bincount(nearest, weights, minlength=len(basis))
         weight = self.spread_weights.sum()
+        # Where all rows are equal, or as good as equal, any width is as good.
         mean_distance = math.fsum(totals) / (weight * len(basis))
+        mean_distance = mean_distance if mean_distance**2 > 0 else 1.0
         features = RadialFeatures.from_basis(
             basis,
             width_factor * mean_distance,
@@ -174,7 +190,7 @@ class Sample:
         weights_of_folds = [
             solve(system, kept)[0] for system, kept in zip(systems, kept_of_folds, strict=True)
         ]
-        return self._judge(features, weights_of_folds, kept_of_folds)
+        return self.judge(features, weights_of_folds, kept_of_folds)
 
     def system(self, moments: Moments, features: RadialFeatures) -> RidgeSystem:
         """Return the ridge system of some of the rows."""
@@ -187,12 +203,13 @@ class Sample:
             work.add(block)
         return list(work.sums().values())
 
-    def _judge(
+    def judge(
         self,
         features: RadialFeatures,
         weights_of_folds: list[PathWeights],
         kept_of_folds: list[NDArray[np.bool_]],
     ) -> JudgedSums:
+        """Return how the rows of each fold are predicted, as `HeldOutPass` does."""
         work = HeldOutPass(
             features,
             self.reading,

@@ -617,6 +617,6 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     X, y = spirals(60)
     with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
         fit_dataset(write_table(MemoryStore(), X, y), MemoryStore(), SMOOTH, InlineEngine())
-    said = [entry.getMessage() for entry in caplog.records if "fit: about" in entry.getMessage()]
+    said = [entry.getMessage() for entry in caplog.records if "expected:" in entry.getMessage()]
     assert bool(said) is told
-    assert all("basis rows, of which" in message for message in said)
+    assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
