@@ -29,6 +29,9 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
         elif name in ("problems", "reasons"):
             for item in value or ["none"]:
                 click.echo(f"{name[:-1]:<18} {item}")
+        elif name == "heaviest":
+            for feature, weight in value.items():
+                click.echo(f"{'weight of ' + feature:<18} {weight:.4g}")
         elif isinstance(value, dict):
             for key, item in value.items():
                 label = f"drift {key}" if name == "drift" else key

@@ -9,6 +9,7 @@ from sklearn.model_selection import train_test_split
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNRegressor
+from dask_nrbfn.cli.show import show
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -134,7 +135,7 @@ def test_metric__equal_weights_where_nothing_can_be_learned(X):
     np.testing.assert_array_equal(run.read("metric/root"), 1.0)
 
 
-def test_metric__what_it_learned_is_told(tmp_path):
+def test_metric__what_it_learned_is_told(tmp_path, capsys):
     X, y = spirals(150)
     names = ("width", "height", "age", "a name that is a little too long")
     pandas.DataFrame(X, columns=names).assign(y=y).to_parquet(tmp_path / "table.parquet")
@@ -143,6 +144,8 @@ def test_metric__what_it_learned_is_told(tmp_path):
     told, of_model = describe(run.location), describe(f"{run.location}/model")
     assert told["heaviest"] == of_model["heaviest"]
     assert set(list(told["heaviest"])[:2]) == {"width", "height"}
+    show(told, as_json=False)
+    assert f"weight of width    {told['heaviest']['width']:.4g}\n" in capsys.readouterr().out
     write_report(Run.open(run.location), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "What features weigh" in page
