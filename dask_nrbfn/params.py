@@ -187,7 +187,7 @@ class FitParams(Params):
         which is learned on at most 20,000 rows.
     metric_rounds : int
         Rounds in which "learned" weights are learned, at most; those that do best on rows that are
-        held out are taken.
+        held out are taken, equal ones unless others gain more than chance.
     confidence_threshold : float
         t in (0, 1]: rows with a confidence below it form the basis. Not used with `basis_size`.
     basis : {"auto", "kmeans", "random", "sknn"} or str

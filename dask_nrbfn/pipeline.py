@@ -363,7 +363,7 @@ def run_stage(
         lambda: largest_basis(
             dataset, params, search, engine, run.tuning, run.layout, embeds=run.embeds
         ),
-        None if rates is None else partial(remaining_s, run, dataset, engine, rates, validation),
+        None if rates is None else partial(_remaining_s, run, dataset, engine, validation, rates),
         validation,
     )
     started = datetime.now(UTC)
@@ -389,15 +389,10 @@ def run_stage(
     )
 
 
-def remaining_s(
-    run: Run,
-    dataset: Dataset,
-    engine: Engine,
-    rates: Rates,
-    validation: Dataset | None,
-    n_basis: int,
-) -> dict[str, float]:
-    """Return the seconds of every stage that a run misses, with so many basis rows."""
+def remaining_costs(
+    run: Run, dataset: Dataset, engine: Engine, validation: Dataset | None, n_basis: int
+) -> dict[str, StageCost]:
+    """Return what every stage costs that a run misses, with so many basis rows, by its name."""
     costs = stage_costs(
         dataset,
         run.params,
@@ -408,11 +403,19 @@ def remaining_s(
         validation=validation,
         embeds=run.embeds,
     )
-    return {
-        name: expected_s(cost, rates, engine.n_workers)
-        for name, cost in costs.items()
-        if name not in run.stages
-    }
+    return {name: cost for name, cost in costs.items() if name not in run.stages}
+
+
+def _remaining_s(
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    validation: Dataset | None,
+    rates: Rates,
+    n_basis: int,
+) -> float:
+    costs = remaining_costs(run, dataset, engine, validation, n_basis)
+    return sum(expected_s(cost, rates, engine.n_workers) for cost in costs.values())
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import (
     finish_run,
     planned_basis,
-    remaining_s,
-    stage_costs,
+    remaining_costs,
     start_run,
 )
 from dask_nrbfn.stages.bases import asked_size, source_of
@@ -27,7 +26,7 @@ from dask_nrbfn.stages.embedding import check_embedding, embedding_params
 from dask_nrbfn.stages.locality import has_locality
 from dask_nrbfn.stages.neighbors import decided_search
 from dask_nrbfn.stages.prune import check_prune
-from dask_nrbfn.stages.rates import Rates
+from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
 from dask_nrbfn.stages.trials import candidates, check_components
@@ -320,28 +319,21 @@ def _finish(job: _Job) -> Run:
 
 def _tell_expected(job: _Job, run: Run) -> Rates | None:
     """Say how long what is missing will take, if it is long; return the rates of a worker then."""
-    dataset, params, engine, search = job.dataset, run.params, job.engine, decided_search(run)
+    dataset, params, engine = job.dataset, run.params, job.engine
     found = BASIS.name in run.stages
     n_basis = (
         BASIS.recorded(run).n_basis
         if found
-        else planned_basis(dataset, params, search, engine, run.tuning, embeds=run.embeds)
+        else planned_basis(
+            dataset, params, decided_search(run), engine, run.tuning, embeds=run.embeds
+        )
     )
-    costs = stage_costs(
-        dataset,
-        params,
-        search,
-        engine,
-        n_basis=n_basis,
-        tuning=run.tuning,
-        validation=job.validation,
-        embeds=run.embeds,
-    )
-    missing = [cost.flops for name, cost in costs.items() if name not in run.stages]
-    if not missing or sum(missing) < _LONG_FLOPS * engine.n_workers:
+    costs = remaining_costs(run, dataset, engine, job.validation, n_basis)
+    flops = sum(cost.flops for cost in costs.values())
+    if not costs or flops < _LONG_FLOPS * engine.n_workers:
         return None
     rates = measure_rates(dataset, params, engine)
-    seconds = remaining_s(run, dataset, engine, rates, job.validation, n_basis)
+    seconds = {name: expected_s(cost, rates, engine.n_workers) for name, cost in costs.items()}
     longest = sorted(seconds, key=lambda name: -seconds[name])[:_NAMED]
     # A basis that is yet to be found may be smaller.
     most = not found and asked_size(params, dataset) is None

@@ -91,9 +91,11 @@ def _warn_capped(job: StageJob, record: BasisRecord) -> None:
     )
 
 
-def _more_s(remaining_s: Callable[[int], dict[str, float]], cap: int, n_below: int) -> str:
-    few, all_below = (sum(remaining_s(n_basis).values()) for n_basis in (cap, n_below))
-    return f" These take about {few:.0f} s from here, all would take {all_below:.0f} s."
+def _more_s(remaining_s: Callable[[int], float], cap: int, n_below: int) -> str:
+    return (
+        f" These take about {remaining_s(cap):.0f} s from here, all would take "
+        f"{remaining_s(n_below):.0f} s."
+    )
 
 
 def _searched(run: Run) -> str:

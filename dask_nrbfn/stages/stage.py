@@ -57,8 +57,8 @@ class StageJob:
     largest_basis : callable
         Returns the most basis rows that the workers' memory allows in every stage.
     remaining_s : callable or None
-        Takes a number of basis rows, returns the seconds of this stage and of those after it by
-        their names; None where the rates of the workers are not known.
+        Takes a number of basis rows, returns the seconds of this stage and of those after it; None
+        where the rates of the workers are not known.
     validation : Dataset or None
         Rows to judge penalties on, instead of folds.
     """
@@ -67,7 +67,7 @@ class StageJob:
     dataset: Dataset
     engine: Engine
     largest_basis: Callable[[], int]
-    remaining_s: Callable[[int], dict[str, float]] | None = None
+    remaining_s: Callable[[int], float] | None = None
     validation: Dataset | None = None
 
 

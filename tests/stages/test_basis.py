@@ -255,7 +255,7 @@ def test_basis__classes_without_rows_below_count_in_the_cap():
 
 
 def quadratic_seconds(n_basis):
-    return {"moments": n_basis**2 / 100}
+    return n_basis**2 / 100
 
 
 @pytest.mark.parametrize(
