@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -263,6 +264,7 @@ def _of_targets(task: Task, estimator: Any) -> Any:
 
 CONTENDERS = {
     "default": Contender("ours, default", default),
+    "quick": Contender("ours, tuned quick", partial(tuned, effort="quick")),
     "tuned": Contender("ours, tuned", tuned),
     "boosting": Contender("HistGradientBoosting", boosting),
     "lightgbm": Contender("LightGBM", lightgbm),
