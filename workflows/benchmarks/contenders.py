@@ -119,7 +119,7 @@ def default(task: Task) -> Any:
 def tuned(task: Task, **options: Any) -> Any:
     """Return our network that chooses its parameters, with these options."""
     kind = NRBFNRegressorCV if task.of_numbers else NRBFNClassifierCV
-    return kind(scale="standard", basis_size=task.size, **options)
+    return kind(basis_size=task.size, **options)
 
 
 def boosting(task: Task) -> Any:
@@ -264,7 +264,7 @@ def _of_targets(task: Task, estimator: Any) -> Any:
 
 CONTENDERS = {
     "default": Contender("ours, default", default),
-    "quick": Contender("ours, tuned quick", partial(tuned, effort="quick")),
+    "quick": Contender("ours, tuned quick", partial(tuned, effort="quick", scale="standard")),
     "tuned": Contender("ours, tuned", tuned),
     "boosting": Contender("HistGradientBoosting", boosting),
     "lightgbm": Contender("LightGBM", lightgbm),
