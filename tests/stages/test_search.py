@@ -9,12 +9,13 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import candidates, suited_tuning
+from dask_nrbfn.stages.trials import by_confidence, candidates, suited_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -89,6 +90,28 @@ def test_bases__need_a_size():
     X, y = spirals(60)
     with pytest.raises(ParameterError, match="bases are random, kmeans, and each would have"):
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
+
+
+def test_bases__are_not_compared_with_given_rows():
+    X, y = spirals(60)
+    with pytest.raises(ParameterError, match="bases are random, and the basis rows are given"):
+        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)), basis=X[:20])
+
+
+def test_bases__those_that_are_tried_say_what_is_needed():
+    X, y = spirals(30)
+    tuning = replace(QUICK, bases=("random", "kmeans"))
+    assert not by_confidence(SIZED, tuning)
+    # No neighbours are searched, so there need not be so many rows.
+    run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
+    assert "neighbors" not in run.stages
+    with pytest.raises(ParameterError, match="candidates is 25, and bases=random asks for no"):
+        tune(X, y, replace(SIZED, candidates=25), tuning, engine=CountingEngine(0))
+
+
+@pytest.mark.parametrize(("scale", "name"), [("none", "scales"), ("learned", "scale")])
+def test_metric__names_what_asks_for_it(scale, name):
+    assert f"`{name}`" in METRIC.remedy(replace(SIZED, scale=scale))
 
 
 def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
@@ -186,7 +209,9 @@ def test_search__weights_that_are_not_chosen_are_not_shown():
     X, y = spirals(200)
     y = np.random.default_rng(0).permutation(y)
     run = tune(X, y, tuning=replace(QUICK, scales=("standard", "learned")))
-    assert "metric" in run.stages
+    assert run.stages["metric"]["kept"] == 0
+    # Equal weights are no other scale.
+    assert {each["scale"] for each in run.stages["search"]["tried"]} == {"standard"}
     assert run.params.scale == "standard"
     assert "heaviest" not in describe_run(run)
 
@@ -211,7 +236,7 @@ def test_search__numbers_have_bases_and_scales_too():
     tuning = replace(QUICK, bases=("random", "kmeans"), scales=("none", "standard"))
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
     assert len(run.stages["search"]["tried"]) == 8
-    with pytest.raises(ParameterError, match="basis=sknn asks"):
+    with pytest.raises(ParameterError, match="bases=sknn asks"):
         tune_dataset(
             dataset, MemoryStore(), params, replace(tuning, bases=("sknn",)), CountingEngine(0)
         )
