@@ -229,7 +229,10 @@ def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp
     params = FitParams(basis="random", basis_size=20, alpha=1e-9)
 
     def up_to_date(directory):
-        rows = [write_dataset(join(directory, name), X[i::4], y[i::4]) for i, name in RUNS]
+        rows = [
+            write_dataset(join(directory, name), X[i::4], y[i::4], chunk_rows=25)
+            for i, name in RUNS
+        ]
         run, site = join(directory, "run"), join(directory, "site")
         fit_dataset(rows[0], run, params, InlineEngine())
         update_run(run, rows[1], InlineEngine(), judge=Judge(rows[3], 1.0))
