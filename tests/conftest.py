@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, connect
 from dask_nrbfn.engine.connection import local_cluster
+from dask_nrbfn.storage.run import Run
 
 # What the extra `ci` brings: packages that take longer to install than the tests to run.
 CI_PACKAGES = (
@@ -118,3 +119,9 @@ def two_workers() -> DaskEngine:
         connect(client=client) as engine,
     ):
         yield engine
+
+
+@pytest.fixture
+def kept_scratch(monkeypatch):
+    """Let a finished run keep what a stage has tried or learned on."""
+    monkeypatch.setattr(Run, "drop_groups", lambda run, prefix: None)

@@ -33,7 +33,9 @@ NOT_PROMISED = {
 # A basis without neighbours keeps the promise that weights count as repeated rows.
 DRAWN = NRBFNClassifier(basis="random", basis_size=4, alpha=1e-6)
 # The least that leaves something to choose.
-TUNED = NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
+TUNED = NRBFNClassifierCV(
+    effort="quick", n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2
+)
 
 
 @pytest.mark.fast_cases(40)
@@ -470,6 +472,7 @@ def test_classifier__class_weights_below_zero(table):
 def test_classifier_cv__values_from_a_generator(tmp_path, table):
     X, y = (da.from_array(values, chunks=100) for values in table)
     network = NRBFNClassifierCV(
+        effort="quick",
         n_neighbors=5,
         alphas=(alpha for alpha in (1e-3, 1e-6)),
         width_factors=(1.0,),
