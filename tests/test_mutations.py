@@ -12,7 +12,7 @@ from dask_nrbfn.storage.model import Model
 from tests.cli.program import run, succeed
 from tests.tables import spirals, write_table
 
-N_SEEDS = 40
+N_SEEDS = 60
 FIT = ("--basis-size", 8, "--alpha", 1e-6, "--n-parts", 3, "--workers", 0)
 HARMS = ("flip", "cut", "remove", "swap")
 KINDS = ("data", "run", "updated", "model")
