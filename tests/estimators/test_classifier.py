@@ -100,7 +100,8 @@ def test_classifier__in_pipelines_and_searches():
 def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
     X, y = load_wine(return_X_y=True)
     network = NRBFNClassifier(neighbors="approximate", alpha=1e-6, scale="standard")
-    # Without a last fit here, in a process that would have to compile the search too.
+    # joblib gives each process its share of the cores by NUMBA_NUM_THREADS. Without a last fit
+    # here, in a process that would have to compile the search too.
     search = GridSearchCV(network, {"alpha": [1e-3, 1e-9]}, n_jobs=2, cv=2, refit=False)
     assert search.fit(X, y).best_score_ > 0.9
 
