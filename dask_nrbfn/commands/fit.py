@@ -108,7 +108,7 @@ def tune_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Choose width, features, basis rule and penalty from the data, and train with them.
+    """Choose scale, basis, width, features and penalty from the data, and train with them.
 
     Parameters
     ----------
