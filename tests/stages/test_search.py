@@ -95,7 +95,7 @@ def test_bases__need_a_size():
 def test_bases__are_not_compared_with_given_rows():
     X, y = spirals(60)
     with pytest.raises(ParameterError, match="bases are random, and the basis rows are given"):
-        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)), basis=X[:20])
+        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)))
 
 
 def test_bases__those_that_are_tried_say_what_is_needed():
