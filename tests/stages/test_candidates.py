@@ -135,6 +135,7 @@ def test_candidates__that_are_lost_are_searched_again(name):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_candidates__that_are_lost_in_the_search_are_drawn_again():
     X, y = spirals(100)
     wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
