@@ -441,13 +441,17 @@ class FitLimits(Params):
     )
 
 
-def _tried(name: str, default: Sequence[Any] | None, help: str) -> Any:
+def _tried(name: str, default: Sequence[Any] | None, help: str, *, none: str | None = None) -> Any:
     """Return the field of values of a fit's parameter; None stands for its default alone."""
     of_fit = FitParams.options()[name]
-    none = of_fit.default_text if default is None else None
+    none = (none or of_fit.default_text) if default is None else None
     choices = tuple(each for each in of_fit.choices if each != "auto")
     changes = {"default": default, "help": help, "none": none, "choices": choices, "tunes": name}
+    changes |= {"prefix": None, "hint": "", "metavar": None}
     return option(**(vars(of_fit) | changes | {"several": True}))
+
+
+_BY_EFFORT = "by effort"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +460,13 @@ class TuneParams(Params):
 
     Parameters
     ----------
+    effort : {"quick", "normal", "thorough"}
+        How much is tried of what is left out below. "quick": the Gaussian kernel, and what the fit
+        has of all else. "normal": Laplacian kernels too; learned weights of the columns and, where
+        the fit scales nothing, standardized ones; the kernel's own norm as a penalty; and instead
+        of the least confident rows of a given number a draw below the threshold, or of all rows.
+        "thorough": all kernels, losses and penalties, and centres of clusters. What the fit has
+        otherwise than by default stays; "standard" may become "learned".
     validation : str or None
         Fingerprint of a validation dataset.
     folds : int
@@ -465,8 +476,7 @@ class TuneParams(Params):
         Values of alpha to try; each costs a factorization per fold and penalty, no pass over the
         rows.
     penalties : sequence of str or None
-        Penalties to try, with every alpha and all features that they are for. None: that of the
-        fit.
+        Penalties to try, with every alpha and all features that they are for. None: by `effort`.
     localities : sequence of float or None
         Values of locality to try, with every alpha and penalty; each costs as many factorizations
         as these, and any above 0 one pass over the rows. None: that of the fit.
@@ -475,12 +485,18 @@ class TuneParams(Params):
         the fit.
     losses : sequence of str or None
         Losses to try, last, with what was chosen of all else; each costs passes over the rows,
-        until rows that are held out are labelled no better. None: that of the fit.
-    width_factors, features, kernels, basis_rules : sequences
-        Values of these parameters to try, in all combinations, on a small basis and a sample of
-        the rows. None: the kernel, or the basis rule, of the fit.
+        until rows that are held out are labelled no better. None: by `effort`.
+    width_factors : sequence of float or None
+        Width factors to try. None: those of each kernel, and then some between and beyond them.
+    features : sequence of str
+        Kinds of features to try.
+    kernels, scales, bases, basis_rules : sequences of str or None
+        Values of these parameters to try. None: by `effort`. Bases and their rules are compared at
+        a given `basis_size`. Scale, basis, rule, features, kernel and width are tried in all
+        combinations on a sample of the rows, first on few rows and with a small basis; those that
+        do best go on to more.
     search_basis : int
-        Basis rows of the search.
+        Basis rows of the search, at most.
     search_rows : int or None
         Rows of the search. None: as many as make 256 MiB, from 20,000 to 100,000.
 
@@ -490,6 +506,12 @@ class TuneParams(Params):
         If a value is not allowed.
     """
 
+    effort: str = option(
+        "normal",
+        str,
+        "How much is tried of what is not listed.",
+        choices=("quick", "normal", "thorough"),
+    )
     validation: str | None = option(
         None,
         str,
@@ -501,24 +523,30 @@ class TuneParams(Params):
     alphas: Sequence[float] = _tried(
         "alpha", tuple(10.0**-power for power in range(1, 14)), "Values of alpha to try."
     )
-    penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.")
+    penalties: Sequence[str] | None = _tried("penalty", None, "Penalties to try.", none=_BY_EFFORT)
     localities: Sequence[float] | None = _tried("locality", None, "Values of locality to try.")
     components: Sequence[int] | None = _tried(
         "components", None, "Numbers of eigenfunctions to try."
     )
-    losses: Sequence[str] | None = _tried("loss", None, "Losses to try, after all else.")
-    width_factors: Sequence[float] = _tried(
-        "width_factor", (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0), "Width factors to try."
+    losses: Sequence[str] | None = _tried(
+        "loss", None, "Losses to try, after all else.", none=_BY_EFFORT
+    )
+    width_factors: Sequence[float] | None = _tried(
+        "width_factor", None, "Width factors to try.", none="by kernel, then between and beyond"
     )
     features: Sequence[str] = _tried(
         "features", ("normalized", "plain"), "Kinds of features to try."
     )
-    kernels: Sequence[str] | None = _tried("kernel", None, "Kernels to try.")
+    kernels: Sequence[str] | None = _tried("kernel", None, "Kernels to try.", none=_BY_EFFORT)
+    scales: Sequence[str] | None = _tried("scale", None, "Scales to try.", none=_BY_EFFORT)
+    bases: Sequence[str] | None = _tried(
+        "basis", None, "Sources of a basis of a given size to try.", none=_BY_EFFORT
+    )
     basis_rules: Sequence[str] | None = _tried(
-        "basis_rule", None, "Rules to try for a basis of a given size."
+        "basis_rule", None, "Rules to try for a basis of a given size.", none=_BY_EFFORT
     )
     search_basis: int = option(
-        1000, int, "Basis rows while width, features, kernel and rule are tried.", least=2
+        1000, int, "Basis rows while all but penalty and loss is tried, at most.", least=2
     )
     search_rows: int | None = option(
         None,
@@ -534,10 +562,11 @@ class TuneParams(Params):
         return 1 if self.validation is not None else self.folds
 
 
-# What a tuning chooses is no parameter of it, nor what would change the network that it has judged.
+# What a tuning chooses is no parameter of it, but for those that decide what else it tries; nor is
+# what would change the network that it has judged.
 TUNED = frozenset(
     definition.tunes for definition in TuneParams.options().values() if definition.tunes
-) | {"prune"}
+) - {"scale", "basis"} | {"prune"}
 
 
 def _plain(value: Any) -> Any:

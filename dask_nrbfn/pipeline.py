@@ -36,6 +36,7 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import neediest
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
@@ -49,10 +50,10 @@ logger = logging.getLogger(__name__)
 STAGES: tuple[Stage[Any], ...] = (
     COLUMNS,
     METRIC,
+    SEARCH,
     NEIGHBORS,
     RECALL,
     CONFIDENCE,
-    SEARCH,
     BASIS,
     WIDTH,
     COMPONENTS,
@@ -83,8 +84,20 @@ def stages_of(
 
 
 def stages_of_run(run: Run) -> list[Stage[Any]]:
-    """Return the stages of a run, those that it has not reached too, in order."""
-    return stages_of(run.asked, run.tuning, numbers=run.of_numbers, embeds=run.embeds)
+    """Return the stages of a run, those that it has not reached too, in order.
+
+    Some depend on what a search chooses.
+    """
+    left = stages_of(run.params, left_to_try(run), numbers=run.of_numbers, embeds=run.embeds)
+    stages = EMBEDDING if run.embeds else STAGES
+    return [stage for stage in stages if stage in left or stage.name in run.stages]
+
+
+def left_to_try(run: Run) -> TuneParams | None:
+    """Return the tuning of a run, but for what the search has settled."""
+    if run.tuning is None or SEARCH.name not in run.stages:
+        return run.tuning
+    return replace(run.tuning, scales=None, bases=None)
 
 
 def largest_basis(
@@ -234,7 +247,7 @@ def _fitting_search(
     embeds: bool,
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
-    search = plan_search(dataset.of_labelled(), params, engine)
+    search = plan_search(dataset.of_labelled(), neediest(params, tuning), engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
     for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
@@ -275,11 +288,10 @@ def finish_run(
         Raises if the run belongs to another job by then.
     """
     redone: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    stages = stages_of_run(run)
     _drop_scratch(run, run.stages)
     while True:
         check_still_locked()
-        missing = [stage for stage in stages if stage.name not in run.stages]
+        missing = [stage for stage in stages_of_run(run) if stage.name not in run.stages]
         try:
             before_stage()
             if not missing:
@@ -351,7 +363,7 @@ def run_stage(
         search,
         engine,
         n_basis=n_basis,
-        tuning=run.tuning,
+        tuning=left_to_try(run),
         validation=validation,
         layout=seen_run.layout,
         embeds=run.embeds,
@@ -361,7 +373,7 @@ def run_stage(
         seen,
         engine,
         lambda: largest_basis(
-            dataset, params, search, engine, run.tuning, run.layout, embeds=run.embeds
+            dataset, params, search, engine, left_to_try(run), run.layout, embeds=run.embeds
         ),
         None if rates is None else partial(_remaining_s, run, dataset, engine, validation, rates),
         validation,
@@ -399,7 +411,7 @@ def remaining_costs(
         decided_search(run),
         engine,
         n_basis=n_basis,
-        tuning=run.tuning,
+        tuning=left_to_try(run),
         validation=validation,
         embeds=run.embeds,
     )

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from dask_nrbfn.engine import DaskEngine, EngineOptions, connect
 from dask_nrbfn.engine.connection import local_cluster
+from dask_nrbfn.storage.run import Run
 
 # What the extra `ci` brings: packages that take longer to install than the tests to run.
 CI_PACKAGES = (
@@ -27,19 +28,29 @@ settings.load_profile("untimed")
 # The files whose slow tests take longest, as CI runs them.
 LONGEST = (
     "tests/test_recovery.py",
-    "workflows/test_flow.py",
     "storage/test_object_store.py",
-    "workflows/test_benchmarks.py",
-    "cli/test_watching.py",
-    "cluster/test_slurm.py",
-    "cluster/test_tls.py",
-    "estimators/test_classifier.py",
-    "commands/test_fit.py",
-    "engine/test_lost.py",
-    "workflows/test_killed_night.py",
     "stages/test_tune.py",
+    "estimators/test_classifier.py",
+    "workflows/test_flow.py",
+    "workflows/test_benchmarks.py",
+    "estimators/test_regressor.py",
+    "commands/test_update.py",
+    "cluster/test_slurm.py",
+    "stages/test_refine.py",
+    "stages/test_partitions.py",
+    "stages/test_components.py",
+    "commands/test_fit.py",
+    "cli/test_commands.py",
     "neighbors/test_threads.py",
-    "workflows/test_jobs.py",
+    "workflows/test_readme.py",
+    "cluster/test_tls.py",
+    "workflows/test_quickstart.py",
+    "engine/test_lost.py",
+    "cluster/test_compose.py",
+    "workflows/test_killed_night.py",
+    "neighbors/test_approximate.py",
+    "cli/test_watching.py",
+    "workflows/test_figures.py",
 )
 
 
@@ -108,3 +119,9 @@ def two_workers() -> DaskEngine:
         connect(client=client) as engine,
     ):
         yield engine
+
+
+@pytest.fixture
+def kept_scratch(monkeypatch):
+    """Let a finished run keep what a stage has tried or learned on."""
+    monkeypatch.setattr(Run, "drop_groups", lambda run, prefix: None)

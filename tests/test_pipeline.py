@@ -57,7 +57,9 @@ def test_stages__have_names_of_their_own():
 
 
 @pytest.mark.parametrize("basis", ["sknn", "random"])
-@pytest.mark.parametrize("tuning", [None, TuneParams(), TuneParams(width_factors=(1.0,))])
+@pytest.mark.parametrize(
+    "tuning", [None, TuneParams(), TuneParams(effort="quick", width_factors=(1.0,))]
+)
 def test_stages_of__in_their_order(basis, tuning):
     stages = stages_of(FitParams(basis=basis, basis_size=9), tuning, numbers=False)
     assert stages == [stage for stage in STAGES if stage in stages]

@@ -1,5 +1,6 @@
 """How fast one worker is, measured on rows of the dataset at hand."""
 
+import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,6 +44,8 @@ _ROWS = 4096
 _SEARCHED_ROWS = 8192
 _LEAST_ROWS = 256
 _MAX_ELEMENTS = 2**23
+# Differences of the values of all pairs of these rows: a fraction of a second.
+_MAX_COMPARED = 2**33
 _MAX_BASIS = 1500
 _SELECTED_ROWS = 2**17
 _WRITTEN_ROWS = 2**17
@@ -69,7 +72,9 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     """
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)
-    n_rows = max(_LEAST_ROWS, min(_SEARCHED_ROWS, _MAX_ELEMENTS // dataset.n_features))
+    compared = math.isqrt(_MAX_COMPARED // dataset.n_features)
+    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // dataset.n_features, compared)
+    n_rows = max(_LEAST_ROWS, n_rows)
     X = np.resize(chunk[:n_rows].astype(np.float64), (n_rows, dataset.n_features))
     # Rows of a short dataset repeat here; noise keeps them apart, as different rows are.
     X = X + 1e-3 * (X.std() + 1e-12) * np.random.default_rng(0).standard_normal(X.shape)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -13,7 +14,11 @@ from dask_nrbfn.storage.versions import n_rows_held, versions_of
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
-TUNED = ("features", "kernel", "width_factor", "basis_rule", *Ridge._fields, "loss")
+TUNED = (
+    *("scale", "basis", "basis_rule", "features", "kernel", "width_factor"),
+    *Ridge._fields,
+    "loss",
+)
 
 
 def describe(location: Location) -> dict[str, Any]:
@@ -88,6 +93,8 @@ def describe_run(run: Run) -> dict[str, Any]:
     weights = versions[-1] if versions else stages.get("weights", {})
     audit = stages.get("recall", {})
     judged = judged_record(stages)
+    # A tuning may have left the weights that it tried.
+    metric = stages.get("metric", {}) if run.params.scale == LEARNED else {}
     classes = attributes.get("target_names") is None
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
@@ -107,7 +114,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "complete": bool(versions) or "model" in stages,
         "version": len(versions),
         "n_parts": run.layout.n_parts,
-        **_heaviest(stages.get("metric", {}).get("heaviest")),
+        **_heaviest(metric.get("heaviest")),
         "params": run.params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
         "predicted_bytes": max(

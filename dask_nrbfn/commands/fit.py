@@ -16,6 +16,7 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import (
     finish_run,
+    left_to_try,
     planned_basis,
     remaining_costs,
     start_run,
@@ -29,7 +30,7 @@ from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
-from dask_nrbfn.stages.trials import candidates, check_components
+from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -133,10 +134,11 @@ def tune_dataset(
 
     Notes
     -----
-    Width, features, kernel and basis rule are tried on a small basis and a sample of the rows.
-    Penalty and alpha are chosen with the whole basis: the moments of every fold are summed apart in
-    one pass, those of the training rows of a fold follow by subtraction, and a second pass scores
-    each row with the weights that have not seen it.
+    Scale, basis, rule, features, kernel and width are tried on a small basis and a sample of the
+    rows, by successive halving; then widths beside the best. Penalty and alpha are chosen with the
+    whole basis: the moments of every fold are summed apart in one pass, those of the training rows
+    of a fold follow by subtraction, and a second pass scores each row with the weights that have
+    not seen it.
 
     What holds a row out holds its basis function out too, by leaving its row and column of the gram
     matrix out: no other row would determine its weight, and small penalties would seem worse than
@@ -154,6 +156,7 @@ def tune_dataset(
         )
     tuning = replace(tuning, validation=shown)
     params = suited_params(dataset, params)
+    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers)
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     combinations = candidates(params, tuning)
@@ -325,7 +328,7 @@ def _tell_expected(job: _Job, run: Run) -> Rates | None:
         BASIS.recorded(run).n_basis
         if found
         else planned_basis(
-            dataset, params, decided_search(run), engine, run.tuning, embeds=run.embeds
+            dataset, params, decided_search(run), engine, left_to_try(run), embeds=run.embeds
         )
     )
     costs = remaining_costs(run, dataset, engine, job.validation, n_basis)
@@ -363,13 +366,13 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
     if dataset.of_numbers:
-        _check_for_numbers(params)
+        _check_for_numbers(neediest(params, tuning))
         if dataset.of_labelled().n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
         check_classes(dataset.classes)
-    _check_candidates(dataset, params)
-    _check_enough_rows(dataset, params, tuning)
+    _check_candidates(dataset, neediest(params, tuning))
+    _check_enough_rows(dataset, neediest(params, tuning), tuning)
 
 
 def _check_candidates(dataset: Dataset, params: FitParams) -> None:

@@ -1,4 +1,4 @@
-"""Networks that choose their own width, features, basis rule and penalty."""
+"""Networks that choose their own scale, basis, width, features and penalty."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -34,40 +34,47 @@ class TunedNetwork(Network):
         super()._take_run(run)
         tuning = describe_tuning(run)
         for name, value in tuning["chosen"].items():
-            setattr(self, f"{name}_", value)
+            # Those of its rows are the attribute `basis_`.
+            setattr(self, "source_" if name == "basis" else f"{name}_", value)
         self.path_, self.tried_ = tuning["path"], tuning["tried"]
         self.losses_ = tuning["losses"]
 
 
 class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
-    """Network whose width, features, basis rule and penalty are chosen by cross-validation.
+    """Network whose scale, basis, width, features and penalty are chosen by cross-validation.
 
     Parameters
     ----------
+    effort : {"quick", "normal", "thorough"}, default="normal"
+        How much is tried of what is None below, see `TuneParams`.
     folds : int, default=5
         Folds of the rows; the fold of a row is a hash of its number.
     alphas : sequence of float
         Values of alpha to try.
     penalties : sequence of {"weights", "kernel", "clusters"}, default=None
-        Penalties to try, with every alpha and all features that they are for. None: that of the
-        weights.
+        Penalties to try, with every alpha and all features that they are for. None: by `effort`.
     localities : sequence of float, default=None
         Values of locality to try, with every alpha and penalty. None: 0.
     components : sequence of int, default=None
         Numbers of eigenfunctions to try, with every alpha and normalized features. None: the
         weights may be any.
     losses : sequence of {"squared", "squared-hinge", "logistic", "hinge"}, default=None
-        Losses to try, after all else. None: the squared one.
-    width_factors : sequence of float
-        Kernel widths to try, over the mean distance between rows and basis rows.
+        Losses to try, after all else. None: by `effort`.
+    width_factors : sequence of float, default=None
+        Kernel widths to try, over the mean distance between rows and basis rows. None: those of
+        each kernel, then some between and beyond them.
     features : sequence of {"normalized", "plain"}
         Kinds of features to try.
     kernels : sequence of {"gaussian", "laplacian", "matern32", "matern52"}, default=None
-        Kernels to try. None: the Gaussian one.
+        Kernels to try. None: by `effort`.
+    scales : sequence of {"none", "standard", "unit", "learned"}, default=None
+        Scales to try. None: `scale`, and by `effort` others.
+    bases : sequence of {"kmeans", "random", "sknn"}, default=None
+        Tried only for a basis of a given size. None: `basis`, and by `effort` others than "sknn".
     basis_rules : sequence of {"least-confident", "uniform"}, default=None
-        Tried only for a basis of a given size. None: the least confident.
+        Tried only for a basis of a given size. None: by `effort`.
     search_basis : int, default=1000
-        Basis rows while all but the penalty and the loss is tried.
+        Basis rows while all but the penalty and the loss is tried, at most.
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
@@ -78,8 +85,8 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
     ----------
     alpha_, locality_, width_factor_ : float
         The chosen ones.
-    features_, kernel_, basis_rule_, penalty_, loss_ : str
-        The chosen ones.
+    scale_, source_, basis_rule_, features_, kernel_, penalty_, loss_ : str
+        The chosen ones; the source is that of the basis.
     components_ : int or None
         The chosen number.
     error_rate_, log_loss_ : float
@@ -118,15 +125,18 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
         n_neighbors: int = 20,
         confidence_threshold: float = 0.9,
         *,
+        effort: str = TuneParams.effort,
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
         localities: Sequence[float] | None = None,
         components: Sequence[int] | None = None,
         losses: Sequence[str] | None = None,
-        width_factors: Sequence[float] = TuneParams.width_factors,
+        width_factors: Sequence[float] | None = None,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
+        scales: Sequence[str] | None = None,
+        bases: Sequence[str] | None = None,
         basis_rules: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
@@ -147,6 +157,7 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
     ) -> None:
         self.n_neighbors = n_neighbors
         self.confidence_threshold = confidence_threshold
+        self.effort = effort
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
@@ -156,6 +167,8 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
+        self.scales = scales
+        self.bases = bases
         self.basis_rules = basis_rules
         self.search_basis = search_basis
         self.search_rows = search_rows
@@ -180,8 +193,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
 
     Parameters
     ----------
-    folds, alphas, penalties, localities, components, width_factors, features, kernels, \
-search_basis, search_rows
+    effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
+scales, bases, search_basis, search_rows
         As for `NRBFNClassifierCV`.
     n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, store
         As for `NRBFNRegressor`.
@@ -190,8 +203,8 @@ search_basis, search_rows
     ----------
     alpha_, locality_, width_factor_ : float
         The chosen ones.
-    features_, kernel_, penalty_ : str
-        The chosen ones.
+    scale_, source_, features_, kernel_, penalty_ : str
+        The chosen ones; the source is that of the basis.
     components_ : int or None
         The chosen number.
     relative_error_ : float
@@ -220,14 +233,17 @@ search_basis, search_rows
     def __init__(
         self,
         *,
+        effort: str = TuneParams.effort,
         folds: int = TuneParams.folds,
         alphas: Sequence[float] = TuneParams.alphas,
         penalties: Sequence[str] | None = None,
         localities: Sequence[float] | None = None,
         components: Sequence[int] | None = None,
-        width_factors: Sequence[float] = TuneParams.width_factors,
+        width_factors: Sequence[float] | None = None,
         features: Sequence[str] = TuneParams.features,
         kernels: Sequence[str] | None = None,
+        scales: Sequence[str] | None = None,
+        bases: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
         n_neighbors: int = 20,
@@ -240,6 +256,7 @@ search_basis, search_rows
         unlabelled: Mark | None = None,
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
+        self.effort = effort
         self.folds = folds
         self.alphas = alphas
         self.penalties = penalties
@@ -248,6 +265,8 @@ search_basis, search_rows
         self.width_factors = width_factors
         self.features = features
         self.kernels = kernels
+        self.scales = scales
+        self.bases = bases
         self.search_basis = search_basis
         self.search_rows = search_rows
         self.n_neighbors = n_neighbors

@@ -10,7 +10,10 @@ from dask_nrbfn.numeric.sums import RowSum
 
 Floats = NDArray[np.float64]
 
-CENTRED = ("standard", "learned")
+LEARNED = "learned"
+"""The scale whose weights of the features are learned on a sample."""
+
+CENTRED = ("standard", LEARNED)
 """The scalings that bring every column to mean 0 and variance 1 first."""
 
 

@@ -96,7 +96,12 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
             )
     if "search" not in finished.stages:
         return
-    if side := _border(params.width_factor, tuning.width_factors):
+    tried = [
+        record["width_factor"]
+        for record in finished.stages["search"]["tried"]
+        if record["kernel"] == params.kernel
+    ]
+    if side := _border(params.width_factor, tried):
         yield Concern(
             f"width_factor={params.width_factor:g} is the {side} that was tried.",
             f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors.",

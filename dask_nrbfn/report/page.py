@@ -8,6 +8,7 @@ import jinja2
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
@@ -152,7 +153,7 @@ def _drawn(results: Results) -> list[dict[str, Any]]:
 
 
 def _features(finished: FinishedRun) -> dict[str, Any] | None:
-    if "metric" not in finished.stages:
+    if finished.params.scale != LEARNED:
         return None
     metric = finished.stages["metric"]
     return {

@@ -4,7 +4,7 @@ from typing import Any
 
 from dask_nrbfn.report.formats import Table, count, number, plural
 from dask_nrbfn.report.results import Results
-from dask_nrbfn.stages.trials import Candidate, Ridge
+from dask_nrbfn.stages.trials import Ridge
 
 # Combinations that are shown, the best first.
 _MOST_TRIED = 10
@@ -26,32 +26,42 @@ def tuning_tables(results: Results) -> list[Table]:
 
 def _combinations(results: Results) -> Table:
     search, criterion = results.finished.stages["search"], results.criterion.name
-    # Those without figures last.
+    # Those of the last round first, and those without figures last.
     tried = sorted(
-        search["tried"], key=lambda record: (record[criterion] is None, record[criterion] or 0.0)
+        search["tried"],
+        key=lambda record: (
+            -record.get("round", 0),
+            record[criterion] is None,
+            record[criterion] or 0.0,
+        ),
     )
-    shown = tried[:_MOST_TRIED]
-    names = list(Candidate.__dataclass_fields__)
-    best = f" ({len(shown)} best)" if len(shown) < len(tried) else ""
+    shown, chosen = tried[:_MOST_TRIED], search["chosen"]
+    # Versions before have tried fewer things.
+    varied = [name for name in chosen if len({record[name] for record in tried}) > 1]
     return Table(
-        f"{plural(len(tried), 'combination')} tried{best} on {plural(search['n_rows'], 'row')} "
-        f"with a basis of {search['n_basis']:,}",
-        [
-            *("features", "kernel", "width factor", "basis rule", "alpha"),
-            *results.judged_cells(tried[0]),
-        ],
+        _caption(search, n_shown=len(shown)),
+        [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(tried[0])],
         [
             [
-                record["features"],
-                record["kernel"],
-                f"{record['width_factor']:g}",
-                record["basis_rule"],
+                *(_value(record[name]) for name in varied),
                 number(record["alpha"]),
                 *results.judged_cells(record).values(),
             ]
             for record in shown
         ],
-        [all(record[name] == search["chosen"][name] for name in names) for record in shown],
+        [all(record[name] == chosen[name] for name in chosen) for record in shown],
+    )
+
+
+def _caption(search: dict[str, Any], *, n_shown: int) -> str:
+    """Return what a search tried, on how much, and why it ended."""
+    n_tried, rounds = len(search["tried"]), search.get("rounds") or []
+    best = f" ({n_shown} best)" if n_shown < n_tried else ""
+    on = f"in {len(rounds)} rounds on up to" if len(rounds) > 1 else "on"
+    ended = f"; ended by {search['stopped']}" if search.get("stopped") else ""
+    return (
+        f"{plural(n_tried, 'combination')} tried{best} {on} "
+        f"{plural(search['n_rows'], 'row')} with a basis of {search['n_basis']:,}{ended}"
     )
 
 

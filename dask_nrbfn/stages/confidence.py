@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
 from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -120,6 +120,6 @@ CONFIDENCE = Stage(
     compute=_compute,
     cost=_cost,
     of_labelled=True,
-    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     keeps_parts=True,
 )

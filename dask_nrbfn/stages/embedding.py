@@ -6,12 +6,13 @@ import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.model import MODEL, ModelRecord
 from dask_nrbfn.stages.parts import run_tasks
-from dask_nrbfn.stages.scaling import LEARNED, read_scaling
+from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import check_components

@@ -20,16 +20,15 @@ from dask_nrbfn.numeric.gradients import (
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name, read_statistics
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import PathWeights, beside_bytes, solve_all
-from dask_nrbfn.stages.sample import Sample, write_rows
-from dask_nrbfn.stages.scaling import LEARNED
+from dask_nrbfn.stages.sample import Basis, Sample, write_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.trials import Ridge, scales_of
 from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -179,8 +178,8 @@ def _write_sample(run_location: Location, dataset_location: Location) -> dict[st
     # Drawn by number: units of the columns do not matter.
     order = np.random.default_rng(seed).permutation(np.sort(distinct))
     places = np.sort(seen[order[: sample_basis(size)]])
-    write_array(group, "basis_drawn", X[places], "basis", "feature")
-    write_array(group, "basis_rows_drawn", rows[places], "basis")
+    write_array(group, "basis_values", X[places], "basis", "feature")
+    write_array(group, "basis_rows", rows[places], "basis")
     return {
         "n_rows": size,
         "n_held_out": size - len(seen) if len(seen) else 0,
@@ -211,7 +210,8 @@ def _scaling(run: Run, root: Floats) -> Scaling:
 
 def _read_sample(run: Run, dataset: Dataset) -> tuple[Sample, Sample]:
     """Return the rows that networks and weights are learned from, and those held out."""
-    sample = Sample.read(run, _SAMPLE, "drawn", n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
+    sample = Sample.read(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
     held_out = sample.folds == _HELD_OUT
     return sample.part(~held_out), sample.part(held_out)
 
@@ -321,7 +321,7 @@ def _drop_scratch(run: Run) -> None:
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return params.scale == LEARNED
+    return LEARNED in scales_of(params, tuning)
 
 
 METRIC = Stage(

@@ -48,6 +48,7 @@ from dask_nrbfn.stages.searched import decide_candidates, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -423,7 +424,7 @@ NEIGHBORS = Stage(
     compute=_compute,
     cost=_cost,
     of_labelled=True,
-    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     remedy=_remedy,
     keeps_parts=True,
     drop_scratch=drop_partitions,

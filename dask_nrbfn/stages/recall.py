@@ -7,12 +7,12 @@ import numpy as np
 
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import Recall, measure_recall
-from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.searched import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
@@ -105,5 +105,5 @@ RECALL = Stage(
     compute=_compute,
     cost=_cost,
     of_labelled=True,
-    wanted=lambda params, tuning, numbers: source_of(params).by_confidence,
+    wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import zarr
@@ -64,6 +64,18 @@ def _drawn_rows(n_rows: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn)
 
 
+def _drawn(n: int, size: int) -> NDArray[np.int64]:
+    """Return some of n places, ascending; a larger draw holds a smaller one."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:size])
+
+
+class Basis(NamedTuple):
+    """``values`` floating (r, p), not scaled, and ``rows`` int64 (r,): their numbers, or -1."""
+
+    values: NDArray[Any]
+    rows: NDArray[np.int64]
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Rows in memory with the folds they belong to, and a basis.
@@ -83,18 +95,18 @@ class Sample:
     spread_weights: Floats
 
     @classmethod
-    def read(cls, run: Run, stage: str, basis: str, *, n_folds: int, n_targets: int) -> Self:
-        """Return the sample that a stage has stored, with its basis of a name."""
-        names = ("X", "targets", "weights", "rows", f"basis_{basis}", f"basis_rows_{basis}")
-        X, y, weights, rows, values, basis_rows = (run.read(f"{stage}/{name}") for name in names)
+    def read(cls, run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: int) -> Self:
+        """Return the sample that a stage has stored, with a basis of some of its rows."""
+        names = ("X", "targets", "weights", "rows")
+        X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
         targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
         folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
-        places = places_among(rows, basis_rows)
+        places = places_among(rows, basis.rows)
         basis_folds = np.where(places < 0, -1, folds[places])
         spread = (X, weights)
         if run.has(f"{stage}/{ALL}X"):
             spread = (run.read(f"{stage}/{ALL}X"), run.read(f"{stage}/{ALL}weights"))
-        return cls(X, y, targets, weights, folds, n_folds, values, basis_folds, *spread)
+        return cls(X, y, targets, weights, folds, n_folds, basis.values, basis_folds, *spread)
 
     @property
     def target_scales(self) -> Floats:
@@ -103,6 +115,22 @@ class Sample:
             return np.ones(self.targets.n_targets)
         deviation: Floats = self.y.std(axis=0)
         return np.where(deviation > 0, deviation, 1.0)
+
+    def thinned(self, n_rows: int, n_basis: int) -> Self:
+        """Return a draw of the rows and of the basis, at most so many."""
+        rows, basis = _drawn(len(self.X), n_rows), _drawn(len(self.basis), n_basis)
+        spread = _drawn(len(self.spread), n_rows)
+        return replace(
+            self,
+            X=self.X[rows],
+            y=self.y[rows],
+            weights=self.weights[rows],
+            folds=self.folds[rows],
+            basis=self.basis[basis],
+            basis_folds=self.basis_folds[basis],
+            spread=self.spread[spread],
+            spread_weights=self.spread_weights[spread],
+        )
 
     def part(self, rows: NDArray[np.bool_]) -> Self:
         """Return some of the rows (n,), as one fold, with the same basis."""

@@ -1,35 +1,37 @@
-"""Stage "search": width, features, kernel and basis rule, tried on a small basis."""
+"""Stage "search": scale, basis, features, kernel and width, tried on a sample."""
 
 import logging
+import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import places_among
-from dask_nrbfn.numeric.held_out import HeldOutSums, ResidualSums
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.bases import source_of
+from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import beside_bytes
-from dask_nrbfn.stages.pool import pool_bytes
-from dask_nrbfn.stages.sample import ALL, Sample, write_rows
+from dask_nrbfn.stages.pool import classes_of_pool
+from dask_nrbfn.stages.sample import ALL, Basis, Sample, write_rows
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
+    Candidate,
     Ridge,
     candidates,
+    n_refinements,
     ridges,
     search_basis_size,
     search_rows,
 )
 from dask_nrbfn.stages.validation import best_solved, describe_path
-from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
@@ -37,6 +39,49 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
+
+# Groups of what nothing needs once the best is known.
+_SCRATCH = "search-"
+_SAMPLE, _BASES, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}bases", f"{_SCRATCH}round-"
+
+# Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis and every
+# second alpha are enough to leave out three of four. All rows are for so many, and no round has
+# fewer rows or a smaller basis than these: its errors would tell nothing.
+_FINALISTS, _KEPT_OF = 6, 4
+_LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
+_FEWEST_ROWS, _SMALLEST_BASIS = 2000, 250
+
+
+class Round(NamedTuple):
+    """How many combinations are tried together, on how much, and with every how manieth alpha."""
+
+    n_tried: int
+    n_rows: int
+    n_basis: int
+    alpha_step: int = 1
+
+
+def planned_rounds(n_tried: int, n_rows: int, n_basis: int) -> list[Round]:
+    """Return the rounds of a search, the last on all rows.
+
+    >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000)]
+    [(100, 2222, 250, 2), (25, 6666, 500, 2), (7, 20000, 1000, 1)]
+    >>> [tuple(each) for each in planned_rounds(100, 1500, 200)]
+    [(100, 1500, 200, 1)]
+    """
+    sizes = [(n_rows, n_basis)]
+    while n_tried > _FINALISTS * _KEPT_OF ** (len(sizes) - 1):
+        rows, basis = sizes[0]
+        less = max(rows // _LESS_ROWS, _FEWEST_ROWS), max(basis // _LESS_BASIS, _SMALLEST_BASIS)
+        less = min(rows, less[0]), min(basis, less[1])
+        if less == sizes[0]:
+            break
+        sizes.insert(0, less)
+    steps = [*[_ALPHA_STEP] * (len(sizes) - 1), 1]
+    return [
+        Round(-(-n_tried // _KEPT_OF**number), *size, step)
+        for number, (size, step) in enumerate(zip(sizes, steps, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -46,17 +91,106 @@ class SearchRecord:
     Attributes
     ----------
     tried : list of dict
-        Every combination with its best penalty and alpha, error and log loss.
+        Every combination with its best penalty and alpha, error and log loss, in the last round
+        that it came to.
     chosen : dict
         The best combination.
     n_rows, n_basis : int
-        Rows of the sample and of its basis.
+        Rows of the sample and of its largest basis.
+    rounds : list of dict or None
+        Combinations, rows and basis rows of each, and how the best did; None where a version
+        before has tried all on all rows.
+    stopped : str or None
+        Why no other widths were tried.
     """
 
     tried: list[dict[str, Any]]
     chosen: dict[str, Any]
     n_rows: int
     n_basis: int
+    rounds: list[dict[str, Any]] | None = None
+    stopped: str | None = None
+
+
+class _Search:
+    """Rounds of trials, the best combinations of each going on to more rows.
+
+    Attributes
+    ----------
+    judged : dict of Candidate to dict
+        How each did in the last round that it came to.
+    rounds : list of dict
+        As recorded.
+    """
+
+    def __init__(self, job: StageJob, bases: list[tuple[str, str]]) -> None:
+        self._job, self._bases = job, bases
+        self._compared = _judged(job.dataset).compared
+        self._figures = (_judged(job.dataset).compared[0], _judged(job.dataset).smooth)
+        self.judged: dict[Candidate, dict[str, Any]] = {}
+        self.rounds: list[dict[str, Any]] = []
+
+    def try_all(self, tried: list[Candidate], size: Round) -> list[Candidate]:
+        """Judge combinations on so many rows; return them, the best first, singular ones last."""
+        number = len(self.rounds)
+        units = [
+            (asdict(each), self._bases.index((each.scale, each.basis)), *size[1:]) for each in tried
+        ]
+        job = self._job
+        records = run_parts(
+            job.run, job.dataset, job.engine, stage=f"{_ROUND}{number}", task=_try, units=units
+        )
+        kept = (*asdict(tried[0]), *Ridge._fields, *self._compared)
+        for each, record in zip(tried, records, strict=True):
+            self.judged[each] = {name: record.get(name) for name in kept} | {"round": number}
+        ordered = self._in_order(tried)
+        best = self.judged[ordered[0]]
+        size = size._replace(n_tried=len(tried))
+        self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
+        return ordered
+
+    def _in_order(self, tried: list[Candidate]) -> list[Candidate]:
+        records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
+        solved = [each for each in tried if records[each][0] is not None]
+        solved.sort(key=lambda each: records[each])
+        return solved + [each for each in tried if records[each][0] is None]
+
+    def refine(self, best: Candidate, size: Round, n_steps: int) -> tuple[Candidate, str | None]:
+        """Try widths beside the best one; return the best of all, and why no others were tried."""
+        for _ in range(n_steps):
+            if self.judged[best][self._figures[0]] is None:
+                return best, "singular systems"
+            factors = _factors_beside(best.width_factor, self._factors_like(best))
+            new = [replace(best, width_factor=factor) for factor in factors]
+            self.try_all(new, size)
+            better = self._in_order([best, *new])[0]
+            if better == best:
+                return best, "no width beside the best does better"
+            best = better
+        return best, f"{n_steps} refinements of the width" if n_steps else None
+
+    def _factors_like(self, candidate: Candidate) -> list[float]:
+        """Return the width factors that were tried of a combination, ascending."""
+        factor = candidate.width_factor
+        same = (each for each in self.judged if replace(each, width_factor=factor) == candidate)
+        return sorted(each.width_factor for each in same)
+
+
+def _factors_beside(factor: float, tried: list[float]) -> list[float]:
+    """Return the geometric means with the neighbours; where there is none, one as far beyond.
+
+    >>> _factors_beside(0.2, [0.1, 0.2, 0.8])
+    [0.141, 0.4]
+    >>> _factors_beside(0.8, [0.1, 0.2, 0.8])
+    [0.4, 3.2]
+    """
+    below = max((each for each in tried if each < factor), default=None)
+    above = min((each for each in tried if each > factor), default=None)
+    beside = [
+        math.sqrt(factor * near) if near else factor**2 / (far or factor)
+        for near, far in ((below, above), (above, below))
+    ]
+    return [float(f"{each:.3g}") for each in beside]
 
 
 def _compute(job: StageJob) -> SearchRecord:
@@ -65,55 +199,121 @@ def _compute(job: StageJob) -> SearchRecord:
     assert run.tuning is not None
     tried = candidates(run.params, run.tuning)
     arguments = [(run.location, dataset.location)]
-    (sample,) = run_tasks(engine, _write_sample, arguments, label="sample")
-    units = [(asdict(candidate),) for candidate in tried]
-    records = run_parts(run, dataset, engine, stage="search", task=_try, units=units)
-    compared = ResidualSums.compared if dataset.of_numbers else HeldOutSums.compared
-    solved = [record for record in records if record[compared[0]] is not None]
-    best = min(solved, key=lambda record: record[compared[0]], default=None)
-    chosen = asdict(tried[0]) if best is None else {name: best[name] for name in asdict(tried[0])}
+    (n_rows,) = run_tasks(engine, _write_sample, arguments, label="sample")
+    rules: dict[tuple[str, str], set[str]] = {}
+    for each in tried:
+        rules.setdefault((each.scale, each.basis), set()).add(each.basis_rule)
+    units = [(*names, sorted(rules[names])) for names in rules]
+    found = run_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
+    n_basis = max(record["n_basis"] for record in found)
+    search = _Search(job, [*rules])
+    rounds = planned_rounds(len(tried), n_rows, n_basis)
+    for number, size in enumerate(rounds):
+        tried = search.try_all(tried[: size.n_tried], size)
+        _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
+    best, stopped = search.refine(tried[0], rounds[-1], n_refinements(run.tuning))
+    chosen = asdict(best)
     logger.info("search: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()))
-    kept = (*asdict(tried[0]), *Ridge._fields, *compared)
-    # Parts that a version before has left name no penalty.
-    tried_and_judged = [{name: record.get(name) for name in kept} for record in records]
-    return SearchRecord(tried_and_judged, chosen, **sample)
+    if stopped:
+        logger.info("search: ended by %s", stopped)
+    return SearchRecord([*search.judged.values()], chosen, n_rows, n_basis, search.rounds, stopped)
 
 
-def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
-    """Store the rows on which combinations are tried, and a small basis for each rule."""
+def _judged(dataset: Dataset) -> type[JudgedSums]:
+    return ResidualSums if dataset.of_numbers else HeldOutSums
+
+
+def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
+    name, best = next(item for item in record.items() if item[0] not in Round._fields)
+    logger.info(
+        "search: round %d of %d, %d combinations on %d rows with %d basis rows, best %s %s",
+        number + 1,
+        n_rounds,
+        record["n_tried"],
+        record["n_rows"],
+        record["n_basis"],
+        name.replace("_", " "),
+        "none" if best is None else f"{best:.4f}",
+    )
+
+
+def _write_sample(run_location: Location, dataset_location: Location) -> int:
+    """Store the rows on which combinations are tried; return how many."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     params, tuning = run.params, run.tuning
     assert tuning is not None
-    group = run.group("search")
+    group = run.group(_SAMPLE)
     labelled = dataset.of_labelled()
-    drawn = write_rows(
-        group, "", labelled, params, search_rows(labelled.n_rows, dataset.n_features, tuning)
-    )
+    n_rows = search_rows(labelled.n_rows, dataset.n_features, tuning)
+    write_rows(group, "", labelled, params, n_rows)
     if dataset.n_unlabelled:
         n_all = search_rows(dataset.n_rows, dataset.n_features, tuning)
         write_rows(group, ALL, dataset, params, n_all)
-    size, source = search_basis_size(dataset, params, tuning), source_of(params)
-    rules = {candidate.basis_rule for candidate in candidates(params, tuning)}
-    for rule in sorted(rules):
-        basis = source.choose(run, dataset, size, rule)
-        write_array(group, f"basis_{rule}", basis.values, "basis", "feature")
-        numbers = basis.rows
-        if dataset.n_unlabelled:
-            numbers = places_among(dataset.labelled_rows(), numbers)
-        write_array(group, f"basis_rows_{rule}", numbers, "basis")
-    return {"n_rows": len(drawn), "n_basis": len(basis.rows)}
+    return n_rows
 
 
-def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
+def _choose_bases(
+    run: Run, dataset: Dataset, scale: str, basis: str, rules: list[str]
+) -> PartResult:
+    """Choose a basis of the sample by every rule."""
+    assert run.tuning is not None
+    params = replace(run.params, scale=scale, basis=basis)
+    source, size = source_of(params), search_basis_size(dataset, params, run.tuning)
+    arrays: dict[str, NDArray[Any]] = {}
+    n_basis = 0
+    for rule in rules:
+        if source.sampled is None:
+            chosen = source.choose(run, dataset, size, rule)
+        else:
+            chosen = source.sampled(_sampled_rows(run, dataset, params), size, rule)
+        arrays[f"values_{rule}"], arrays[f"rows_{rule}"] = chosen.values, chosen.rows
+        n_basis = max(n_basis, len(chosen.rows))
+    return PartResult({"n_basis": n_basis}, arrays)
+
+
+def _sampled_rows(run: Run, dataset: Dataset, params: FitParams) -> SampledRows:
+    """Return the rows of the sample among which a basis is chosen: by labels, those that have one.
+
+    Their numbers are those among the rows with labels.
+    """
+    labelled = dataset.of_labelled()
+    of_all = dataset.n_unlabelled and not source_of(params).by_confidence
+    prefix = f"{_SAMPLE}/{ALL if of_all else ''}"
+    X, targets, numbers = (run.read(prefix + name) for name in ("X", "targets", "rows"))
+    if of_all:
+        numbers = places_among(dataset.labelled_rows(), numbers)
+    return SampledRows(
+        params=params,
+        X=X,
+        scaling=read_scaling(run, params.scale),
+        codes=targets if targets.ndim == 1 else np.zeros(len(X), dtype=np.int64),
+        n_classes=classes_of_pool(dataset),
+        numbers=numbers,
+        n_all=(dataset if of_all else labelled).n_rows,
+    )
+
+
+def _try(
+    run: Run,
+    dataset: Dataset,
+    candidate: dict[str, Any],
+    place: int,
+    n_rows: int,
+    n_basis: int,
+    alpha_step: int,
+) -> PartResult:
     """Fit and judge one combination, without locality: that is summed for the whole basis."""
     assert run.tuning is not None
-    tuning = replace(run.tuning, localities=(0.0,))
+    tuning = replace(run.tuning, localities=(0.0,), alphas=run.tuning.alphas[::alpha_step])
     params = replace(run.params, **candidate)
-    sample = Sample.read(
-        run, "search", params.basis_rule, n_folds=tuning.folds, n_targets=dataset.n_targets
+    basis = Basis(
+        *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
     )
+    sample = Sample.read(
+        run, _SAMPLE, basis, n_folds=tuning.folds, n_targets=dataset.n_targets
+    ).thinned(n_rows, n_basis)
     features, shares = sample.features(
-        read_scaling(run),
+        read_scaling(run, params.scale),
         kernel=params.kernel,
         width_factor=params.width_factor,
         normalized=params.normalized,
@@ -125,29 +325,36 @@ def _try(run: Run, dataset: Dataset, candidate: dict[str, Any]) -> PartResult:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every combination is one task: two passes over the sample, and all penalties of all folds.
+    """Every combination of a round is one task: two passes over its rows, and all penalties.
 
     A penalty that is a matrix is held whole and without the basis rows of a fold.
     """
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
     sample_bytes = n_samples * s.n_sampled * (s.p * s.itemsize + 3 * 8)
-    products = s.n_sampled * (s.r_tried**2 + 6 * s.r_tried * s.p)
-    solves = s.n_search_folds * s.n_searched_ridges * s.r_tried**3 / 3
+    rounds = planned_rounds(s.n_tried, s.n_sampled, s.r_tried) if s.n_tried else []
+    rounds += [Round(2, s.n_sampled, s.r_tried)] * s.n_refinements
+    n_tried = sum(each.n_tried for each in rounds)
+    products = sum(
+        each.n_tried * each.n_rows * (each.n_basis**2 + 6 * each.n_basis * s.p) for each in rounds
+    )
+    factors = s.n_search_folds * s.n_searched_ridges / 3
+    solves = sum(each.n_tried * factors / each.alpha_step * each.n_basis**3 for each in rounds)
     spans = 0
     if s.n_components:
-        solves += s.n_search_folds * eigenfunctions_flops(s.r_tried)
+        solves += n_tried * s.n_search_folds * eigenfunctions_flops(s.r_tried)
         spans = eigenfunctions_bytes(s.r_tried, s.p)
         spans += components_bytes(s.r_tried, min(s.n_components, s.r_tried))
+    scored = s.n_search_scales * 2 * min(s.n_sampled, MOST_SCORED) ** 2 * s.p
     rows = block_rows(s.r_tried)
     return StageCost(
-        flops=s.n_tried * (products + solves),
-        read_bytes=s.rows_bytes + s.n_tried * sample_bytes,
+        flops=products + solves + scored,
+        read_bytes=s.rows_bytes + n_tried * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + max(2 * sample_bytes, 3 * 8 * s.n_basis_sample * s.p)
-        + pool_bytes(s.n, s.K, s.r_tried, s.n_basis_sample)
+        + 2 * sample_bytes
+        + 2 * 8 * s.n_sampled * s.p
         + spans
         + beside_bytes(s.r_tried, s.n_searched_ridges, spans=bool(s.n_components))
         + 2 * 8 * s.n_labelled
@@ -159,18 +366,22 @@ def _cost(s: FitSizes) -> StageCost:
             + 3 * rows * s.n_searched_ridges * s.q
             + 3 * s.r_tried * s.p
         ),
-        n_tasks=s.n_tried,
+        n_tasks=max(n_tried, 1),
         work={
-            "moments_flops": s.n_tried * products,
-            "activations": 2 * s.n_tried * s.n_sampled * s.r_tried,
-            "solve_flops": s.n_tried * solves,
+            "moments_flops": products + scored,
+            "activations": sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),
+            "solve_flops": solves,
         },
-        alone={"read_bytes": s.rows_bytes, "selected_rows": s.n},
+        alone={"selected_rows": s.n_sampled},
     )
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return tuning is not None and len(candidates(params, tuning)) > 1
+
+
+def _drop_scratch(run: Run) -> None:
+    run.drop_groups(_SCRATCH)
 
 
 SEARCH = Stage(
@@ -179,5 +390,6 @@ SEARCH = Stage(
     compute=_compute,
     cost=_cost,
     wanted=_wanted,
+    drop_scratch=_drop_scratch,
     remedy=lambda params: "Lower `search_rows` or `search_basis`",
 )

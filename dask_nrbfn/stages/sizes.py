@@ -1,6 +1,6 @@
 """The numbers that the costs of stages are computed from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.numeric.penalties import penalty_named
@@ -15,10 +15,14 @@ from dask_nrbfn.stages.search_sizes import (
     worker_bytes,
 )
 from dask_nrbfn.stages.trials import (
+    bases_of,
+    by_confidence,
     candidates,
     components_of,
     localities_of,
+    n_refinements,
     refined_losses,
+    scales_of,
     search_basis_size,
     search_rows,
 )
@@ -65,8 +69,9 @@ class FitSizes:
         Rows of the sample that the source of the basis holds.
     prune : int or None
         The most basis rows that the model keeps; None: all.
-    n_tried, n_sampled, r_tried, n_search_folds : int
-        Combinations that the search tries, its rows, basis rows and folds.
+    n_tried, n_refinements, n_sampled, r_tried, n_search_folds, n_search_scales : int
+        Combinations that the search tries, how often it refines the width of the best, its rows,
+        basis rows, folds and scales.
     n_judged, n_judged_parts, judged_reading_bytes : int
         Rows that penalties are judged on, parts of that pass and chunks held while they are read.
     """
@@ -99,9 +104,11 @@ class FitSizes:
     n_basis_sample: int
     prune: int | None
     n_tried: int
+    n_refinements: int
     n_sampled: int
     r_tried: int
     n_search_folds: int
+    n_search_scales: int
     n_judged: int
     n_judged_parts: int
     judged_reading_bytes: int
@@ -145,7 +152,7 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
-            by_confidence=source_of(params).by_confidence
+            by_confidence=by_confidence(params, tuning)
             and search.n_candidates is None
             and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,
@@ -158,16 +165,21 @@ class FitSizes:
             metric_rounds=params.metric_rounds,
             n_components=min(max(size or 0 for size in components), n_basis),
             has_locality=any(localities),
-            n_basis_sample=source_of(params).n_sampled(
-                dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
+            n_basis_sample=max(
+                source_of(replace(params, basis=basis)).n_sampled(
+                    dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
+                )
+                for basis in bases_of(params, tuning)
             ),
             prune=params.prune,
             n_tried=0 if tuning is None else len(candidates(params, tuning)),
+            n_refinements=0 if tuning is None else n_refinements(tuning),
             n_sampled=0
             if tuning is None
             else search_rows(dataset.n_rows, dataset.n_features, tuning),
             r_tried=0 if tuning is None else search_basis_size(dataset, params, tuning),
             n_search_folds=0 if tuning is None else tuning.folds,
+            n_search_scales=len(scales_of(params, tuning)),
             n_judged=judged.n_rows,
             n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
             judged_reading_bytes=judged.reading_bytes,

@@ -1,14 +1,16 @@
 """What a tuning tries, and on how many rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Self
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.params import KERNELS, LOSSES, PENALTIES, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.storage.dataset import Dataset
 
@@ -18,14 +20,93 @@ _SAMPLE_ELEMENTS = 2**25
 _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 20_000, 100_000
 
 
+# What is tried of a parameter that the fit leaves at its default.
+_NORMAL: dict[str, tuple[str, ...]] = {
+    "kernels": ("gaussian", "laplacian"),
+    "penalties": ("weights", "kernel"),
+    "bases": ("sknn", "random"),
+    "basis_rules": ("least-confident", "uniform"),
+}
+_THOROUGH = _NORMAL | {
+    "kernels": KERNELS,
+    "penalties": PENALTIES,
+    "losses": LOSSES,
+    "bases": ("sknn", "random", "kmeans"),
+}
+_TRIED: dict[str, dict[str, tuple[str, ...]]] = {
+    "quick": {},
+    "normal": _NORMAL,
+    "thorough": _THOROUGH,
+}
+_REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
+
+# And instead of a scale.
+_SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
+
+
+def suited_tuning(params: FitParams, tuning: TuneParams, *, numbers: bool) -> TuneParams:
+    """Return a tuning that lists what its effort stands for, beside `suited` parameters.
+
+    Raises
+    ------
+    ParameterError
+        If bases are to be compared without a size.
+    """
+    sized = params.basis_size is not None
+    if tuning.bases is not None and not sized:
+        raise ParameterError(
+            f"`bases` are {', '.join(tuning.bases)}, and each would have a size of its own.",
+            "Give `basis_size`, or `basis` alone.",
+        )
+    meant = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
+    if tuning.effort != "quick" and params.scale in _SCALES:
+        meant["scales"] = _SCALES[params.scale]
+    spectral = components_of(params, tuning) != [None]
+    unfit = {
+        "bases": not sized,
+        "basis_rules": not sized,
+        "losses": numbers or spectral,
+        "penalties": spectral,
+    }
+    left = {name: each for name, each in meant.items() if not unfit.get(name)}
+    if "penalties" in left:
+        bases = tuning.bases or left.get("bases", (params.basis,))
+        left["penalties"] = tuple(
+            each
+            for each in left["penalties"]
+            if _is_for_some(each, params, features=tuning.features, bases=bases)
+        )
+    changes: dict[str, Any] = {
+        name: each for name, each in left.items() if getattr(tuning, name) is None
+    }
+    return replace(tuning, **changes)
+
+
+def _is_open(name: str, params: FitParams) -> bool:
+    """Return whether the parameter that a tuning tries is at its default."""
+    tuned = str(TuneParams.options()[name].tunes)
+    default = "sknn" if tuned == "basis" else FitParams.options()[tuned].default
+    return bool(getattr(params, tuned) == default)
+
+
+def _is_for_some(
+    penalty: str, params: FitParams, *, features: Sequence[str], bases: Sequence[str]
+) -> bool:
+    """Return whether a penalty is for one of the combinations."""
+    tried = (replace(params, features=each, basis=base) for each in features for base in bases)
+    return any(not penalty_named(penalty).unmet(each) for each in tried)
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A combination that is tried."""
 
+    scale: str
+    basis: str
+    basis_rule: str
     features: str
     kernel: str
     width_factor: float
-    basis_rule: str
 
 
 def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
@@ -40,19 +121,56 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
         If a penalty is for none of the features, or not for the basis.
     """
     _check_penalties(params, tuning)
-    rules = tuning.basis_rules or (params.basis_rule,)
-    if params.basis_size is None or not source_of(params).by_confidence:
-        rules = (params.basis_rule,)
-    factors = sorted(set(tuning.width_factors), reverse=True)
-    kernels = tuning.kernels or (params.kernel,)
     anywhere = components_of(params, tuning) == [None]
-    features = [
-        each
-        for each in tuning.features
-        if (anywhere or each == "normalized")
-        and penalties_of(replace(params, features=each), tuning)
+    chosen = [
+        Candidate(scale, basis, rule, features, kernel, factor)
+        for scale in scales_of(params, tuning)
+        for basis in bases_of(params, tuning)
+        for rule in _rules_of(replace(params, basis=basis), tuning)
+        for features in tuning.features
+        for kernel in tuning.kernels or (params.kernel,)
+        for factor in width_factors_of(kernel, tuning)
+        if anywhere or features == "normalized"
     ]
-    return [Candidate(*values) for values in product(features, kernels, factors, rules)]
+    return [each for each in chosen if penalties_of(replace(params, **asdict(each)), tuning)]
+
+
+def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:
+    """Return the width factors that are tried of a kernel, the widest first."""
+    factors = tuning.width_factors or kernel_named(kernel).width_factors
+    return sorted(set(factors), reverse=True)
+
+
+def n_refinements(tuning: TuneParams) -> int:
+    """Return how often widths between those tried are tried in turn; 0 where they are given."""
+    return 0 if tuning.width_factors else _REFINEMENTS[tuning.effort]
+
+
+def scales_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
+    """Return the scales of a fit, or of its tuning."""
+    return (tuning and tuning.scales) or (params.scale,)
+
+
+def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
+    """Return the sources of the basis of a fit, or of its tuning."""
+    return (tuning and tuning.bases) or (params.basis,)
+
+
+def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
+    """Return whether a basis that is tried asks for the confidence of rows."""
+    return source_of(neediest(params, tuning)).by_confidence
+
+
+def neediest(params: FitParams, tuning: TuneParams | None) -> FitParams:
+    """Return the parameters of a fit, with a basis by confidence if one is tried."""
+    tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
+    return next((each for each in tried if source_of(each).by_confidence), params)
+
+
+def _rules_of(params: FitParams, tuning: TuneParams) -> Sequence[str]:
+    if params.basis_size is None or not source_of(params).by_confidence:
+        return (params.basis_rule,)
+    return tuning.basis_rules or (params.basis_rule,)
 
 
 class Ridge(NamedTuple):
@@ -161,10 +279,11 @@ def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _check_penalties(params: FitParams, tuning: TuneParams) -> None:
+    bases = bases_of(params, tuning)
     for name in tuning.penalties or (params.penalty,):
-        asked = [replace(params, penalty=name, features=each) for each in tuning.features]
-        if all(penalty_named(name).unmet(each) for each in asked):
-            check_penalty(asked[-1], named="penalties" if tuning.penalties else "penalty")
+        if not _is_for_some(name, params, features=tuning.features, bases=bases):
+            asked = replace(params, penalty=name, features=tuning.features[-1], basis=bases[-1])
+            check_penalty(asked, named="penalties" if tuning.penalties else "penalty")
 
 
 def search_rows(n_rows: int, n_features: int, tuning: TuneParams) -> int:

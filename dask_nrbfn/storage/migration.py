@@ -20,6 +20,15 @@ def todays_params(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {_RENAMED.get(name, name): value for name, value in stored.items()}
 
 
+def todays_tuning(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stored tuning tries; before there were efforts it listed all but the fit's own.
+
+    >>> todays_tuning({"folds": 3})
+    {'effort': 'quick', 'folds': 3}
+    """
+    return {"effort": "quick", **todays_params(stored)}
+
+
 def todays_moments(
     packed_gram: Floats, cross: Floats, class_weights: Floats
 ) -> tuple[Floats, Floats, Floats]:

@@ -39,7 +39,7 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.location import LabelledRows, SideBySide
-from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.migration import todays_params, todays_tuning
 from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
@@ -301,7 +301,7 @@ class Run:
                 location,
                 attributes["run_id"],
                 FitParams(**todays_params(attributes["params"])),
-                TuneParams(**todays_params(tuning)) if tuning else None,
+                TuneParams(**todays_tuning(tuning)) if tuning else None,
                 attributes["fingerprint"],
                 attributes["n_rows"],
                 attributes["n_parts"],

@@ -362,9 +362,12 @@ def large(tmp_path):
     return tmp_path / "large"
 
 
-def fit_arguments(dataset, place):
-    options = "--basis-size 1200 --n-parts 8 --alpha 1e-9 --threads 1 --workers 1"
-    return [*PROGRAM, "fit", str(dataset), str(place), *options.split()]
+# A basis that is drawn needs no search of neighbours.
+FIT = ("--basis", "random", "--basis-size", 1200, "--n-parts", 8, "--alpha", 1e-9, "--threads", 1)
+
+
+def fit_command(dataset, place):
+    return [*PROGRAM, "fit", *map(str, (dataset, place, *FIT, "--workers", 1))]
 
 
 def wait_for_parts(place, *, process, n_parts, limit_s=200):
@@ -401,23 +404,23 @@ def worker_pids(pid):
 
 @pytest.mark.slow
 def test_cli__killed_in_the_middle_of_moments_ends_with_the_same_bits(tmp_path, large):
-    subprocess.run(fit_arguments(large, tmp_path / "whole"), check=True)
+    succeed("fit", large, tmp_path / "whole", *FIT, "--workers", 0)
     whole = Run.open(tmp_path / "whole")
 
     killed = tmp_path / "killed"
-    job = subprocess.Popen(fit_arguments(large, killed))
+    job = subprocess.Popen(fit_command(large, killed))
     wait_for_parts(killed, process=job, n_parts=2)
     job.send_signal(signal.SIGKILL)
     job.wait()
     kept = summed_parts(killed)
     assert 2 <= len(kept) < 8
-    again = subprocess.run(fit_arguments(large, killed), capture_output=True, text=True)
+    again = subprocess.run(fit_command(large, killed), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert f"moments: {len(kept)} of 8 parts found" in again.stderr
     same_bits(Run.open(killed), whole)
 
     wounded = tmp_path / "wounded"
-    job = subprocess.Popen(fit_arguments(large, wounded), stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(fit_command(large, wounded), stderr=subprocess.PIPE, text=True)
     wait_for_parts(wounded, process=job, n_parts=2)
     before = summed_parts(wounded)
     victims = worker_pids(job.pid)

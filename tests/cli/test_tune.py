@@ -15,7 +15,10 @@ from tests.cli import program
 from tests.cli.program import run
 from tests.tables import spirals, write_table
 
-QUICK = ("--basis", "random", "--basis-size", 12, "--folds", 2, "--alphas", "0.01,1e-4")
+QUICK = (
+    *("--effort", "quick", "--basis", "random", "--basis-size", 12, "--folds", 2),
+    *("--alphas", "0.01,1e-4"),
+)
 ONE = (*QUICK, "--width-factors", "0.3", "--features", "normalized")
 
 
@@ -38,7 +41,7 @@ def test_cli_tune__json(tmp_path, dataset):
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     params = Run.open(tmp_path / "run").params
     assert tuned["chosen"].keys() == {
-        "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
+        "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
         "locality", "components", "loss", "error_rate", "log_loss", "temperature",
     }  # fmt: skip
     for name in (
@@ -74,10 +77,16 @@ def test_cli_tune__table_names_what_was_chosen(tmp_path, dataset):
     assert f"{params.width_factor:g}" in out
 
 
+@pytest.mark.slow
 def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
-    succeed("tune", dataset, tmp_path / "run", "--n-neighbors", 10)
+    write_table(tmp_path / "few", *spirals(24))
+    succeed("tune", tmp_path / "few", tmp_path / "run", "--n-neighbors", 10)
     begun = Run.open(tmp_path / "run")
-    assert begun.tuning == TuneParams()
+    assert begun.tuning == TuneParams(
+        kernels=("gaussian", "laplacian"),
+        penalties=("weights", "kernel"),
+        scales=("none", "standard", "learned"),
+    )
     assert begun.asked == FitParams(n_neighbors=10).suited(numbers=False)
 
 
@@ -85,14 +94,16 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
     write_table(tmp_path / "judged", *spirals(60, seed=1))
     options = (
         "--kernels", "laplacian", "--basis-rules", "uniform", "--search-basis", 7,
-        "--search-rows", 50, "--class-weight", "balanced", "--scale", "standard",
-        "--random-state", 3, "--validation", tmp_path / "judged", *ONE,
+        "--search-rows", 50, "--class-weight", "balanced", "--scales", "standard", "--bases",
+        "random", "--random-state", 3, "--validation", tmp_path / "judged", *ONE,
+        "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
     tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").asked
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
     assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
-    assert (asked.class_weight, asked.scale, asked.random_state) == ("balanced", "standard", 3)
+    assert (tuning.effort, tuning.scales, tuning.bases) == ("thorough", ("standard",), ("random",))
+    assert (asked.class_weight, asked.random_state) == ("balanced", 3)
     assert (asked.basis, asked.basis_size) == ("random", 12)
     assert tuned["stages"]["validation"]["n_rows"] == 60
     assert tuned["chosen"]["kernel"] == "laplacian"
@@ -115,7 +126,7 @@ def test_cli_fit__random_and_options(tmp_path, dataset):
     assert Model.load(tmp_path / "run").params == expected
 
 
-@pytest.mark.parametrize("command", [("fit", "--alpha", 1e-3), ("tune", *ONE[4:])])
+@pytest.mark.parametrize("command", [("fit", "--alpha", 1e-3), ("tune", *ONE[:2], *ONE[6:])])
 def test_cli__basis_of_a_file(tmp_path, dataset, command):
     name, *options = command
     basis = spirals(9, seed=1)[0]
@@ -233,7 +244,7 @@ def test_cli_tune__singular_at_every_penalty(tmp_path, dataset):
     np.save(tmp_path / "basis.npy", basis)
     problem, fix = refuse(
         "tune", dataset, tmp_path / "run", "--basis", tmp_path / "basis.npy", "--alphas", "0",
-        "--width-factors", "1e-4", "--features", "normalized",
+        "--width-factors", "1e-4", "--features", "normalized", "--effort", "quick",
     )  # fmt: skip
     assert problem == "the 10 x 10 ridge system is singular in float64 at each of --alphas: 0."
     assert re.fullmatch(r"Give a penalty of at least 1e-\d+\.", fix)

@@ -154,7 +154,9 @@ def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
 
 
 def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
-    tuning = TuneParams(folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",)
+    )
     run = tune_dataset(rows[0], tmp_path / "run", PARAMS, tuning, InlineEngine())
     update_run(run.location, rows[1], InlineEngine())
     refreshed = refresh_run(run.location, [], InlineEngine())

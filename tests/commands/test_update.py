@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -88,6 +89,24 @@ def rows(tmp_path, fitted):
 @pytest.fixture
 def run(tmp_path, fitted):
     return Run.open(shutil.copytree(fitted / "run", tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
+def fitted_in_parts(fitted):
+    """Give a function that returns where a run in so many parts lies, fitted once."""
+
+    @cache
+    def fit(n_parts):
+        params, place = replace(PARAMS, n_parts=n_parts), fitted / f"run-{n_parts}"
+        return fit_dataset(Dataset.open(fitted / "rows-0"), place, params, InlineEngine()).location
+
+    return fit
+
+
+@pytest.fixture
+def run_in(tmp_path, fitted_in_parts):
+    """Give a function that returns a run in so many parts."""
+    return lambda n_parts: Run.open(shutil.copytree(fitted_in_parts(n_parts), tmp_path / "run"))
 
 
 def update(run, dataset, engine=None, **options):
@@ -565,9 +584,8 @@ def test_update_run__says_the_bytes_it_lacks(run, rows):
 
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_tasks", range(6))
-def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
-    params = replace(PARAMS, n_parts=4)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+def test_update_run__stopped_anywhere_goes_on(tmp_path, run_in, rows, n_tasks):
+    run = run_in(4)
     whole = Run.open(shutil.copytree(tmp_path / "run", tmp_path / "whole"))
     update(whole, rows[1])
     latest = Model.load(run.location).digest()
@@ -583,9 +601,8 @@ def test_update_run__stopped_anywhere_goes_on(tmp_path, rows, n_tasks):
     assert not [name for name in (tmp_path / "run").iterdir() if name.name.startswith("update-")]
 
 
-def test_update_run__a_damaged_part_is_found(tmp_path, rows):
-    params = replace(PARAMS, n_parts=4)
-    run = fit_dataset(rows[0], tmp_path / "run", params, InlineEngine())
+def test_update_run__a_damaged_part_is_found(tmp_path, run_in, rows):
+    run = run_in(4)
     with pytest.raises(StoppedError):
         update(run, rows[1], CountingEngine(4))
     gram = next((tmp_path / "run").glob("update-*/parts/0-3/*/packed_gram/c/0"))
@@ -599,8 +616,8 @@ def test_update_run__a_damaged_part_is_found(tmp_path, rows):
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kind", ["empty", "missing"])
 @pytest.mark.parametrize("name", ["zarr.json", "parts/zarr.json", "parts/0/zarr.json"])
-def test_update_run__goes_on_after_a_power_cut(tmp_path, rows, name, kind):
-    run = fit_dataset(rows[0], tmp_path / "run", replace(PARAMS, n_parts=3), InlineEngine())
+def test_update_run__goes_on_after_a_power_cut(tmp_path, run_in, rows, name, kind):
+    run = run_in(3)
     with pytest.raises(StoppedError):
         update(run, rows[1], CountingEngine(2))
     (stage,) = (tmp_path / "run").glob("update-*")

@@ -33,7 +33,9 @@ NOT_PROMISED = {
 # A basis without neighbours keeps the promise that weights count as repeated rows.
 DRAWN = NRBFNClassifier(basis="random", basis_size=4, alpha=1e-6)
 # The least that leaves something to choose.
-TUNED = NRBFNClassifierCV(n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
+TUNED = NRBFNClassifierCV(
+    effort="quick", n_neighbors=5, width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2
+)
 
 
 @pytest.mark.fast_cases(40)
@@ -98,7 +100,8 @@ def test_classifier__in_pipelines_and_searches():
 def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
     X, y = load_wine(return_X_y=True)
     network = NRBFNClassifier(neighbors="approximate", alpha=1e-6, scale="standard")
-    # Without a last fit here, in a process that would have to compile the search too.
+    # joblib gives each process its share of the cores by NUMBA_NUM_THREADS. Without a last fit
+    # here, in a process that would have to compile the search too.
     search = GridSearchCV(network, {"alpha": [1e-3, 1e-9]}, n_jobs=2, cv=2, refit=False)
     assert search.fit(X, y).best_score_ > 0.9
 
@@ -469,6 +472,7 @@ def test_classifier__class_weights_below_zero(table):
 def test_classifier_cv__values_from_a_generator(tmp_path, table):
     X, y = (da.from_array(values, chunks=100) for values in table)
     network = NRBFNClassifierCV(
+        effort="quick",
         n_neighbors=5,
         alphas=(alpha for alpha in (1e-3, 1e-6)),
         width_factors=(1.0,),

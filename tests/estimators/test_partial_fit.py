@@ -179,6 +179,7 @@ def test_partial_fit__what_it_refuses():
 def test_partial_fit__of_a_tuned_network():
     first, second, *_ = batches()
     fitted = NRBFNClassifierCV(
+        effort="quick",
         basis="random",
         basis_size=20,
         folds=3,

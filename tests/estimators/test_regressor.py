@@ -27,7 +27,7 @@ NOT_PROMISED = {"check_sample_weight_equivalence_on_dense_data": "clusters have 
 CLUSTERED = NRBFNRegressor(alpha=1e-6)
 TOO_FEW = {"check_regressors_train": "four basis rows explain less than half of the variance"}
 DRAWN = NRBFNRegressor(alpha=1e-6, basis="random", basis_size=4)
-TUNED = NRBFNRegressorCV(width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
+TUNED = NRBFNRegressorCV(effort="quick", width_factors=(0.5, 1.0), alphas=(1e-6, 1e-3), folds=2)
 
 X, y = load_diabetes(return_X_y=True)
 T = np.column_stack([y, 10.0 - 2.0 * y + X[:, 2]])
@@ -149,7 +149,7 @@ def test_regressor__sknn_is_refused():
 
 
 def test_tuned_regressor__attributes_and_searches():
-    tuned = NRBFNRegressorCV(
+    tuned = NRBFNRegressorCV(effort="quick",
         alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0), features=("plain",), basis_size=20,
         scale="standard",
     ).fit(X, T)  # fmt: skip

@@ -100,7 +100,7 @@ def test_regressor__nan_is_none(tuned):
 def test_classifier_cv__judges_rows_with_labels():
     y = np.where(LABELLED, Y, -1)
     network = NRBFNClassifierCV(
-        basis="random", basis_size=20, folds=3, alphas=(1e-8, 1e-4), unlabelled=-1
+        effort="quick", basis="random", basis_size=20, folds=3, alphas=(1e-8, 1e-4), unlabelled=-1
     ).fit(X, y)
     assert network.error_rate_ < 0.4
     assert np.mean(network.predict(X) == Y) > 0.7

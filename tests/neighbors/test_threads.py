@@ -20,35 +20,25 @@ def test_numba_threads__no_more_than_the_process_has(caplog):
     ]
 
 
-FITTED = """
+# Fits, and searches for a run that began where there were more.
+ON_ONE_CORE = """
+import os
+import dask_nrbfn
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import numpy as np
 from dask_nrbfn import NRBFNClassifier
 X = np.random.default_rng(0).normal(size=(300, 3))
 network = NRBFNClassifier(neighbors="approximate", confidence_threshold=0.99)
 assert network.fit(X, X[:, 0] > 0).score(X, X[:, 0] > 0) > 0.8
-"""
-ON_ONE_CORE = """
-import os
-import dask_nrbfn
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-"""
-# Of a run that began where there were more.
-SEARCHED = """
-import numpy as np
 from dask_nrbfn.neighbors import approximate_neighbors
 rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
 assert approximate_neighbors(rows, n_neighbors=5, seed=0, threads=8).shape == (300, 5)
 """
 
 
+# With fewer by NUMBA_NUM_THREADS fit the processes of a search, in tests/estimators.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "limit"),
-    [(ON_ONE_CORE + FITTED + SEARCHED, {}), (FITTED, {"NUMBA_NUM_THREADS": "1"})],
-    ids=["affinity", "numba"],
-)
-def test_approximate_neighbors__fewer_threads_than_the_machine_has(source, limit):
-    if source.startswith(ON_ONE_CORE) and not hasattr(os, "sched_setaffinity"):
-        pytest.skip("needs Linux's affinities")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | limit
-    subprocess.run([sys.executable, "-c", source], env=environment, check=True)
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux's affinities")
+def test_approximate_neighbors__fewer_threads_than_the_machine_has():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", ON_ONE_CORE], env=environment, check=True)

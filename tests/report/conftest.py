@@ -17,6 +17,7 @@ LABELS = np.array(["</td><script>x", "\"a\" & 'b'", ""])
 TARGETS = ["<b>$x$</b> & 'y'", "size"]
 FITTED = FitParams(n_neighbors=8, alpha=1e-6, confidence_threshold=0.95, n_parts=3)
 TUNED = TuneParams(
+    effort="quick",
     folds=3,
     alphas=(1e-2, 1e-4, 1e-6),
     width_factors=(0.3, 1.0),

@@ -81,7 +81,9 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
 
 def test_concerns__no_border_where_nothing_is_beyond():
     X, y = spirals(150)
-    tuning = TuneParams(folds=2, alphas=(1.0, 0.5), width_factors=(1.0,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", folds=2, alphas=(1.0, 0.5), width_factors=(1.0,), features=("plain",)
+    )
     params = FitParams(basis="random", basis_size=20)
     dataset = write_table(MemoryStore(), X, y)
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())

@@ -131,7 +131,7 @@ def test_run_table__of_an_unfinished_run(unfinished):
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
     combinations, penalties = text.split("\n\n")
-    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 30\n")
+    assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15\n")
     assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
     (marked,) = [line for line in combinations.splitlines() if line.startswith("*")]
     # The best comes first.
@@ -175,7 +175,9 @@ def test_tuning_table__singular_alphas_have_no_figures(altered, tuned):
 
 def test_tuning_table__of_penalties_alone():
     X, y = spirals(200)
-    tuning = TuneParams(folds=2, alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", folds=2, alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",)
+    )
     params = FitParams(**SMALL, basis="random", basis_size=20)
     dataset = write_table(MemoryStore(), X, y)
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
@@ -184,7 +186,9 @@ def test_tuning_table__of_penalties_alone():
 
 
 def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):
-    tuning = TuneParams(alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", alphas=(1e-3, 1e-5), width_factors=(1.0,), features=("plain",)
+    )
     params = FitParams(**SMALL, basis="random", basis_size=20)
     place = tmp_path / "run.zarr"
     run = tune_dataset(dataset, place, params, tuning, InlineEngine(), validation=dataset)

@@ -55,7 +55,9 @@ def model(regression):
 def one_target():
     """Give a run of one number, tuned with folds."""
     X, Y = surfaces(200)
-    tuning = TuneParams(folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)
+    )
     dataset = write_table(MemoryStore(), X, target=Y[:, 1])
     return tune_dataset(dataset, MemoryStore(), PARAMS, tuning, InlineEngine())
 

@@ -21,7 +21,12 @@ PARAMS = FitParams(
     loss="squared-hinge", n_parts=2,
 )  # fmt: skip
 TUNING = TuneParams(
-    folds=2, alphas=(1e-3,), width_factors=(0.3,), features=("normalized",), losses=("logistic",)
+    effort="quick",
+    folds=2,
+    alphas=(1e-3,),
+    width_factors=(0.3,),
+    features=("normalized",),
+    losses=("logistic",),
 )
 ENGINE = InlineEngine()
 

@@ -25,7 +25,12 @@ from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 TUNING = TuneParams(
-    folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0, 0.3), features=("normalized",), search_basis=8
+    effort="quick",
+    folds=2,
+    alphas=(1e-2, 1e-4),
+    width_factors=(1.0, 0.3),
+    features=("normalized",),
+    search_basis=8,
 )
 
 
@@ -244,13 +249,14 @@ def test_given__equals_the_basis_that_a_fit_chose():
         assert again.read(name).tobytes() == chosen.read(name).tobytes()
 
 
+@pytest.mark.usefixtures("kept_scratch")
 def test_given__tuned():
     X, y = spirals(200)
     basis = X[::10]
     run = fit(X, y, given_basis(FitParams(), basis), basis=basis, tuning=TUNING)
     assert len(run.stages["search"]["tried"]) == 2
     assert run.stages["search"]["n_basis"] == 8
-    drawn = run.read("search/basis_least-confident").tolist()
+    drawn = run.read_part("search-bases", 0, "values_least-confident").tolist()
     assert len(drawn) == 8
     assert all(row in basis.tolist() for row in drawn)
     np.testing.assert_array_equal(run.read("basis/values"), basis)

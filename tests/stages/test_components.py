@@ -39,7 +39,7 @@ PARAMS = FitParams(
     components=9,
 )
 ALPHAS, SIZES = (1e-2, 1e-6), (3, 12, 30)
-TUNING = TuneParams(folds=3, alphas=ALPHAS, components=SIZES, width_factors=(0.3,))
+TUNING = TuneParams(effort="quick", folds=3, alphas=ALPHAS, components=SIZES, width_factors=(0.3,))
 ENGINE = InlineEngine()
 
 

@@ -88,7 +88,11 @@ def test_update__small_penalty_warns_and_is_recorded(table):
 
 def test_tune__every_penalty_has_its_condition(table):
     tuning = TuneParams(
-        alphas=(0.0, 1e-13, 1e-3), width_factors=(2.0,), features=("normalized",), folds=2
+        effort="quick",
+        alphas=(0.0, 1e-13, 1e-3),
+        width_factors=(2.0,),
+        features=("normalized",),
+        folds=2,
     )
     path = tune_dataset(table, MemoryStore(), WIDE, tuning, InlineEngine()).stages["path"]["path"]
     conditions = [entry["reciprocal_condition"] for entry in path]
@@ -98,7 +102,9 @@ def test_tune__every_penalty_has_its_condition(table):
 
 
 def test_tune__all_penalties_hopeless_names_the_next(table):
-    tuning = TuneParams(alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",))
+    tuning = TuneParams(
+        effort="quick", alphas=(0.0, 1e-20), width_factors=(2.0,), features=("normalized",)
+    )
     with pytest.raises(
         IllConditionedError, match=r"alphas: 0, 1e-20\. Give a penalty of at least 1e-1"
     ):
@@ -132,7 +138,9 @@ def test_estimators__warn_in_this_process():
 def test_weights__that_overflow_are_no_damage(weights, tuned):
     X, y = spirals(100)
     dataset = write_table(MemoryStore(), X, y, weights=np.resize(weights, 100))
-    tuning = TuneParams(alphas=(1e-3,), width_factors=(1.0,), features=("normalized",))
+    tuning = TuneParams(
+        effort="quick", alphas=(1e-3,), width_factors=(1.0,), features=("normalized",)
+    )
     fit = partial(tune_dataset, tuning=tuning) if tuned else fit_dataset
     with pytest.raises(DataError, match=r"weights of the rows sum to .* Divide all weights by"):
         fit(dataset, MemoryStore(), params=FitParams(), engine=InlineEngine())

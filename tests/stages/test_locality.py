@@ -249,7 +249,7 @@ def test_fit__refuses_too_few_rows():
     engine = CountingEngine(0)
     with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
         fit(X, y, replace(PARAMS, n_neighbors=20), engine=engine)
-    tuning = TuneParams(localities=(0.0, 1e-3), folds=2)
+    tuning = TuneParams(effort="quick", localities=(0.0, 1e-3), folds=2)
     with pytest.raises(ParameterError, match="n_neighbors=20 needs at least 21 rows"):
         tune_dataset(
             write(X, y),
@@ -266,12 +266,17 @@ def test_fit__refuses_what_is_no_locality(value):
     with pytest.raises(ParameterError, match="locality is "):
         FitParams(locality=value)
     with pytest.raises(ParameterError, match="localities is "):
-        TuneParams(localities=(0.0, value))
+        TuneParams(effort="quick", localities=(0.0, value))
 
 
 LOCALITIES, ALPHAS = (0.0, 1e-3, 0.3), (1e-1, 1e-4)
 TUNING = TuneParams(
-    folds=3, alphas=ALPHAS, localities=LOCALITIES, width_factors=(0.3,), features=("plain",)
+    effort="quick",
+    folds=3,
+    alphas=ALPHAS,
+    localities=LOCALITIES,
+    width_factors=(0.3,),
+    features=("plain",),
 )
 
 

@@ -128,7 +128,9 @@ def test_tune__figures_are_those_of_rows_held_out():
     X, T = diabetes()
     dataset, tuning = (
         table_of(X, T),
-        TuneParams(folds=3, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)),
+        TuneParams(
+            effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(1.0,), features=("plain",)
+        ),
     )
     run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, InlineEngine())
     model, folds = Model.load(run.location), folds_of_rows(0, len(X), n_folds=3, seed=0)
@@ -154,7 +156,7 @@ def test_tune__figures_are_those_of_rows_held_out():
 def test_tune__on_a_validation_dataset_and_over_features():
     X, T = diabetes()
     judged = table_of(X[300:], T[300:])
-    tuning = TuneParams(alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0))
+    tuning = TuneParams(effort="quick", alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0))
     run = tune_dataset(
         table_of(X[:300], T[:300]), MemoryStore(), PARAMS, tuning, InlineEngine(), validation=judged
     )

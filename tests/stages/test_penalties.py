@@ -37,7 +37,12 @@ ALPHAS = (0.1, 1e-2, 1e-4)
 DRAWN = FitParams(basis="random", basis_size=25, features="plain")
 CENTRES = replace(DRAWN, basis="kmeans")
 TUNING = TuneParams(
-    folds=3, alphas=ALPHAS, penalties=PENALTIES, width_factors=(0.4,), features=("plain",)
+    effort="quick",
+    folds=3,
+    alphas=ALPHAS,
+    penalties=PENALTIES,
+    width_factors=(0.4,),
+    features=("plain",),
 )
 
 
@@ -309,6 +314,7 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
     assert all(found[0][1])
 
 
+@pytest.mark.usefixtures("kept_scratch")
 def test_search__tries_the_penalties_that_the_features_are_for():
     X, y = diabetes(120)
     tuning = replace(
@@ -319,7 +325,7 @@ def test_search__tries_the_penalties_that_the_features_are_for():
     assert [entry["penalty"] for entry in tried if entry["features"] == "normalized"] == [
         "weights"
     ] * 2
-    basis = run.read("search/basis_least-confident")
+    basis = run.read_part("search-bases", 0, "values_least-confident")
     options = {"basis": basis, "rows": np.full(len(basis), -1)}
     for entry in tried:
         if entry["features"] == "plain":

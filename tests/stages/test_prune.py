@@ -182,7 +182,9 @@ def test_tune__judges_the_whole_network():
     X, y = spirals(100)
     dataset, engine = write_table(MemoryStore(), X, y), CountingEngine(0)
     with pytest.raises(ParameterError, match=r"prune is 12, and a tuning judges .* Tune without"):
-        tune_dataset(dataset, MemoryStore(), PARAMS, TuneParams(features=("plain",)), engine)
+        tune_dataset(
+            dataset, MemoryStore(), PARAMS, TuneParams(effort="quick", features=("plain",)), engine
+        )
 
 
 def test_predict_and_evaluate__take_the_kept_alone(tmp_path):

@@ -40,14 +40,17 @@ from tests.tables import spirals, write_table
 # Penalties at which the weights do not amplify the order of the sums.
 ALPHAS = (0.1, 1e-2, 1e-4)
 PARAMS = FitParams(basis="random", basis_size=30)
-ONE = TuneParams(folds=3, alphas=ALPHAS, width_factors=(0.3,), features=("normalized",))
+ONE = TuneParams(
+    effort="quick", folds=3, alphas=ALPHAS, width_factors=(0.3,), features=("normalized",)
+)
 TWO = replace(ONE, width_factors=(1.0, 0.3), search_basis=10)
 # Two parts of two folds, and two combinations.
 CUT, SMALL = replace(PARAMS, n_parts=2), replace(TWO, folds=2, alphas=(1e-2, 1e-4))
 CUT_TASKS = {
     "columns": 2,
     "sample": 1,
-    "search": 2,
+    "search-bases": 1,
+    "search-round-0": 2,
     "basis": 1,
     "width": 2,
     "moments": 2,
@@ -167,11 +170,12 @@ def test_validation__equals_a_recomputation(seed):
     np.testing.assert_allclose(model.weights, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.usefixtures("kept_scratch")
 def test_search__equals_a_recomputation():
     X, y = spirals(160)
     run = tune(X, y, tuning=TWO, chunk_rows=37)
-    basis, record = run.read("search/basis_least-confident"), run.stages["search"]
-    rows = run.read("search/basis_rows_least-confident")
+    basis, record = run.read_part("search-bases", 0, "values_least-confident"), run.stages["search"]
+    rows = run.read_part("search-bases", 0, "rows_least-confident")
     np.testing.assert_array_equal(X[rows], basis)
     assert (record["n_rows"], record["n_basis"]) == (160, 10) == (160, len(basis))
     folds = folds_of_rows(0, 160, n_folds=3, seed=0)
@@ -194,14 +198,15 @@ def test_search__equals_a_recomputation():
     assert run.stages["width"]["width"] == pytest.approx(width)
 
 
+@pytest.mark.usefixtures("kept_scratch")
 def test_search__of_some_rows():
     X, y = spirals(200)
     run = tune(X, y, tuning=replace(TWO, search_rows=90), chunk_rows=41)
-    rows = run.read("search/rows")
+    rows = run.read("search-sample/rows")
     assert len(rows) == len(set(rows)) == 90
     assert rows.tolist() == sorted(rows)
-    np.testing.assert_array_equal(run.read("search/X"), X[rows])
-    np.testing.assert_array_equal(run.read("search/targets"), y[rows])
+    np.testing.assert_array_equal(run.read("search-sample/X"), X[rows])
+    np.testing.assert_array_equal(run.read("search-sample/targets"), y[rows])
 
 
 def test_search__every_combination():
@@ -233,6 +238,7 @@ def test_search__a_single_combination_is_taken():
     assert run.stages["width"]["width"] == pytest.approx(0.55 * mean, rel=1e-10)
 
 
+@pytest.mark.usefixtures("kept_scratch")
 @pytest.mark.parametrize("rules", [("least-confident", "uniform"), ("uniform",)])
 def test_search__rules_of_the_basis(rules):
     X, y = spirals(200)
@@ -244,7 +250,7 @@ def test_search__rules_of_the_basis(rules):
         tried = run.stages["search"]["tried"]
         assert [entry["basis_rule"] for entry in tried] == list(rules)
         assert rule == min(tried, key=lambda entry: entry["error_rate"])["basis_rule"]
-        bases = [run.read(f"search/basis_{name}").tolist() for name in rules]
+        bases = [run.read_part("search-bases", 0, f"values_{name}").tolist() for name in rules]
         assert bases[0] != bases[1]
         for basis in bases:
             assert len(basis) == 12
@@ -304,7 +310,7 @@ def test_tune__engines_agree(tmp_path, two_workers):
     "stops",
     [
         # In the middle of search, moments, path and validation.
-        (4, 9, 12, 15),
+        (5, 10, 13, 16),
         pytest.param(middles(CUT_TASKS), marks=pytest.mark.slow),
     ],
 )
@@ -322,7 +328,7 @@ def test_tune__stopped_in_any_stage_ends_with_the_same_bits(stops):
         assert outcome(tune_dataset(dataset, place, CUT, SMALL, again)) == expected
         # Tasks of one result, such as drawing the sample, are done again; finished parts are kept.
         assert again.done.total() + n_tasks - sum(CUT_TASKS.values()) <= 1
-        assert again.done["moments"] == min(2, max(0, 10 - n_tasks))
+        assert again.done["moments"] == min(2, max(0, 11 - n_tasks))
 
 
 @pytest.mark.slow
@@ -367,8 +373,11 @@ def undisturbed(tmp_path_factory):
 
 # Where tuning is stopped, what is damaged there, and the tasks done before and again.
 DAMAGE = [
-    (("search", 1), "search/X/c/0/0", "sample", 2),
-    (("search", 0), "search/basis_least-confident/c/0/0", "sample", 2),
+    (("search-round-0", 1), "search-sample/X/c/0/0", "sample", 2),
+    (
+        *(("search-round-0", 0), "search-bases/parts/0/*/values_least-confident/c/0/0"),
+        *("search-bases", 2),
+    ),
     (("moments", 1), "moments/parts/0/*/packed_gram_0/c/0", "moments", 3),
     (("combine", 0), "moments/parts/0-1/*/target_products_1/c/0/0", "moments", 4),
     (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
@@ -423,7 +432,7 @@ class DamagingEngine(CountingEngine):
 @pytest.mark.parametrize(
     ("label", "pattern"),
     [
-        ("sample", "search/X/c/0/0"),
+        ("sample", "search-sample/X/c/0/0"),
         ("moments", "moments/parts/0-1/*/packed_gram_0/c/0"),
         ("path", "path/parts/0/*/weights/c/0/0/0"),
         ("validation", "validation/parts/0-1/*/confusion/c/0/0/0"),
@@ -719,7 +728,9 @@ def test_tune__memory_for_many_folds_is_refused_before_any_task():
         ({"alphas": (float("nan"),)}, "alphas is nan"),
         ({"alphas": ("a",)}, "alphas is 'a'"),
         ({"width_factors": (0.0,)}, "width_factors is 0.0"),
-        ({"width_factors": None}, "width_factors is None"),
+        ({"effort": "none"}, "effort is 'none'"),
+        ({"scales": ("log",)}, "scales is 'log'"),
+        ({"bases": ("given:0",)}, "bases is 'given:0'"),
         ({"features": "plain"}, "features is 'plain'"),
         ({"features": ("simple",)}, "features is 'simple'"),
         ({"kernels": ("cauchy",)}, "kernels is 'cauchy'"),
@@ -735,8 +746,12 @@ def test_tune_params__bad_values(values, message):
 
 
 def test_tune_params__any_sequence():
-    tuning = TuneParams(alphas=np.array([0.1, 0.01]), features=["plain"], kernels=["gaussian"])
-    assert tuning == TuneParams(alphas=(0.1, 0.01), features=("plain",), kernels=("gaussian",))
+    tuning = TuneParams(
+        effort="quick", alphas=np.array([0.1, 0.01]), features=["plain"], kernels=["gaussian"]
+    )
+    assert tuning == TuneParams(
+        effort="quick", alphas=(0.1, 0.01), features=("plain",), kernels=("gaussian",)
+    )
     assert tuning.to_dict()["alphas"] == [0.1, 0.01]
     assert type(tuning.to_dict()["alphas"][0]) is float
 
@@ -755,7 +770,9 @@ def test_tune__every_stage_holds_less_than_predicted(tmp_path, params, threads):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((30_000, 96))
     dataset = write_table(tmp_path / "data", X, (X[:, 0] > X[:, 1] ** 2).astype(int))
-    tuning = TuneParams(width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800)
+    tuning = TuneParams(
+        effort="quick", width_factors=(0.5, 1.0), alphas=(1e-4, 1e-6), search_basis=800
+    )
     with connect(EngineOptions(workers=1, threads=threads, memory="3GiB")) as engine:
         run = tune_dataset(dataset, tmp_path / "run", params, tuning, engine)
     over = {

@@ -34,7 +34,12 @@ from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(basis="random", basis_size=20, n_parts=2)
 TUNING = TuneParams(
-    folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("plain",), losses=("logistic",)
+    effort="quick",
+    folds=3,
+    alphas=(1e-3,),
+    width_factors=(0.3,),
+    features=("plain",),
+    losses=("logistic",),
 )
 ENGINE = InlineEngine()
 
@@ -312,7 +317,7 @@ def test_refresh__tries_the_losses_again(tmp_path):
 
 def test_estimator__tries_losses():
     X, y = table()
-    network = NRBFNClassifierCV(
+    network = NRBFNClassifierCV(effort="quick",
         basis="random", basis_size=20, folds=3, alphas=(1e-3,), width_factors=(0.3,),
         features=("plain",), losses=("squared", "logistic", "squared-hinge"),
     ).fit(X, y)  # fmt: skip

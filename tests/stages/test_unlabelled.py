@@ -190,7 +190,7 @@ def test_unlabelled__folds_are_those_of_the_others(basis):
     X, y, labelled = partly(240, 120)
     order = np.argsort(~labelled, kind="stable")
     X, y = X[order], y[order]
-    tuning = TuneParams(folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
+    tuning = TuneParams(effort="quick", folds=3, alphas=(1e-8, 1e-4), width_factors=(0.5, 1.0))
     params = FitParams(basis=basis, basis_size=30, n_neighbors=5)
     dataset = write_table(MemoryStore(), X, y, unlabelled=NONE)
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
@@ -209,7 +209,9 @@ def test_unlabelled__validation_rows_without_a_label_are_left_out():
         write_table(MemoryStore(), X, y, unlabelled=NONE),
         write_table(MemoryStore(), X[labelled], y[labelled]),
     ]
-    tuning = TuneParams(alphas=(1e-8, 1e-4), width_factors=(1.0,), features=("plain",))
+    tuning = TuneParams(
+        effort="quick", alphas=(1e-8, 1e-4), width_factors=(1.0,), features=("plain",)
+    )
     params = FitParams(basis="random", basis_size=20)
     found = [
         tune_dataset(train, MemoryStore(), params, tuning, InlineEngine(), validation=rows)
@@ -272,7 +274,7 @@ def test_unlabelled__what_is_missing_is_said_before_the_first_task():
         fitted(few, n_neighbors=20)
     with pytest.raises(ParameterError, match="3 to 20"):
         fitted(few, n_neighbors=5, basis_size=21)
-    tuning = TuneParams(folds=11)
+    tuning = TuneParams(effort="quick", folds=11)
     with pytest.raises(ParameterError, match="there are 20 rows"):
         tune_dataset(few, MemoryStore(), FitParams(n_neighbors=5), tuning, InlineEngine())
     with pytest.raises(DataError, match="has 3 columns"):

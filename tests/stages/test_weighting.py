@@ -166,7 +166,9 @@ def test_weights__held_out_errors_count_them(class_weight):
     weights, wrong = np.ones(200), np.arange(200) % 10 == 0
     weights[wrong] = 1e-6
     y = np.where(wrong, (y + 1) % 3, y)
-    tuning = TuneParams(folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("normalized",))
+    tuning = TuneParams(
+        effort="quick", folds=3, alphas=(1e-3,), width_factors=(0.3,), features=("normalized",)
+    )
     params = FitParams(basis="random", basis_size=60, class_weight=class_weight)
 
     def error_rate(**options):

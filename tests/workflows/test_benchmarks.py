@@ -5,14 +5,14 @@ import pytest
 
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.sources import ArraySource
-from tests.workflows.script import run_script
+from tests.workflows.script import run_here
 
-# Each starts several processes, and what they print is told apart from noise by repeating it.
+# What they print is told apart from noise by repeating it.
 pytestmark = pytest.mark.slow
 
 
 def run_benchmark(name, *arguments, cwd):
-    process = run_script(f"workflows/benchmarks/{name}.py", *arguments, cwd=cwd)
+    process = run_here(f"workflows/benchmarks/{name}.py", *arguments, cwd=cwd)
     assert process.returncode == 0, process.stderr
     return process.stdout
 
@@ -53,7 +53,7 @@ def test_moments__draws_rows(tmp_path):
 
 def test_moments__basis_larger_than_the_rows(tmp_path, dataset):
     arguments = (dataset, "--basis-size", 601, "--threads", 1)
-    process = run_script("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)
+    process = run_here("workflows/benchmarks/moments.py", *arguments, cwd=tmp_path)
     assert process.returncode == 2
     assert "basis_size is 601." in process.stderr
 

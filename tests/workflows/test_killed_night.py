@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import shutil
 import signal
 import time
 
@@ -24,16 +25,21 @@ ARRAYS = (
 )
 
 
-def prepare(directory):
-    """Return a place after a night without files, with a file of all parts that waits."""
-    directory.mkdir()
-    place = Place(directory, ARRAYS)
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Give the directory of a night without files, with a file of all parts that waits."""
+    place = Place(tmp_path_factory.mktemp("prepared"), ARRAYS)
     for seed, (name, n_rows) in enumerate((("train", 2000), ("test", 500))):
-        write_arrays(directory / f"{name}.npz", n_rows, seed)
+        write_arrays(place.directory / f"{name}.npz", n_rows, seed)
     process = place.night()
     assert process.returncode == 0, process.stderr
     write_arrays(place.incoming / "tonight.npz", N_PARTS * PART_ROWS, seed=2)
-    return place
+    return place.directory
+
+
+def copied(prepared, directory):
+    """Return a place of its own after that night."""
+    return Place(shutil.copytree(prepared, directory), ARRAYS)
 
 
 def write_arrays(path, n_rows, seed):
@@ -53,17 +59,17 @@ def finished_parts(place):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def undisturbed(prepared, tmp_path_factory):
     """Give digest of the model and seconds of a night that nothing happens to."""
-    place = prepare(tmp_path_factory.mktemp("undisturbed") / "place")
+    place = copied(prepared, tmp_path_factory.mktemp("undisturbed") / "place")
     start = time.monotonic()
     process = place.night()
     assert process.returncode == 0, process.stderr
     return place.model().digest(), time.monotonic() - start
 
 
-def test_killed_night__finds_its_parts_and_lets_no_other_in(tmp_path, undisturbed):
-    place = prepare(tmp_path / "place")
+def test_killed_night__finds_its_parts_and_lets_no_other_in(tmp_path, prepared, undisturbed):
+    place = copied(prepared, tmp_path / "place")
     before = place.published()
     with place.killed_night() as night:
         wait_until(lambda: len(finished_parts(place)) >= 2)
@@ -91,10 +97,10 @@ def test_killed_night__finds_its_parts_and_lets_no_other_in(tmp_path, undisturbe
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_killed_night__at_any_moment(tmp_path, undisturbed, seed):
+def test_killed_night__at_any_moment(tmp_path, prepared, undisturbed, seed):
     digest, seconds = undisturbed
     moments = random.Random(seed)
-    place = prepare(tmp_path / "place")
+    place = copied(prepared, tmp_path / "place")
     for _ in range(3):
         with place.killed_night():
             time.sleep(moments.uniform(0, seconds))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -118,7 +119,7 @@ def default(task: Task) -> Any:
 def tuned(task: Task, **options: Any) -> Any:
     """Return our network that chooses its parameters, with these options."""
     kind = NRBFNRegressorCV if task.of_numbers else NRBFNClassifierCV
-    return kind(scale="standard", basis_size=task.size, **options)
+    return kind(basis_size=task.size, **options)
 
 
 def boosting(task: Task) -> Any:
@@ -263,6 +264,7 @@ def _of_targets(task: Task, estimator: Any) -> Any:
 
 CONTENDERS = {
     "default": Contender("ours, default", default),
+    "quick": Contender("ours, tuned quick", partial(tuned, effort="quick", scale="standard")),
     "tuned": Contender("ours, tuned", tuned),
     "boosting": Contender("HistGradientBoosting", boosting),
     "lightgbm": Contender("LightGBM", lightgbm),

@@ -21,7 +21,15 @@ FARTHEST = 1e150
 
 
 class Kernel(ABC):
-    """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows."""
+    """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
+
+    Attributes
+    ----------
+    width_factors : tuple of float
+        What a tuning tries of them.
+    """
+
+    width_factors: tuple[float, ...]
 
     @abstractmethod
     def logarithms_in_place(self, exponents: Floats) -> None:
@@ -52,6 +60,8 @@ class DistanceKernel(Kernel):
 
     Attributes
     ----------
+    width_factors : tuple of float
+        See `Kernel`.
     rate : float
     slope_of : callable
         Takes t, returns the derivative by ``t^2``.
@@ -59,6 +69,7 @@ class DistanceKernel(Kernel):
         Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
     """
 
+    width_factors: tuple[float, ...]
     rate: float
     slope_of: Callable[[Floats], Floats]
     log_factor: Callable[[Floats], Floats] | None = None

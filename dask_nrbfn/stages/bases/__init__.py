@@ -5,7 +5,7 @@ there is no more to add.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, Self
@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.confidence import Candidates, choose_basis
+from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
+from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.searched import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
@@ -25,6 +28,9 @@ _MOST_UNASKED = 1000
 # And where it takes all that it finds: noisy labels would leave no end of them. The largest basis
 # of hu-nrbfn, of MNIST, has 8,787.
 MOST_FOUND = 10_000
+
+# Rows of a sample that have a confidence, all of them compared with each other: seconds.
+MOST_SCORED = 20_000
 
 # Rows among which a basis of a given size is looked for: with fewer the least confident of them
 # were less near the borders.
@@ -57,6 +63,62 @@ class Chosen(NamedTuple):
         return cls(values, np.full(len(values), -1))
 
 
+@dataclass(frozen=True, eq=False)
+class SampledRows:
+    """Rows in memory, among which a basis is chosen for networks that are tried.
+
+    Attributes
+    ----------
+    params : FitParams
+    X : (n, p)
+        As in the dataset.
+    scaling : Scaling
+    codes : integer (n,)
+        Classes; -1 without a label, 0 where targets are numbers.
+    n_classes : int
+        Of which each gives at least a row.
+    numbers : int64 (n,)
+        Which rows of the dataset they are.
+    n_all : int
+        Of how many rows they are a sample.
+    """
+
+    params: FitParams
+    X: NDArray[Any]
+    scaling: Scaling
+    codes: NDArray[np.integer]
+    n_classes: int
+    numbers: NDArray[np.int64]
+    n_all: int
+
+    @property
+    def scaled(self) -> NDArray[np.float64]:
+        """The rows as distances are taken between them, float64 (n, p)."""
+        return self.scaling.apply(self.X)
+
+    @property
+    def hashes(self) -> NDArray[np.uint64]:
+        """Hash of each row's values, uint64 (n,)."""
+        return hash_rows(self.X, seed=self.params.random_state)
+
+    def first(self, size: int) -> Self:
+        """Return a draw of the rows, at most so many."""
+        rows = np.argsort(hash_numbers(self.numbers, seed=self.params.random_state))[:size]
+        return replace(
+            self,
+            X=self.X[rows],
+            codes=self.codes[rows],
+            numbers=self.numbers[rows],
+        )
+
+    def best(self, priority: NDArray[np.float64], size: int) -> Chosen:
+        """Return a basis of a size, of the rows of the least priority."""
+        rows = np.arange(len(self.X))
+        pool = Candidates(priority, self.hashes, self.codes, rows)
+        places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
+        return Chosen(self.X[places], self.numbers[places])
+
+
 def _no_sample(n_rows: int, n_features: int, n_basis: int) -> int:
     return 0
 
@@ -70,6 +132,9 @@ class BasisSource:
     choose : callable
         Takes the run, the dataset, a number of basis rows and a `basis_rule`, returns `Chosen`: so
         many, or as many distinct ones as there are.
+    sampled : callable or None
+        Takes `SampledRows`, a number of basis rows and a `basis_rule`, returns `Chosen`: a basis
+        like that of the whole dataset, at most so many. None: `choose` needs no rows.
     choose_all : callable or None
         Takes the run, the dataset and the most basis rows, returns those of a fit that gives no
         `basis_size`. None: such a fit has those that `asked_size` returns.
@@ -84,6 +149,7 @@ class BasisSource:
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
+    sampled: Callable[[SampledRows, int, str], Chosen] | None = None
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False

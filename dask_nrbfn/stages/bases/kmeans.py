@@ -1,9 +1,10 @@
 """The centres of k-means clusters of a sample."""
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 
-from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.pool import pool_alike
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.storage.dataset import Dataset
@@ -29,13 +30,23 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     by_number = np.argsort(rows)
     scaling = read_scaling(run)
     scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
+    centres = _centres(scaled, min(size, pool.n_distinct), run.params.random_state)
+    return Chosen.of_points(scaling.restore(centres))
+
+
+def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
+    hashes = rows.hashes
+    order = np.argsort(hashes)[: _n_sampled(len(rows.X), rows.X.shape[1], size)]
+    n_distinct = len(np.unique(hashes[order]))
+    centres = _centres(rows.scaled[order], min(size, n_distinct), rows.params.random_state)
+    return Chosen.of_points(rows.scaling.restore(centres))
+
+
+def _centres(scaled: NDArray[np.float64], size: int, seed: int) -> NDArray[np.float64]:
     means = MiniBatchKMeans(
-        n_clusters=min(size, pool.n_distinct),
-        batch_size=_BATCH_ROWS,
-        n_init=1,
-        random_state=run.params.random_state,
+        n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed
     ).fit(scaled)
-    return Chosen.of_points(scaling.restore(means.cluster_centers_))
+    return np.asarray(means.cluster_centers_, dtype=np.float64)
 
 
 def _n_sampled(n_rows: int, n_features: int, n_basis: int) -> int:
@@ -45,6 +56,7 @@ def _n_sampled(n_rows: int, n_features: int, n_basis: int) -> int:
 
 SOURCE = BasisSource(
     choose=_choose,
+    sampled=_sampled,
     described=lambda params, capped: "k-means centres",
     n_sampled=_n_sampled,
 )

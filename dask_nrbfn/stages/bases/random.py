@@ -1,7 +1,9 @@
 """Rows drawn evenly, of which every class gives at least one."""
 
+import numpy as np
+
 from dask_nrbfn.numeric.confidence import choose_basis
-from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.pool import classes_of_pool, pool_alike
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -13,4 +15,10 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen(dataset.take(rows), rows)
 
 
-SOURCE = BasisSource(choose=_choose, described=lambda params, capped: "drawn evenly")
+def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
+    return rows.best(np.zeros(len(rows.X)), size)
+
+
+SOURCE = BasisSource(
+    choose=_choose, sampled=_sampled, described=lambda params, capped: "drawn evenly"
+)

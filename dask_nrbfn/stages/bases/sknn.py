@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from dask_nrbfn.numeric.confidence import Candidates, choose_basis
+from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
+from dask_nrbfn.numeric.confidence import Candidates, choose_basis, even_below, soft_confidence
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.bases import BasisSource, Chosen
+from dask_nrbfn.stages.bases import MOST_SCORED, BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.pool import pool_by_confidence
 from dask_nrbfn.storage.dataset import Dataset
@@ -38,6 +39,32 @@ def _chosen(run: Run, dataset: Dataset, basis: Candidates, *, capped: bool = Fal
     return Chosen(dataset.take(rows), rows, n_beyond, capped)
 
 
+def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
+    """Return a basis by the confidence that some of the rows have among themselves.
+
+    Where all rows below the threshold are asked for, its size is what they are estimated to be of
+    all.
+    """
+    rows = rows.first(MOST_SCORED)
+    scaled = np.asarray(rows.scaled - rows.scaled.mean(axis=0), dtype=np.float32)
+    n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
+    places = exact_neighbors(
+        scaled, np.arange(len(scaled)), n_neighbors=min(n_neighbors, len(scaled) - 1)
+    )
+    found = measure_neighbors(scaled, scaled, places)
+    confidence = soft_confidence(
+        found.distances,
+        rows.codes[found.indices] == rows.codes[:, None],
+        width=float(found.distances.mean()),
+    )
+    if rows.params.basis_size is None:
+        below = np.count_nonzero(confidence < threshold) / len(confidence)
+        size = min(size, max(rows.n_classes, round(below * rows.n_all)))
+        rule = "uniform"
+    priority = even_below(confidence, threshold=threshold) if rule == "uniform" else confidence
+    return rows.best(priority, size)
+
+
 def _described(params: FitParams, capped: bool) -> str:
     if params.basis_size is None and not capped:
         return f"all below confidence {params.confidence_threshold:g}"
@@ -47,5 +74,9 @@ def _described(params: FitParams, capped: bool) -> str:
 
 
 SOURCE = BasisSource(
-    choose=_choose, choose_all=_choose_all, described=_described, by_confidence=True
+    choose=_choose,
+    sampled=_sampled,
+    choose_all=_choose_all,
+    described=_described,
+    by_confidence=True,
 )

@@ -1,0 +1,249 @@
+"""What a tuning tries, in which rounds, and what becomes of a scale or a basis that it chooses."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifierCV
+from dask_nrbfn.commands.describe import describe_run
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.stages.search import planned_rounds
+from dask_nrbfn.stages.trials import candidates, suited_tuning
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine, StoppedError
+from tests.tables import spirals, surfaces, write_table
+
+SIZED = FitParams(basis_size=20, n_neighbors=8)
+QUICK = TuneParams(
+    effort="quick", folds=2, alphas=(1e-2, 1e-5), width_factors=(0.5, 1.0), features=("plain",)
+)
+
+
+def tune(X, y, params=SIZED, tuning=QUICK, *, place=None, engine=None, **options):
+    dataset = write_table(MemoryStore(), X, y, **options)
+    place, engine = place or MemoryStore(), engine or InlineEngine()
+    return tune_dataset(dataset, place, params, tuning, engine)
+
+
+def meant(params, effort, *, numbers=False, **given):
+    tuning = TuneParams(effort=effort, **given)
+    return suited_tuning(params.suited(numbers=numbers), tuning, numbers=numbers)
+
+
+def test_effort__quick_leaves_all_to_the_fit():
+    assert meant(SIZED, "quick") == TuneParams(effort="quick")
+
+
+def test_effort__is_about_what_is_not_given():
+    tuning = meant(SIZED, "thorough")
+    assert (tuning.kernels, tuning.losses) == (KERNELS, LOSSES)
+    assert tuning.bases == ("sknn", "random", "kmeans")
+    assert "clusters" in tuning.penalties
+    assert meant(SIZED, "normal").scales == ("none", "standard", "learned")
+    assert meant(replace(SIZED, scale="standard"), "normal").scales == ("standard", "learned")
+    given = {"kernels": ("matern32",), "scales": ("unit",), "losses": ("squared",)}
+    assert vars(tuning) | given == vars(meant(SIZED, "thorough", **given))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"scale": "unit"}, "scales"),
+        ({"basis": "kmeans"}, "bases"),
+        ({"basis_size": None}, "bases"),
+        ({"basis_size": None}, "basis_rules"),
+        ({"basis_rule": "uniform"}, "basis_rules"),
+        ({"kernel": "matern52"}, "kernels"),
+        ({"loss": "hinge"}, "losses"),
+        ({"penalty": "kernel", "features": "plain"}, "penalties"),
+        ({"components": 5}, "penalties"),
+        ({"components": 5}, "losses"),
+    ],
+)
+def test_effort__leaves_what_the_fit_says(changes, name):
+    assert getattr(meant(replace(SIZED, **changes), "thorough"), name) is None
+
+
+def test_effort__of_numbers():
+    tuning = meant(FitParams(basis_size=20), "thorough", numbers=True)
+    assert (tuning.losses, tuning.bases) == (None, None)
+
+
+def test_effort__penalties_are_for_some_combination():
+    assert meant(SIZED, "normal", features=("normalized",)).penalties == ("weights",)
+    assert meant(SIZED, "thorough", bases=("random",)).penalties == ("kernel", "weights")
+
+
+def test_effort__twice_is_once():
+    tuning = meant(SIZED, "normal")
+    assert suited_tuning(SIZED.suited(numbers=False), tuning, numbers=False) == tuning
+
+
+def test_bases__need_a_size():
+    X, y = spirals(60)
+    with pytest.raises(ParameterError, match="bases are random, kmeans, and each would have"):
+        tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
+
+
+def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
+    tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
+    tried = candidates(SIZED.suited(numbers=False), tuning)
+    widths = {
+        name: [each.width_factor for each in tried if each.kernel == name]
+        for name in ("gaussian", "laplacian")
+    }
+    assert max(widths["gaussian"]) < max(widths["laplacian"])
+    assert widths["gaussian"] == sorted(widths["gaussian"], reverse=True)
+
+
+@pytest.mark.parametrize("n_tried", [1, 6, 7, 50, 500])
+@pytest.mark.parametrize("n_rows", [10, 2500, 10**5])
+@pytest.mark.parametrize("n_basis", [2, 300, 1000])
+def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
+    rounds = planned_rounds(n_tried, n_rows, n_basis)
+    assert rounds[0].n_tried == n_tried
+    assert rounds[-1][1:] == (n_rows, n_basis, 1)
+    for before, after in pairwise(rounds):
+        assert after.n_tried == -(-before.n_tried // 4)
+        assert (after.n_rows, after.n_basis) > (before.n_rows, before.n_basis)
+        assert after.n_basis >= before.n_basis
+
+
+def test_search__the_best_of_each_round_go_on():
+    X, y = spirals(2500)
+    tuning = replace(QUICK, width_factors=(0.02, 0.1, 0.3, 1.0), features=("plain", "normalized"))
+    run = tune(X, y, replace(SIZED, basis="random"), tuning)
+    search = run.stages["search"]
+    assert [each["n_tried"] for each in search["rounds"]] == [8, 2]
+    assert [each["n_rows"] for each in search["rounds"]] == [2000, 2500]
+    by_round = [[each for each in search["tried"] if each["round"] == n] for n in (0, 1)]
+    assert [len(each) for each in by_round] == [6, 2]
+    figures = [min(each["error_rate"] for each in tried) for tried in by_round]
+    assert search["rounds"][1]["error_rate"] == figures[1]
+    best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
+    assert search["chosen"] == {name: best[name] for name in search["chosen"]}
+
+
+def test_search__refines_the_width_of_the_best():
+    X, y = spirals(150)
+    tuning = replace(QUICK, width_factors=None, effort="normal", kernels=("gaussian",))
+    run = tune(X, y, replace(SIZED, scale="unit", basis="random"), tuning)
+    search = run.stages["search"]
+    grid = {0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0}
+    first = [each for each in search["tried"] if each["width_factor"] in grid]
+    beside = [each["width_factor"] for each in search["tried"][8:]]
+    assert len(first) == 8
+    assert len(beside) in (2, 4)
+    start = min(first, key=lambda each: (each["error_rate"], each["log_loss"]))["width_factor"]
+    assert min(beside[:2]) < start < max(beside[:2])
+    best = min(search["tried"], key=lambda each: (each["error_rate"], each["log_loss"]))
+    assert run.params.width_factor == best["width_factor"]
+    assert search["stopped"].startswith(("no width beside", "2 refinements"))
+
+
+def test_search__given_widths_are_not_refined():
+    X, y = spirals(80)
+    search = tune(X, y, replace(SIZED, basis="random")).stages["search"]
+    assert len(search["tried"]) == 2
+    assert "stopped" not in search
+
+
+def noisy(n_rows, seed=0):
+    """Return spirals beside columns of noise, one of them in other units."""
+    X, y = spirals(n_rows, seed=seed)
+    noise = np.random.default_rng(seed).normal(size=(n_rows, 6))
+    noise[:, 0] *= 1e4
+    return np.hstack([X, noise]), y
+
+
+@pytest.mark.slow
+def test_search__takes_the_scale_that_does_best():
+    X, y = noisy(500)
+    run = tune(X, y, tuning=replace(QUICK, scales=("none", "standard", "learned")))
+    errors = {
+        scale: min(
+            each["error_rate"] for each in run.stages["search"]["tried"] if each["scale"] == scale
+        )
+        for scale in ("none", "standard", "learned")
+    }
+    assert errors["none"] > errors["standard"] > errors["learned"]
+    assert run.params.scale == "learned"
+    model = Model.load(run.location)
+    assert model.scaling.kind == "learned"
+    fitted = fit_dataset(
+        write_table(MemoryStore(), X, y), MemoryStore(), run.params, InlineEngine()
+    )
+    assert np.array_equal(Model.load(fitted.location).basis, model.basis)
+    assert "heaviest" in describe_run(run)
+
+
+def test_search__weights_that_are_not_chosen_are_not_shown():
+    X, y = spirals(200)
+    y = np.random.default_rng(0).permutation(y)
+    run = tune(X, y, tuning=replace(QUICK, scales=("standard", "learned")))
+    assert "metric" in run.stages
+    assert run.params.scale == "standard"
+    assert "heaviest" not in describe_run(run)
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("bases", [("kmeans", "sknn"), ("random",), ("kmeans", "random")])
+def test_search__a_basis_brings_its_stages(bases):
+    X, y = spirals(300)
+    run = tune(X, y, replace(SIZED, basis="random"), replace(QUICK, bases=bases))
+    tried = {each["basis"] for each in run.stages["search"]["tried"]}
+    assert tried == set(bases)
+    assert ("confidence" in run.stages) == (run.params.basis == "sknn")
+    fitted = fit_dataset(
+        write_table(MemoryStore(), X, y), MemoryStore(), run.params, InlineEngine()
+    )
+    assert np.array_equal(fitted.read("basis/values"), run.read("basis/values"))
+
+
+def test_search__numbers_have_bases_and_scales_too():
+    X, Y = surfaces(200)
+    dataset = write_table(MemoryStore(), X, target=Y)
+    params = FitParams(basis_size=15)
+    tuning = replace(QUICK, bases=("random", "kmeans"), scales=("none", "standard"))
+    run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
+    assert len(run.stages["search"]["tried"]) == 8
+    with pytest.raises(ParameterError, match="basis=sknn asks"):
+        tune_dataset(
+            dataset, MemoryStore(), params, replace(tuning, bases=("sknn",)), CountingEngine(0)
+        )
+
+
+def test_search__leaves_nothing_that_is_not_needed():
+    X, y = spirals(120)
+    run = tune(X, y)
+    assert not [name for name in run.stored if name.startswith("search-")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scales", [("none", "standard"), ("standard", "learned")])
+def test_search__stopped_anywhere_ends_with_the_same_bits(scales):
+    X, y = spirals(150)
+    tuning = replace(QUICK, bases=("sknn", "random"), scales=scales)
+    whole = Model.load(tune(X, y, tuning=tuning).location).digest()
+    for label, n_done in (("search-bases", 2), ("search-round-0", 3), ("moments", 0)):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            tune(X, y, tuning=tuning, place=place, engine=CountingEngine(n_done, label=label))
+        assert Model.load(tune(X, y, tuning=tuning, place=place).location).digest() == whole
+
+
+def test_estimator__names_what_was_chosen():
+    X, y = noisy(300)
+    tried = {"effort": "quick", "folds": 2, "alphas": (1e-2, 1e-5), "width_factors": (1.0,)}
+    network = NRBFNClassifierCV(
+        n_neighbors=8, basis_size=20, scales=("none", "standard"), bases=("random",), **tried
+    ).fit(X, y)
+    assert (network.scale_, network.source_) == ("standard", "random")
+    assert network.basis_.shape == (20, X.shape[1])
+    assert network.get_params()["scale"] == "none"
