@@ -47,9 +47,10 @@ _SCRATCH = "search-"
 _SAMPLE, _BASES, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}bases", f"{_SCRATCH}round-"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis and every
-# second alpha are enough to leave out three of four. All rows are for so many, and no round has
-# fewer rows or a smaller basis than these: its errors would tell nothing.
-_FINALISTS, _KEPT_OF = 6, 4
+# second alpha are enough to leave out three of four, until a few are left for all rows. No round
+# has fewer rows or a smaller basis than these: its errors would tell nothing. One that takes more
+# than half as long as the next would save nothing.
+_FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS = 2000, 250
 
@@ -76,7 +77,7 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int) -> list[Round]:
         rows, basis = sizes[0]
         less = max(rows // _LESS_ROWS, _FEWEST_ROWS), max(basis // _LESS_BASIS, _SMALLEST_BASIS)
         less = min(rows, less[0]), min(basis, less[1])
-        if less == sizes[0]:
+        if 2 * math.prod(less) > rows * basis:
             break
         sizes.insert(0, less)
     steps = [*[_ALPHA_STEP] * (len(sizes) - 1), 1]

@@ -139,14 +139,18 @@ def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
 
 
 def test_search__the_best_of_each_round_go_on():
-    X, y = spirals(2500)
-    tuning = replace(QUICK, width_factors=(0.02, 0.1, 0.3, 1.0), features=("plain", "normalized"))
+    X, y = spirals(4500)
+    tuning = replace(
+        QUICK,
+        width_factors=tuple(0.01 * 2.0**power for power in range(8)),
+        features=("plain", "normalized"),
+    )
     run = tune(X, y, replace(SIZED, basis="random"), tuning)
     search = run.stages["search"]
-    assert [each["n_tried"] for each in search["rounds"]] == [8, 2]
-    assert [each["n_rows"] for each in search["rounds"]] == [2000, 2500]
+    assert [each["n_tried"] for each in search["rounds"]] == [16, 4]
+    assert [each["n_rows"] for each in search["rounds"]] == [2000, 4500]
     by_round = [[each for each in search["tried"] if each["round"] == n] for n in (0, 1)]
-    assert [len(each) for each in by_round] == [6, 2]
+    assert [len(each) for each in by_round] == [12, 4]
     figures = [min(each["error_rate"] for each in tried) for tried in by_round]
     assert search["rounds"][1]["error_rate"] == figures[1]
     best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
