@@ -68,7 +68,7 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int) -> list[Round]:
     """Return the rounds of a search, the last on all rows.
 
     >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000)]
-    [(100, 2000, 250, 2), (25, 2222, 250, 2), (7, 6666, 500, 2), (2, 20000, 1000, 1)]
+    [(100, 2222, 250, 2), (25, 6666, 500, 2), (7, 20000, 1000, 1)]
     >>> [tuple(each) for each in planned_rounds(100, 1500, 200)]
     [(100, 1500, 200, 1)]
     """
