@@ -57,7 +57,8 @@ def class_tables(evaluation: Evaluation) -> str:
 
 def _text(*tables: Table) -> str:
     return "\n\n".join(
-        f"{table.title}\n{columns(table.header, table.rows, table.marked)}" for table in tables
+        f"{textwrap.fill(table.title, _WIDTH)}\n{columns(table.header, table.rows, table.marked)}"
+        for table in tables
     )
 
 
