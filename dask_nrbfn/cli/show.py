@@ -6,6 +6,9 @@ from typing import Any
 
 import click
 
+# Of every class: shown as tables, with headings, by who has them.
+_TABLES = ("per_class", "confusion")
+
 _UNITS = (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB", 2**10))
 
 
@@ -36,11 +39,7 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
             for key, item in value.items():
                 label = f"drift {key}" if name == "drift" else key
                 click.echo(f"{label:<18} {_readable(key, item)}")
-        elif name == "confusion":
-            for code, row in enumerate(value):
-                label = "confusion" if code < len(row) else "unknown labels"
-                click.echo(f"{label:<18} " + " ".join(f"{count:>7}" for count in row))
-        elif value is not None:
+        elif value is not None and name not in _TABLES:
             click.echo(f"{name:<18} {_readable(name, value)}")
 
 

@@ -68,12 +68,14 @@ def predict(
 def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
     """Print how RUN, or a saved model, does on DATASET: its error rate, or R2, RMSE and MAE.
 
+    Of classes it prints precision, recall, F1 and rows of each, and which were taken for which.
     Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
-    the last line of the confusion, and log_loss is that of the other rows.
+    the last line of the confusion; log_loss and roc_auc are those of the other rows.
     """
     from dask_nrbfn.commands.describe import describe_model
-    from dask_nrbfn.commands.predict import evaluate_dataset
+    from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset
     from dask_nrbfn.engine import watched_stage
+    from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.model import Model
 
@@ -86,3 +88,5 @@ def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) ->
     ):
         evaluation = evaluate_dataset(run, opened, engine)
     show(describe_model(model) | evaluation.figures(), as_json)
+    if isinstance(evaluation, Evaluation) and not as_json:
+        click.echo(f"\n{class_tables(evaluation)}")

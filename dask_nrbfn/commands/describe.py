@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -126,7 +128,10 @@ def describe_run(run: Run) -> dict[str, Any]:
 
 
 def describe_tuning(run: Run) -> dict[str, Any]:
-    """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties."""
+    """Return what tuning tried and chose: ``chosen``, ``tried`` combinations and penalties.
+
+    And ``per_class``, the held-out rows of each class, as `class_figures`; None for numbers.
+    """
     stages = run.stages
     search, figures = stages.get("search", {}), judged_record(stages)
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
@@ -137,7 +142,15 @@ def describe_tuning(run: Run) -> dict[str, Any]:
         "tried": search.get("tried", []),
         "path": [{**entry, **risks[ridge], **ridge._asdict()} for ridge, entry in judged],
         "losses": stages.get("refine", {}).get("tried", []),
+        "per_class": _held_out_classes(run),
     }
+
+
+def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
+    confusion = read_held_out_confusion(run)
+    if confusion is None:
+        return None
+    return class_figures(run.read("model/classes").tolist(), confusion)
 
 
 def describe_model(model: "Model") -> dict[str, Any]:

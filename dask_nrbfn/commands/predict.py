@@ -19,7 +19,9 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.held_out import ResidualSums
+from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
@@ -78,6 +80,8 @@ class Evaluation:
     n_rows, n_errors : int
         All rows, and those that got another label than their own. A label that the model does not
         know is never got, so its rows are errors.
+    classes : tuple of int or str
+        Of the model.
     confusion : tuple of tuples of int
         Rows of each class of the model (first index) by the label they got. Where there are labels
         that the model does not know, their rows together are one more, the last. Adds up to
@@ -88,19 +92,31 @@ class Evaluation:
         Rows whose label the model does not know.
     n_unlabelled : int
         Further rows, which have no label and were left out.
+    roc_auc, roc_auc_bound : float or None
+        Of two classes that both have rows: the area under the ROC curve of the second one's score
+        less the first one's, and how far at most it is from the exact one: 0 for up to 16,384
+        different scores. Rows of unknown labels have no part in it.
     """
 
     n_rows: int
     n_errors: int
+    classes: tuple[Any, ...]
     confusion: tuple[tuple[int, ...], ...]
     log_loss: float
     n_unknown_labels: int = 0
     n_unlabelled: int = 0
+    roc_auc: float | None = None
+    roc_auc_bound: float | None = None
 
     @property
     def error_rate(self) -> float:
         """Share of all rows whose predicted label is wrong, unknown labels among them."""
         return self.n_errors / self.n_rows
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """``class``, ``precision``, ``recall``, ``f1``, ``support`` of each, as `class_figures`."""
+        return class_figures(self.classes, self.confusion)
 
     def beyond(self, allowed: float, *, on: Location) -> str:
         """Return what a model does that errs on some rows more than is allowed."""
@@ -117,6 +133,10 @@ class Evaluation:
             "n_unknown_labels": self.n_unknown_labels,
             "error_rate": self.error_rate,
             "log_loss": self.log_loss,
+            "roc_auc": self.roc_auc,
+            "roc_auc_bound": self.roc_auc_bound,
+            "classes": list(self.classes),
+            "per_class": self.per_class,
             "confusion": self.confusion,
         }
 
@@ -303,8 +323,8 @@ def evaluate_dataset(
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
     counts = run_tasks(engine, _count, arguments, label="evaluate")
-    confusion = np.sum([confusion for confusion, _ in counts], axis=0)
-    log_loss = math.fsum(log_loss for _, log_loss in counts)
+    confusions, log_losses, rankings = zip(*counts, strict=True)
+    confusion = np.sum(confusions, axis=0)
     n_unknown = int(confusion[-1].sum())
     if n_unknown:
         logger.warning(
@@ -316,10 +336,12 @@ def evaluate_dataset(
     return Evaluation(
         n_rows=dataset.n_rows,
         n_errors=dataset.n_rows - int(np.trace(confusion)),
+        classes=tuple(opened.classes.tolist()),
         confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
-        log_loss=log_loss / (dataset.n_rows - n_unknown),
+        log_loss=math.fsum(log_losses) / (dataset.n_rows - n_unknown),
         n_unknown_labels=n_unknown,
         n_unlabelled=n_unlabelled,
+        **reduce(add, rankings).figures(),
     )
 
 
@@ -342,6 +364,8 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     if model.target_names is not None:
         # The sample that an evaluation returns.
         held += 2 * 8 * min(dataset.n_rows, _SAMPLED_ROWS) * n_targets
+    elif n_targets == 2:
+        held += RANKING_BYTES
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
@@ -467,10 +491,11 @@ def _sample_step(n_rows: int) -> int:
 
 def _count(
     model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
-) -> tuple[NDArray[np.int64], float]:
-    """Return the confusion (K + 1, K) and the sum of log losses of the rows whose class is known.
+) -> tuple[NDArray[np.int64], float, RankedScores]:
+    """Return the confusion (K + 1, K), the sum of log losses and, of two classes, the ranking.
 
-    The last row of the confusion is of the rows whose class is not.
+    The last row of the confusion is of the rows whose class is not known, the others are of the
+    rows whose class is.
     """
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
@@ -478,6 +503,7 @@ def _count(
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
     confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
+    ranking = RankedScores.zeros()
     for scores, block_codes in _scored_blocks(model, dataset, start, stop):
         assert block_codes is not None
         codes = code_in_model[block_codes]
@@ -487,7 +513,9 @@ def _count(
         given = model.probabilities(scores)[np.arange(len(codes)), codes]
         # A probability of exactly 0, as clipped scores have, would make the loss infinite.
         log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())
-    return confusion, log_loss
+        if n_classes == 2:
+            ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes)
+    return confusion, log_loss, ranking.binned()
 
 
 def _export(source: Location, target: Path, suffix: str) -> None:

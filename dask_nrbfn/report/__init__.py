@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from dask_nrbfn.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from dask_nrbfn.report.console import run_table, tuning_table
+    from dask_nrbfn.report.console import class_tables, run_table, tuning_table
     from dask_nrbfn.report.page import write_report
     from dask_nrbfn.report.planned import plan_table
 else:
@@ -13,10 +13,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "console": ["run_table", "tuning_table"],
+            "console": ["class_tables", "run_table", "tuning_table"],
             "page": ["write_report"],
             "planned": ["plan_table"],
         },
     )
 
-__all__ = ["plan_table", "run_table", "tuning_table", "write_report"]
+__all__ = ["class_tables", "plan_table", "run_table", "tuning_table", "write_report"]

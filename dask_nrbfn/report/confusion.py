@@ -7,13 +7,17 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.report.formats import count, percent
+from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.report.formats import MISSING, Table, count, percent, plural
 
 Floats = NDArray[np.float64]
 
 # More classes are no table that can be read; their most frequent confusions are listed.
 _MOST_CLASSES = 30
 _MOST_PAIRS = 20
+
+# Wider columns of small numbers do not fit side by side.
+_HEADING_LETTERS = 10
 
 # Rows of classes that the model does not know, none of which is right.
 _UNKNOWN = "(unknown)"
@@ -40,14 +44,11 @@ class ClassLine:
 
     Attributes
     ----------
-    label, n_rows, right : str
+    label : str
     cells : tuple of Cell
-        Empty where there are too many classes.
     """
 
     label: str
-    n_rows: str
-    right: str
     cells: tuple[Cell, ...]
 
 
@@ -57,50 +58,100 @@ class ConfusionTable:
 
     Attributes
     ----------
-    title : str
+    caption : str
     labels : list of str
     lines : list of ClassLine
-    pairs : list of list of str
+        Empty where there are too many classes.
+    pairs : Table
         The most frequent confusions: class, label, rows, share of the class.
+    classes : Table
+        Precision, recall, F1 and rows of the classes; of too many those with the least F1.
     """
 
-    title: str
+    caption: str
     labels: list[str]
     lines: list[ClassLine]
-    pairs: list[list[str]]
+    pairs: Table
+    classes: Table
 
     @classmethod
-    def of(cls, title: str, labels: Sequence[str], confusion: ArrayLike) -> Self:
+    def of(
+        cls, title: str, labels: Sequence[str], confusion: ArrayLike, *, most: int = _MOST_CLASSES
+    ) -> Self:
         """Lay out counts, or weights, (K, K) of true classes by the label they got.
 
-        One row more, the last, is of rows whose class is none of `labels`.
+        One row more, the last, is of rows whose class is none of `labels`. More than `most` classes
+        are too many.
         """
         counts = np.asarray(confusion, dtype=np.float64)
         own = [*labels, _UNKNOWN][: len(counts)]
         totals = counts.sum(axis=1, keepdims=True)
         shares = counts / np.where(totals > 0, totals, 1.0)
-        diagonal = np.eye(*counts.shape)
-        wrong = shares * (1 - diagonal)
-        gravest = wrong.max(initial=0.0) or 1.0
-        heat = np.where(diagonal > 0, shares, wrong / gravest)
-        in_table = len(labels) <= _MOST_CLASSES
-        lines = []
-        for code, label in enumerate(own):
-            cells = zip(counts[code], heat[code], strict=True) if in_table else ()
-            can_be_right = totals[code] and code < len(labels)
-            right = percent(shares[code, code], 1) if can_be_right else "-"
-            drawn = tuple(
-                Cell(count(rows) if rows else "", round(share, 3)) for rows, share in cells
-            )
-            lines.append(ClassLine(label, count(totals[code, 0]), right, drawn))
-        return cls(title, list(labels) if in_table else [], lines, _pairs(own, counts, shares))
+        return cls(
+            f"{title} of each class (down) by the label they got (across)",
+            list(labels),
+            _lines(own, counts, shares) if len(labels) <= most else [],
+            _pairs(title, own, counts, shares),
+            _class_table(title, labels, counts, most),
+        )
+
+    @property
+    def table(self) -> Table:
+        """The confusion, or the most frequent ones of too many classes."""
+        if not self.lines:
+            return self.pairs
+        rows = [[line.label, *(cell.text or "0" for cell in line.cells)] for line in self.lines]
+        header = ["class", *map(_shortened, self.labels)]
+        return Table(self.caption, header, rows, [False] * len(rows))
 
 
-def _pairs(own_labels: Sequence[str], counts: Floats, shares: Floats) -> list[list[str]]:
+def _shortened(label: str) -> str:
+    """Return a label as the heading of a narrow column; lines have it in full, in this order."""
+    return label if len(label) <= _HEADING_LETTERS else f"{label[: _HEADING_LETTERS - 2]}.."
+
+
+def _lines(own_labels: Sequence[str], counts: Floats, shares: Floats) -> list[ClassLine]:
+    diagonal = np.eye(*counts.shape)
+    wrong = shares * (1 - diagonal)
+    gravest = wrong.max(initial=0.0) or 1.0
+    heat = np.where(diagonal > 0, shares, wrong / gravest)
+    return [
+        ClassLine(
+            label,
+            tuple(
+                Cell(count(rows) if rows else "", round(share, 3))
+                for rows, share in zip(counts[code], heat[code], strict=True)
+            ),
+        )
+        for code, label in enumerate(own_labels)
+    ]
+
+
+def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -> Table:
+    figures = class_figures(labels, counts)
+    what = f"{title}: precision, recall and F1 of each class"
+    if len(figures) > most:
+        what = f"{title}: the {most} of {plural(len(figures), 'class')} with the least F1"
+        figures = sorted(figures, key=lambda of_class: (of_class["f1"] is None, of_class["f1"]))
+    rows = [
+        [
+            of_class["class"],
+            *(percent(of_class[name], 1) for name in ("precision", "recall", "f1")),
+            count(of_class["support"]),
+        ]
+        for of_class in figures[:most]
+    ]
+    rows += [
+        [_UNKNOWN, MISSING, MISSING, MISSING, count(row.sum())] for row in counts[len(labels) :]
+    ]
+    return Table(what, ["class", "precision", "recall", "F1", "rows"], rows, [False] * len(rows))
+
+
+def _pairs(title: str, own_labels: Sequence[str], counts: Floats, shares: Floats) -> Table:
     wrong = counts * (1 - np.eye(*counts.shape))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
     places = zip(*np.unravel_index(order, wrong.shape), strict=True)
-    return [
+    rows = [
         [
             own_labels[own],
             own_labels[given],
@@ -110,3 +161,5 @@ def _pairs(own_labels: Sequence[str], counts: Floats, shares: Floats) -> list[li
         for own, given in places
         if wrong[own, given]
     ]
+    what = f"{title}: the most frequent confusions of {plural(counts.shape[1], 'class')}"
+    return Table(what, ["class", "taken for", "rows", "of the class"], rows, [False] * len(rows))

@@ -2,16 +2,21 @@
 
 import textwrap
 
+from dask_nrbfn.commands.predict import Evaluation
 from dask_nrbfn.report.concerns import find_concerns
+from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import columns
+from dask_nrbfn.report.formats import Table, class_names, columns
 from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _WIDTH = 100
 _NAME_WIDTH = 16
+
+# More columns are no table that a console has room for.
+_MOST_CLASSES = 20
 
 
 def run_table(run: Run) -> str:
@@ -31,12 +36,26 @@ def run_table(run: Run) -> str:
 def tuning_table(run: Run) -> str:
     """Return what tuning tried, of at most 100 columns, with a star at what it chose.
 
+    And how the held-out rows of each class were labelled.
+
     Raises
     ------
     MissingDataError
         If the run is not finished, or was fitted without tuning.
     """
-    tables = tuning_tables(results_of(FinishedRun.of(run)))
+    results = results_of(FinishedRun.of(run))
+    of_classes = [confusion.classes for confusion in results.confusions()]
+    return _text(*tuning_tables(results), *of_classes)
+
+
+def class_tables(evaluation: Evaluation) -> str:
+    """Return how each class was labelled: its figures, and which classes it was taken for."""
+    labels = class_names(evaluation.classes)
+    shown = ConfusionTable.of("Evaluated rows", labels, evaluation.confusion, most=_MOST_CLASSES)
+    return _text(shown.classes, shown.table)
+
+
+def _text(*tables: Table) -> str:
     return "\n\n".join(
         f"{textwrap.fill(table.title, _WIDTH)}\n{columns(table.header, table.rows, table.marked)}"
         for table in tables

@@ -7,6 +7,7 @@ from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import stages_of_run
+from dask_nrbfn.report.formats import class_names
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.dataset import Dataset
@@ -63,7 +64,7 @@ class FinishedRun:
                 f"Finish it with {run.begun_by}, with the parameters that it was begun with.",
             )
         ordered = {name: stages[name] for name in names}
-        labels = [str(label) or "(empty)" for label in run.read("model/classes").tolist()]
+        labels = class_names(run.read("model/classes").tolist())
         return cls(run, attributes, ordered, run.params, labels)
 
     @property

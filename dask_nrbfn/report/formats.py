@@ -1,8 +1,9 @@
 """Numbers as text, and text in columns."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # What stands where there is no number: a penalty at which the system is singular.
 MISSING = "-"
@@ -25,6 +26,15 @@ class Table:
     header: list[str]
     rows: list[list[str]]
     marked: list[bool]
+
+
+def class_names(classes: Iterable[Any]) -> list[str]:
+    """Return labels as text.
+
+    >>> class_names([0, "a", ""])
+    ['0', 'a', '(empty)']
+    """
+    return [str(label) or "(empty)" for label in classes]
 
 
 def percent(share: float | None, digits: int = 2) -> str:

@@ -12,7 +12,16 @@ from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import Table, count, decimals, listed, number, percent, plural
+from dask_nrbfn.report.formats import (
+    Table,
+    class_names,
+    count,
+    decimals,
+    listed,
+    number,
+    percent,
+    plural,
+)
 from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.stages.trials import judged_record
 
@@ -183,11 +192,11 @@ class ClassResults(Results):
         ]
 
     def evaluation_facts(self) -> list[Fact]:
-        """Return the error and the log loss in one line."""
+        """Return the error, the log loss and the area under the ROC curve in one line."""
         evaluation = self.evaluation
         if evaluation is None:
             return []
-        left_out = _left_out(evaluation)
+        area = "" if evaluation.roc_auc is None else f", ROC AUC {decimals(evaluation.roc_auc)}"
         unknown = f", {count(evaluation.n_unknown_labels)} of them with labels unknown to the model"
         return [
             Fact(
@@ -195,7 +204,7 @@ class ClassResults(Results):
                 f"{percent(evaluation.error_rate)} wrong of {plural(evaluation.n_rows, 'row')}"
                 f"{unknown if evaluation.n_unknown_labels else ''}, log loss "
                 f"{'of the others ' if evaluation.n_unknown_labels else ''}"
-                f"{decimals(evaluation.log_loss)}{left_out}",
+                f"{decimals(evaluation.log_loss)}{area}{_left_out(evaluation)}",
             )
         ]
 
@@ -418,7 +427,7 @@ class EmbeddingResults(Results):
         targets = run.read("model/sample/targets")
         if names is not None:
             return DrawnCoordinates(coordinates, targets[:, 0], [], names[0])
-        labels = [str(label) or "(empty)" for label in run.read("model/sample/classes").tolist()]
+        labels = class_names(run.read("model/sample/classes").tolist())
         return DrawnCoordinates(coordinates, targets, labels, "")
 
 

@@ -6,6 +6,7 @@ import re
 import click
 import numpy as np
 import pytest
+from sklearn.metrics import precision_recall_fscore_support
 
 from dask_nrbfn.cli.options import Values
 from dask_nrbfn.params import FitParams, TuneParams
@@ -152,9 +153,17 @@ def test_cli_evaluate__confusion_and_log_loss(tmp_path, dataset):
     own = model.probabilities(scores)[np.arange(80), y]
     assert tested["log_loss"] == pytest.approx(-np.log(own).mean(), rel=1e-9)
     assert tested["temperature"] == model.temperature
-    lines = succeed("evaluate", tmp_path / "run", tmp_path / "new").splitlines()
-    rows = [line.split()[1:] for line in lines if line.startswith("confusion")]
-    assert rows == [list(map(str, row)) for row in confusion.tolist()]
+    named = precision_recall_fscore_support(y, scores.argmax(axis=1))
+    for name, values in zip(("precision", "recall", "f1", "support"), named, strict=True):
+        assert [of_class[name] for of_class in tested["per_class"]] == pytest.approx([*values])
+    assert (tested["classes"], tested["roc_auc"]) == ([0, 1, 2], None)
+    shown = succeed("evaluate", tmp_path / "run", tmp_path / "new")
+    *_, of_classes, confusions = (block.splitlines() for block in shown.split("\n\n"))
+    assert of_classes[1].split() == ["class", "precision", "recall", "F1", "rows"]
+    assert [line.split()[-1] for line in of_classes[2:]] == list(map(str, named[3]))
+    assert confusions[0] == "Evaluated rows of each class (down) by the label they got (across)"
+    rows = np.insert(confusion, 0, [0, 1, 2], axis=1).astype(str).tolist()
+    assert [line.split() for line in confusions[1:]] == [["class", "0", "1", "2"], *rows]
 
 
 @pytest.mark.parametrize(

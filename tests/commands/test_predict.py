@@ -5,7 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from sklearn.metrics import (
+    mean_absolute_error,
+    r2_score,
+    roc_auc_score,
+    root_mean_squared_error,
+)
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import predict as predict_module
@@ -328,6 +333,7 @@ def test_evaluate__confusion_and_log_loss(tmp_path, place, new_rows, temperature
     evaluation = evaluate_dataset(tmp_path / "model", dataset, InlineEngine())
     confusion, log_loss = naive_evaluation(model, X, NAMES[y])
     assert evaluation.confusion == confusion
+    assert [of_class["class"] for of_class in evaluation.per_class] == NAMES.tolist()
     assert evaluation.n_errors == 250 - np.trace(confusion) > 0
     assert evaluation.log_loss == pytest.approx(log_loss, rel=1e-9)
 
@@ -367,6 +373,29 @@ def test_evaluate__unknown_labels_are_the_last_row_of_the_confusion(place, new_r
     assert evaluation.log_loss == pytest.approx(known.log_loss, rel=1e-12)
     (line,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert line.startswith("10 of the 250 rows")
+
+
+@pytest.mark.parametrize(("chunk_rows", "n_workers"), [(7, 7), (300, 1)])
+def test_evaluate__area_under_the_roc_curve(monkeypatch, new_rows, chunk_rows, n_workers):
+    for name, value in {"_TASK_ROWS": 90, "_MAX_BLOCK_ROWS": 64}.items():
+        monkeypatch.setattr(predict_module, name, value)
+    X, y = new_rows
+    params = FitParams(alpha=1e-2, basis="random", basis_size=5)
+    two = write_table(MemoryStore(), X[y < 2], NAMES[y[y < 2]])
+    run = fit_dataset(two, MemoryStore(), params, InlineEngine())
+    # Rows of a label that the model does not know have no part in it.
+    judged = write_table(MemoryStore(), X, NAMES[y], chunk_rows=chunk_rows)
+    found = evaluate_dataset(run.location, judged, InlineEngine(n_workers=n_workers))
+    model = Model.load(run.location)
+    first, second = model.scores(X[y < 2]).T
+    expected = roc_auc_score(y[y < 2], second - first)
+    assert found.n_unknown_labels == np.sum(y == 2)
+    assert 0.5 < expected < 1
+    assert found.roc_auc == pytest.approx(expected, abs=1e-9)
+    assert found.roc_auc_bound == 0.0
+    one = write_table(MemoryStore(), X[y == 1], NAMES[y[y == 1]])
+    of_one = evaluate_dataset(run.location, one, InlineEngine())
+    assert (of_one.roc_auc, of_one.per_class[0]["recall"]) == (None, None)
 
 
 def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -110,13 +112,9 @@ def test_concerns__small_classes(tmp_path):
 
 def test_concerns__labels_that_the_model_does_not_know(fitted, quiet):
     confusion = ((10, 0, 0), (0, 10, 0), (0, 0, 10))
-    known = Evaluation(n_rows=30, n_errors=0, confusion=confusion, log_loss=0.1)
-    unknown = Evaluation(
-        n_rows=34,
-        n_errors=4,
-        confusion=(*confusion, (1, 0, 3)),
-        log_loss=0.1,
-        n_unknown_labels=4,
+    known = Evaluation(n_rows=30, n_errors=0, classes=(0, 1, 2), confusion=confusion, log_loss=0.1)
+    unknown = replace(
+        known, n_rows=34, n_errors=4, confusion=(*confusion, (1, 0, 3)), n_unknown_labels=4
     )
     run = quiet(fitted)
     assert problems(run, known) == []

@@ -198,3 +198,10 @@ def test_tuning_table__of_a_validation_dataset(dataset, tmp_path):
 def test_tuning_table__of_a_run_that_was_not_tuned(fitted):
     with pytest.raises(MissingDataError, match="fitted without tuning"):
         tuning_table(fitted)
+
+
+def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):
+    title, header, *lines = tuning_table(tuned).split("\n\n")[-1].splitlines()
+    assert title == "Held-out rows: precision, recall and F1 of each class"
+    assert header.split() == ["class", "precision", "recall", "F1", "rows"]
+    assert [line.split()[-1] for line in lines] == ["100", "100", "100"]

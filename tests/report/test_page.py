@@ -150,6 +150,8 @@ def test_page__of_an_evaluation(page_of, fitted, dataset):
     assert f"{100 * evaluation.error_rate:.2f}\xa0% wrong of 300 rows" in " ".join(page.words)
     for row in evaluation.confusion:
         assert str(max(row)) in page.words
+    for of_class in evaluation.per_class:
+        assert f"{100 * of_class['f1']:.1f} %" in page.words
 
 
 def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of, fitted, dataset):
@@ -158,12 +160,15 @@ def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of
         known, n_rows=307, confusion=(*known.confusion, (3, 0, 4)), n_unknown_labels=7
     )
     words = " ".join(page_of(fitted, evaluation=unknown).words)
-    assert "(unknown) 3 4 7 -" in " ".join(words.split())
+    assert "(unknown) 3 4" in " ".join(words.split())
+    assert "(unknown) - - - 7" in " ".join(words.split())
     assert "7 of them with labels unknown to the model, log loss of the others" in words
 
 
 def test_page__an_evaluation_of_another_model(fitted, tmp_path):
-    other = Evaluation(n_rows=2, n_errors=0, confusion=((1, 0), (0, 1)), log_loss=0.1)
+    other = Evaluation(
+        n_rows=2, n_errors=0, classes=("a", "b"), confusion=((1, 0), (0, 1)), log_loss=0.1
+    )
     with pytest.raises(ParameterError, match="the evaluation has 2 classes, the run 3"):
         write_report(fitted, tmp_path / "page.html", evaluation=other)
     assert list(tmp_path.iterdir()) == []
@@ -206,3 +211,4 @@ def test_page__many_classes(page_of):
     evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
     page = page_of(run, evaluation=evaluation)
     assert "the most frequent confusions of 31 classes" in page.text
+    assert "the 30 of 31 classes with the least F1" in page.text
