@@ -399,7 +399,7 @@ def test_table__option_of_another_format(tmp_path, table, suffix, option):
     "content",
     [
         np.random.default_rng(0).bytes(3000),
-        "a,y\n1,2\n".encode("utf-16"),
+        "a,y\n1,2\n".encode("utf-16-le"),
         "ä,y\n1,2\n".encode("latin-1"),
         b"a,y\n1,\xff\n",
     ],
