@@ -54,6 +54,11 @@ class TextFile:
     def __str__(self) -> str:
         return str(self.file)
 
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.file.name
+
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open its text as UTF-8, quotes at the start of their cells."""
