@@ -86,7 +86,7 @@ def tune(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Choose width, features, rule and penalty from DATASET, and train RUN with them.
+    """Choose scale, basis, width, features and penalty from DATASET, and train RUN with them.
 
     Prints what was tried and how it did on rows that were held out. Started again on the same RUN
     it finishes what is missing.

@@ -108,7 +108,7 @@ def tune_dataset(
     basis: ArrayLike | None = None,
     min_recall: float = FitLimits.min_recall,
 ) -> Run:
-    """Choose width, features, basis rule and penalty from the data, and train with them.
+    """Choose scale, basis, width, features and penalty from the data, and train with them.
 
     Parameters
     ----------
@@ -365,23 +365,28 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     check_prune(params, tuning)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
+    tried = neediest(params, tuning)
+    named = "basis" if tried.basis == params.basis else "bases"
     if dataset.of_numbers:
-        _check_for_numbers(neediest(params, tuning))
+        _check_for_numbers(tried, named=named)
         if dataset.of_labelled().n_rows < 2:
             raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
     else:
         check_classes(dataset.classes)
-    _check_candidates(dataset, neediest(params, tuning))
-    _check_enough_rows(dataset, neediest(params, tuning), tuning)
+    _check_candidates(dataset, tried, named=named)
+    _check_enough_rows(dataset, tried, tuning)
 
 
-def _check_candidates(dataset: Dataset, params: FitParams) -> None:
-    """Raise ParameterError if candidates are given to what has none, or too few of them."""
+def _check_candidates(dataset: Dataset, params: FitParams, *, named: str = "basis") -> None:
+    """Raise ParameterError if candidates are given to what has none, or too few of them.
+
+    The basis was asked for as `named`.
+    """
     asked = params.candidates
     if asked != "auto" and not source_of(params).by_confidence:
         raise ParameterError(
-            f"`candidates` is {asked}, and `basis`={params.basis} asks for no confidence.",
-            "Leave `candidates` out, or give `basis`=sknn.",
+            f"`candidates` is {asked}, and `{named}`={params.basis} asks for no confidence.",
+            f"Leave `candidates` out, or give `{named}`=sknn.",
         )
     least = max(params.basis_size or 0, dataset.n_classes)
     if isinstance(asked, int) and asked < least:
@@ -418,12 +423,12 @@ def _check_enough_rows(
         )
 
 
-def _check_for_numbers(params: FitParams) -> None:
-    """Raise ParameterError if a fit asks for what only classes have."""
+def _check_for_numbers(params: FitParams, *, named: str) -> None:
+    """Raise ParameterError if a fit asks for what only classes have, of a basis as `named`."""
     if source_of(params).by_confidence:
         raise ParameterError(
-            f"`basis`={params.basis} asks for the classes of rows, and the targets are numbers.",
-            "Leave `basis` out, or give kmeans or random.",
+            f"`{named}`={params.basis} asks for the classes of rows, and the targets are numbers.",
+            f"Leave `{named}` out, or give kmeans or random.",
         )
     if params.class_weight is not None:
         raise ParameterError(

@@ -56,18 +56,21 @@ def side_by_side(
     -----
     The results have the same bits however many run at the same time. Threads that share a small
     product wait for each other by spinning: beside other busy processes that takes many times as
-    long as the product.
+    long as the product. Where BLAS has one thread anyway, other tasks of the process go on beside
+    this one.
     """
     with _ONE_TASK:
         own = max((pool["num_threads"] for pool in _blas().info()), default=1)
         n_threads = min(own, at_once, len(values))
-        with _blas().limit(limits=1):
-            if n_threads <= 1:
-                return [step(value) for value in values]
-            # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
-            limit = partial(_blas().limit, limits=1)
-            with ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
+        # MKL and a BLAS on OpenMP have a number of threads for every thread that calls them.
+        limit = partial(_blas().limit, limits=1)
+        if n_threads > 1:
+            with limit(), ThreadPoolExecutor(n_threads, "systems", initializer=limit) as pool:
                 return list(pool.map(step, values))
+        if own > 1:
+            with limit():
+                return list(map(step, values))
+    return list(map(step, values))
 
 
 @cache

@@ -19,7 +19,7 @@ from dask_nrbfn.storage.run import Run
 
 
 class TunedNetwork(Network):
-    """Network whose width, features, basis rule and penalty are chosen by cross-validation."""
+    """Network whose scale, basis, width, features and penalty are chosen by cross-validation."""
 
     def _values(self) -> dict[str, Any]:
         values = super()._values()
@@ -189,7 +189,7 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
 
 
 class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
-    """Network for numbers whose width, features and penalty are chosen by cross-validation.
+    """Network for numbers whose scale, basis, width, features and penalty are cross-validated.
 
     Parameters
     ----------

@@ -1,5 +1,6 @@
 """The nearest rows of some of them, the candidates, as a sum over all rows."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -171,8 +172,12 @@ class InvertedFile:
         byte, bit = divmod(partition, 8)
         return np.flatnonzero(self.probes[byte] & (128 >> bit))
 
-    def near(self, rows: NDArray[Any], bounds: Floats, *, threads: int) -> Pairs:
+    def near(
+        self, rows: NDArray[Any], bounds: Floats, *, threads: int, most: float = math.inf
+    ) -> Pairs | None:
         """Return the pairs that are no further apart than the candidate's bound, and a few more.
+
+        None where they are more than `most`.
 
         Parameters
         ----------
@@ -181,31 +186,36 @@ class InvertedFile:
         bounds : float64 (N,)
             Squared distances.
         threads : int
+        most : float
+            Hardly more are held before they are found to be too many.
 
         Notes
         -----
         One product and one comparison for each pair, in strips that stay in the cache.
         """
-        tiles = self._tiles(rows, threads)
+        tiles, n_pairs = self._tiles(rows, threads), 0
 
         def compare(strip: slice) -> list[Pairs]:
-            return [
-                Pairs(some[near.candidates], places[near.rows])
-                for partition, places in tiles[strip]
-                for some in _strips_of(self._members(partition))
-                for near in [
-                    _near_of_tile(
+            nonlocal n_pairs
+            found = []
+            for partition, places in tiles[strip]:
+                for some in _strips_of(self._members(partition)):
+                    if n_pairs > most:
+                        return []
+                    near = _near_of_tile(
                         rows[places] - self.centroids[partition],
                         self.candidates[some] - self.centroids[partition],
                         bounds[some],
                     )
-                ]
-                if len(near.rows)
-            ]
+                    n_pairs += len(near.rows)
+                    found.append(Pairs(some[near.candidates], places[near.rows]))
+            return found
 
         with threadpool_limits(1):
             # A tile is a strip of its own.
             found = over_strips(compare, (len(tiles), _TILE_ROWS * _TILE_CANDIDATES), threads)
+        if n_pairs > most:
+            return None
         none = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
         pairs = [none, *(each for of_strip in found for each in of_strip)]
         return Pairs(*map(np.concatenate, zip(*pairs, strict=True)))
@@ -297,14 +307,24 @@ class CandidateSearch:
         self._waiting: list[tuple[NDArray[Any], ...]] = []
 
     def add(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
-        """Take rows (b, p) whose numbers are above those that were added before."""
-        pairs = self._file.near(rows, self._bounds, threads=self._threads)
+        """Take rows (b, p) whose numbers are above those that were added before.
+
+        Those with more pairs than the lists have places half by half: where rows are equally far
+        from each other, or too near to be told apart, nearly all are pairs.
+        """
+        most = self._nearest.indices.size
+        pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)
+        if pairs is None:
+            middle = len(rows) // 2
+            self.add(rows[:middle], numbers[:middle])
+            self.add(rows[middle:], numbers[middle:])
+            return
         others = numbers[pairs.rows] != self._numbers[pairs.candidates]
         candidates, near = pairs.candidates[others], pairs.rows[others]
         squared = measure_pairs(rows, self._file.candidates, near, candidates)
         self._waiting.append((candidates, numbers[near], np.sqrt(squared)))
         # Sorting fewer than the lists have places would take longer than merging them.
-        if sum(len(each) for each, *_ in self._waiting) > self._nearest.indices.size:
+        if sum(len(each) for each, *_ in self._waiting) > most:
             self.nearest()
 
     def nearest(self) -> NearestRows:

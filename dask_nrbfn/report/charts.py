@@ -25,6 +25,9 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted"} | {
     colour: f"series-{place}" for place, colour in enumerate(_SERIES, start=1)
 }
 _DASHES = ("-", "--", ":", "-.")
+
+# Lines of a chart, the best of hundreds.
+_MOST_LINES = 8
 _LINE: dict[str, Any] = {"color": _INK, "linestyle": "--", "linewidth": 1}
 
 # Shapes and colours tell so many classes apart.
@@ -270,18 +273,22 @@ def width_chart(
 def _lines_by_width(
     tried: Sequence[dict[str, Any]], criterion: Criterion
 ) -> dict[str, dict[float, float]]:
-    """Return the error, as drawn, by width for each combination of what else differs."""
+    """Return the error, as drawn, by width for the best combinations of what else differs.
+
+    Versions before have tried no scales and no bases.
+    """
     names = [
         name
-        for name in ("features", "kernel", "basis_rule")
-        if len({record[name] for record in tried}) > 1
+        for name in ("scale", "basis", "basis_rule", "features", "kernel")
+        if len({record.get(name) for record in tried}) > 1
     ]
     lines: dict[str, dict[float, float]] = {}
     for record in tried:
         if (error := record[criterion.name]) is not None:
             label = ", ".join(record[name] for name in names)
             lines.setdefault(label, {})[record["width_factor"]] = criterion.factor * error
-    return lines
+    best = sorted(lines, key=lambda label: min(lines[label].values()))
+    return {label: lines[label] for label in best[:_MOST_LINES]}
 
 
 def _or_nan(value: float | None) -> float:

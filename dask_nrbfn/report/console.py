@@ -38,7 +38,8 @@ def tuning_table(run: Run) -> str:
     """
     tables = tuning_tables(results_of(FinishedRun.of(run)))
     return "\n\n".join(
-        f"{table.title}\n{columns(table.header, table.rows, table.marked)}" for table in tables
+        f"{textwrap.fill(table.title, _WIDTH)}\n{columns(table.header, table.rows, table.marked)}"
+        for table in tables
     )
 
 

@@ -26,15 +26,16 @@ def tuning_tables(results: Results) -> list[Table]:
 
 def _combinations(results: Results) -> Table:
     search, criterion = results.finished.stages["search"], results.criterion.name
-    # Those of the last round first, and those without figures last.
-    tried = sorted(
-        search["tried"],
-        key=lambda record: (
-            -record.get("round", 0),
-            record[criterion] is None,
-            record[criterion] or 0.0,
-        ),
-    )
+    rounds = search.get("rounds") or [search]
+
+    def place(record: dict[str, Any]) -> tuple[Any, ...]:
+        # Those of most rows first, and those without figures last.
+        size = rounds[record.get("round", 0)]
+        error = record[criterion]
+        figures = error or 0.0, record.get("log_loss") or 0.0
+        return -size["n_rows"], -size["n_basis"], error is None, *figures
+
+    tried = sorted(search["tried"], key=place)
     shown, chosen = tried[:_MOST_TRIED], search["chosen"]
     # Versions before have tried fewer things.
     varied = [name for name in chosen if len({record[name] for record in tried}) > 1]

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import places_among
-from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, source_of
+from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_bytes
@@ -131,14 +130,7 @@ def _choose_basis(
         assert cap is not None
         basis = source.choose_all(run, dataset, cap)
     n_basis = len(basis.rows)
-    if params.basis_size is not None and n_basis < params.basis_size:
-        whose, more = "X has", ""
-        if searched_rows(run) is not None:
-            whose, more = "the candidates have", ", or `candidates`=all in a new run"
-        raise ParameterError(
-            f"`basis_size` is {params.basis_size}, {whose} {n_basis} distinct rows.",
-            f"Give `basis_size` of at most {n_basis}{more}; equal rows enter the basis once.",
-        )
+    check_distinct(run, n_basis)
     group = run.group("basis")
     write_array(group, "rows", basis.rows, "basis")
     write_array(group, "values", basis.values, "basis", "feature")

@@ -20,6 +20,7 @@ from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.bases import check_distinct
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_drawn
 from dask_nrbfn.stages.repair import repair_lists
@@ -46,7 +47,7 @@ def search_candidates(
     those of its rows, and they are merged as sums are.
     """
     n_candidates = of_searched(run).n_rows
-    if not run.has("partitions/bounds"):
+    if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
         run.drop("partitions")
         arguments = [(run.location, dataset.location, n_candidates, n_partitions)]
         run_tasks(engine, _place_candidates, arguments, label="candidates")
@@ -83,6 +84,7 @@ def _place_candidates(
     rows = np.union1d(drawn, sampled)
     X = dataset.take(rows)
     hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
+    check_distinct(run, len(np.unique(hashes)))
     values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
     # In no order, as what is first stands for all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]

@@ -320,6 +320,11 @@ def _drop_scratch(run: Run) -> None:
     run.drop_groups(_SCRATCH)
 
 
+def _remedy(params: FitParams) -> str:
+    asked = params.scale == LEARNED
+    return "Give `scale`=standard" if asked else f"Give `scales` without {LEARNED}"
+
+
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return LEARNED in scales_of(params, tuning)
 
@@ -332,5 +337,5 @@ METRIC = Stage(
     wanted=_wanted,
     of_labelled=True,
     drop_scratch=_drop_scratch,
-    remedy=lambda params: "Give `scale`=standard",
+    remedy=_remedy,
 )

@@ -375,8 +375,6 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
     routed = s.n * s.n_partitions if in_partitions else 0
     lists = n_candidates * (s.k + 1) * LIST_BYTES
     file = n_candidates * (3 * s.p * s.search_itemsize + s.n_partitions // 4 + 8)
-    # What is near in a block: at most as many as if it were all rows.
-    near = min(4.0, s.block_rows / sample)
     block = s.block_rows * s.p * (s.itemsize + 8 + 4 * s.search_itemsize)
     placing = (n_candidates + sample) * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
@@ -388,8 +386,8 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         + file
         + max(
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
-            # Lists, pairs that wait and those of a block, and as much twice to sort and merge them.
-            block + 3 * math.ceil((2 + near) * lists),
+            # Lists, pairs that wait and those at hand, and as much twice to sort and merge them.
+            block + 3 * 3 * lists,
             exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k) + block,
         ),
         n_tasks=s.n_parts,

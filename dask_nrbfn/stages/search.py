@@ -12,9 +12,11 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import components_bytes
+from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
 from dask_nrbfn.stages.components import most_components
+from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.pool import classes_of_pool
@@ -45,9 +47,10 @@ _SCRATCH = "search-"
 _SAMPLE, _BASES, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}bases", f"{_SCRATCH}round-"
 
 # Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis and every
-# second alpha are enough to leave out three of four. All rows are for so many, and no round has
-# fewer rows or a smaller basis than these: its errors would tell nothing.
-_FINALISTS, _KEPT_OF = 6, 4
+# second alpha are enough to leave out three of four, until a few are left for all rows. No round
+# has fewer rows or a smaller basis than these: its errors would tell nothing. One that takes more
+# than half as long as the next would save nothing.
+_FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
 _FEWEST_ROWS, _SMALLEST_BASIS = 2000, 250
 
@@ -74,7 +77,7 @@ def planned_rounds(n_tried: int, n_rows: int, n_basis: int) -> list[Round]:
         rows, basis = sizes[0]
         less = max(rows // _LESS_ROWS, _FEWEST_ROWS), max(basis // _LESS_BASIS, _SMALLEST_BASIS)
         less = min(rows, less[0]), min(basis, less[1])
-        if less == sizes[0]:
+        if 2 * math.prod(less) > rows * basis:
             break
         sizes.insert(0, less)
     steps = [*[_ALPHA_STEP] * (len(sizes) - 1), 1]
@@ -125,8 +128,8 @@ class _Search:
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]]) -> None:
         self._job, self._bases = job, bases
-        self._compared = _judged(job.dataset).compared
-        self._figures = (_judged(job.dataset).compared[0], _judged(job.dataset).smooth)
+        judged = _judged(job.dataset)
+        self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
         self.judged: dict[Candidate, dict[str, Any]] = {}
         self.rounds: list[dict[str, Any]] = []
 
@@ -197,7 +200,7 @@ def _compute(job: StageJob) -> SearchRecord:
     """Try all combinations on a sample; return how they did and the best."""
     run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
-    tried = candidates(run.params, run.tuning)
+    tried = _different(run)
     arguments = [(run.location, dataset.location)]
     (n_rows,) = run_tasks(engine, _write_sample, arguments, label="sample")
     rules: dict[tuple[str, str], set[str]] = {}
@@ -217,6 +220,16 @@ def _compute(job: StageJob) -> SearchRecord:
     if stopped:
         logger.info("search: ended by %s", stopped)
     return SearchRecord([*search.judged.values()], chosen, n_rows, n_basis, search.rounds, stopped)
+
+
+def _different(run: Run) -> list[Candidate]:
+    """Return what is tried, without learned weights that are all equal: they are "standard"."""
+    assert run.tuning is not None
+    tried = candidates(run.params, run.tuning)
+    both = {LEARNED, "standard"} <= {each.scale for each in tried}
+    if not both or METRIC.recorded(run).kept:
+        return tried
+    return [each for each in tried if each.scale != LEARNED]
 
 
 def _judged(dataset: Dataset) -> type[JudgedSums]:

@@ -50,9 +50,14 @@ def suited_tuning(params: FitParams, tuning: TuneParams, *, numbers: bool) -> Tu
     Raises
     ------
     ParameterError
-        If bases are to be compared without a size.
+        If bases are to be compared without a size, or with rows that are given.
     """
     sized = params.basis_size is not None
+    if tuning.bases is not None and params.basis_is_given:
+        raise ParameterError(
+            f"`bases` are {', '.join(tuning.bases)}, and the basis rows are given.",
+            "Leave `bases` out, or give no rows.",
+        )
     if tuning.bases is not None and not sized:
         raise ParameterError(
             f"`bases` are {', '.join(tuning.bases)}, and each would have a size of its own.",
@@ -162,9 +167,9 @@ def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
 
 
 def neediest(params: FitParams, tuning: TuneParams | None) -> FitParams:
-    """Return the parameters of a fit, with a basis by confidence if one is tried."""
+    """Return the parameters of a fit with a basis that is tried, one by confidence if any is."""
     tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
-    return next((each for each in tried if source_of(each).by_confidence), params)
+    return next((each for each in tried if source_of(each).by_confidence), tried[0])
 
 
 def _rules_of(params: FitParams, tuning: TuneParams) -> Sequence[str]:

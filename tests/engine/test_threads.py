@@ -90,3 +90,10 @@ def test_side_by_side__threads_come_back_after_an_error_and_after_several_tasks(
             first.result()
         assert second.result() == [[1] * len(before)] * 2
     assert threads_of_blas() == before
+
+
+def test_side_by_side__tasks_of_one_blas_thread_do_not_wait_for_each_other():
+    together = Barrier(2)
+    with threadpool_limits(1), ThreadPoolExecutor(2) as tasks:
+        waits = [tasks.submit(side_by_side, together.wait, [30], at_once=2) for _ in range(2)]
+        assert sorted(wait.result() for wait in waits) == [[0], [1]]

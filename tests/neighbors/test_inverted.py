@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import CandidateSearch, InvertedFile, bounds_of
+from dask_nrbfn.neighbors import CandidateSearch, InvertedFile, bounds_of, inverted
+from dask_nrbfn.neighbors.distances import measure_pairs
 
 K = 5
 
@@ -75,6 +76,31 @@ def test_near__few_pairs_of_tight_clusters_that_lie_far_apart():
     nearest = nearest_of_block(file, bounds, rows, numbers, 0, len(rows))
     _, distances = naive_neighbors(rows, numbers)
     assert np.mean(nearest.distances <= distances[:, -1:] * (1 + 1e-6)) > 0.95
+
+
+@pytest.mark.parametrize("alike", ["far apart", "equally far"])
+def test_search__no_more_pairs_at_a_time_than_the_lists_have_places(alike, monkeypatch):
+    rows, numbers = drawn_rows(200)
+    if alike == "far apart":
+        # Nothing within a cluster is told apart in single precision.
+        rows[::2] += np.float32(30_000.0)
+    else:
+        rows = np.eye(200, dtype=np.float32)
+    file, bounds = inverted_file(rows, numbers, 1)
+    most, measured = len(numbers) * K, []
+    assert len(file.near(rows, bounds, threads=1).rows) > 15 * most
+    assert file.near(rows, bounds, threads=1, most=most) is None
+
+    def measure(rows, targets, places, target_places):
+        measured.append(len(places))
+        return measure_pairs(rows, targets, places, target_places)
+
+    monkeypatch.setattr(inverted, "measure_pairs", measure)
+    nearest = nearest_of_block(file, bounds, rows, numbers, 0, len(rows))
+    assert max(measured) <= most
+    indices, distances = naive_neighbors(rows, numbers)
+    assert nearest.distances == pytest.approx(distances, rel=1e-6)
+    assert alike == "far apart" or np.array_equal(nearest.indices, indices)
 
 
 def test_bounds__are_not_below_the_furthest_neighbor():

@@ -161,6 +161,16 @@ def test_width_chart__names_only_what_differs():
     assert "gaussian" not in charts.width_chart(tried(0.1, 0.5), {"width_factor": 0.5}, ERRORS)
 
 
+def test_width_chart__scales_are_lines_of_their_own():
+    records = [
+        each | {"scale": f"scale{place}"}
+        for place in range(9)
+        for each in tried(0.1, 0.5, error_rate=0.1 + place)
+    ]
+    svg = charts.width_chart(records, {"width_factor": 0.5}, ERRORS)
+    assert [f">scale{place}<" in svg for place in range(9)] == [True] * 8 + [False]
+
+
 def test_width_chart__combinations_without_figures():
     none = tried(0.1, 0.5, error_rate=None)
     ElementTree.fromstring(charts.width_chart(none, {"width_factor": 0.5}, ERRORS))

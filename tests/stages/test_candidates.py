@@ -136,6 +136,26 @@ def test_candidates__that_are_lost_are_searched_again(name):
 
 
 @pytest.mark.slow
+def test_candidates__that_are_lost_in_the_search_are_drawn_again():
+    X, y = spirals(100)
+    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
+    with pytest.raises(StoppedError):
+        fit(X, y, wanted, engine=CountingEngine(1, label="neighbors"), location=place)
+    del open_group(place, kind="run", writable=True)["neighbors/rows"]
+    resumed = results(fit(X, y, wanted, location=place))
+    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_candidates__too_few_distinct_ones_are_told_before_the_search():
+    X, y = spirals(100)
+    engine = CountingEngine()
+    with pytest.raises(ParameterError, match="20, the candidates have 10 distinct rows"):
+        fit(X[np.arange(100) % 10], y[np.arange(100) % 10], engine=engine)
+    assert engine.done["neighbors"] == 0
+
+
+@pytest.mark.slow
 def test_candidates__of_a_tuning():
     X, y = spirals(300)
     tuning = TuneParams(effort="quick", folds=2, alphas=(1e-4,), search_basis=15, search_rows=200)

@@ -9,12 +9,13 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import candidates, suited_tuning
+from dask_nrbfn.stages.trials import by_confidence, candidates, suited_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -91,6 +92,28 @@ def test_bases__need_a_size():
         tune(X, y, FitParams(), replace(QUICK, bases=("random", "kmeans")))
 
 
+def test_bases__are_not_compared_with_given_rows():
+    X, y = spirals(60)
+    with pytest.raises(ParameterError, match="bases are random, and the basis rows are given"):
+        tune(X, y, given_basis(SIZED, X[:20]), replace(QUICK, bases=("random",)))
+
+
+def test_bases__those_that_are_tried_say_what_is_needed():
+    X, y = spirals(30)
+    tuning = replace(QUICK, bases=("random", "kmeans"))
+    assert not by_confidence(SIZED, tuning)
+    # No neighbours are searched, so there need not be so many rows.
+    run = tune(X, y, replace(SIZED, n_neighbors=100), replace(tuning, width_factors=(1.0,)))
+    assert "neighbors" not in run.stages
+    with pytest.raises(ParameterError, match="candidates is 25, and bases=random asks for no"):
+        tune(X, y, replace(SIZED, candidates=25), tuning, engine=CountingEngine(0))
+
+
+@pytest.mark.parametrize(("scale", "name"), [("none", "scales"), ("learned", "scale")])
+def test_metric__names_what_asks_for_it(scale, name):
+    assert f"`{name}`" in METRIC.remedy(replace(SIZED, scale=scale))
+
+
 def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
     tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
     tried = candidates(SIZED.suited(numbers=False), tuning)
@@ -116,14 +139,18 @@ def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
 
 
 def test_search__the_best_of_each_round_go_on():
-    X, y = spirals(2500)
-    tuning = replace(QUICK, width_factors=(0.02, 0.1, 0.3, 1.0), features=("plain", "normalized"))
+    X, y = spirals(4500)
+    tuning = replace(
+        QUICK,
+        width_factors=tuple(0.01 * 2.0**power for power in range(8)),
+        features=("plain", "normalized"),
+    )
     run = tune(X, y, replace(SIZED, basis="random"), tuning)
     search = run.stages["search"]
-    assert [each["n_tried"] for each in search["rounds"]] == [8, 2]
-    assert [each["n_rows"] for each in search["rounds"]] == [2000, 2500]
+    assert [each["n_tried"] for each in search["rounds"]] == [16, 4]
+    assert [each["n_rows"] for each in search["rounds"]] == [2000, 4500]
     by_round = [[each for each in search["tried"] if each["round"] == n] for n in (0, 1)]
-    assert [len(each) for each in by_round] == [6, 2]
+    assert [len(each) for each in by_round] == [12, 4]
     figures = [min(each["error_rate"] for each in tried) for tried in by_round]
     assert search["rounds"][1]["error_rate"] == figures[1]
     best = min(by_round[1], key=lambda each: (each["error_rate"], each["log_loss"]))
@@ -187,7 +214,9 @@ def test_search__weights_that_are_not_chosen_are_not_shown():
     X, y = spirals(200)
     y = np.random.default_rng(0).permutation(y)
     run = tune(X, y, tuning=replace(QUICK, scales=("standard", "learned")))
-    assert "metric" in run.stages
+    assert run.stages["metric"]["kept"] == 0
+    # Equal weights are no other scale.
+    assert {each["scale"] for each in run.stages["search"]["tried"]} == {"standard"}
     assert run.params.scale == "standard"
     assert "heaviest" not in describe_run(run)
 
@@ -213,7 +242,7 @@ def test_search__numbers_have_bases_and_scales_too():
     tuning = replace(QUICK, bases=("random", "kmeans"), scales=("none", "standard"))
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
     assert len(run.stages["search"]["tried"]) == 8
-    with pytest.raises(ParameterError, match="basis=sknn asks"):
+    with pytest.raises(ParameterError, match="bases=sknn asks"):
         tune_dataset(
             dataset, MemoryStore(), params, replace(tuning, bases=("sknn",)), CountingEngine(0)
         )

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.searched import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
@@ -184,6 +186,19 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
         # Most of the rows are found no sooner than all of them.
         asked = wanted if wanted <= n_rows // 2 else "all"
     return asked if isinstance(asked, int) and asked < n_rows else None
+
+
+def check_distinct(run: Run, n_distinct: int) -> None:
+    """Raise ParameterError if the rows to choose from have fewer distinct ones than the basis."""
+    size, whose, more = run.params.basis_size, "X has", ""
+    if size is None or n_distinct >= size:
+        return
+    if has_candidates(run):
+        whose, more = "the candidates have", ", or `candidates`=all in a new run"
+    raise ParameterError(
+        f"`basis_size` is {size}, {whose} {n_distinct} distinct rows.",
+        f"Give `basis_size` of at most {n_distinct}{more}; equal rows enter the basis once.",
+    )
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:

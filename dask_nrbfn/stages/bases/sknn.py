@@ -46,7 +46,8 @@ def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
     all.
     """
     rows = rows.first(MOST_SCORED)
-    scaled = np.asarray(rows.scaled - rows.scaled.mean(axis=0), dtype=np.float32)
+    scaled = rows.scaled
+    scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
     n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
     places = exact_neighbors(
         scaled, np.arange(len(scaled)), n_neighbors=min(n_neighbors, len(scaled) - 1)
