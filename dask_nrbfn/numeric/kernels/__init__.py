@@ -60,19 +60,19 @@ class DistanceKernel(Kernel):
 
     Attributes
     ----------
-    width_factors : tuple of float
-        See `Kernel`.
     rate : float
     slope_of : callable
         Takes t, returns the derivative by ``t^2``.
     log_factor : callable or None
         Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
+    width_factors : tuple of float
+        See `Kernel`.
     """
 
-    width_factors: tuple[float, ...]
     rate: float
     slope_of: Callable[[Floats], Floats]
     log_factor: Callable[[Floats], Floats] | None = None
+    width_factors: tuple[float, ...] = (0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
 
     def logarithms_in_place(self, exponents: Floats) -> None:
         """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""

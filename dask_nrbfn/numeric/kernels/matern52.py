@@ -14,7 +14,6 @@ def _log_factor(t: Floats) -> Floats:
 
 
 KERNEL = DistanceKernel(
-    width_factors=(0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5),
     rate=RATE,
     slope_of=lambda t: -5 / 6 * (1 + RATE * t) * np.exp(-RATE * t),
     log_factor=_log_factor,
