@@ -34,6 +34,27 @@ from dask_nrbfn.cli.show import show
     "for an .npy file, another one.  [default: every row weighs the same]",
 )
 @click.option(
+    "--delimiter",
+    metavar="MARK",
+    help="Between the cells of CSV.  [default: what the first lines show; in doubt a comma, in "
+    ".tsv a tab]",
+)
+@click.option(
+    "--quote",
+    metavar="MARK",
+    help='Around text in CSV, " or \'.  [default: what the first lines show; in doubt "]',
+)
+@click.option("--decimal", metavar="MARK", help="Before decimals in CSV, . or ,  [default: .]")
+@click.option(
+    "--encoding",
+    help="Of CSV, such as latin-1.  [default: utf-8, or utf-16 where a file begins with its mark]",
+)
+@click.option(
+    "--no-header",
+    is_flag=True,
+    help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
+)
+@click.option(
     "--unlabelled",
     metavar="VALUE",
     help="The label of rows that have none; of numbers what stands for none, such as nan. Such "
@@ -47,9 +68,9 @@ from dask_nrbfn.cli.show import show
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.
 
-    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or .libsvm, or
-    a directory of files of one of these; it may be a URL such as s3://bucket/rows.csv. It is
-    streamed and never held in memory as a whole.
+    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm, .svmlight or
+    .libsvm, or a directory of files of one of these; it may be a URL such as s3://bucket/rows.csv.
+    It is streamed and never held in memory as a whole.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -52,6 +52,11 @@ def ingest_file(
     label: str | None = None,
     target: str | None = None,
     weights: str | None = None,
+    delimiter: str | None = None,
+    quote: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    no_header: bool = False,
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -61,7 +66,7 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or .libsvm.
+        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels.
@@ -74,6 +79,13 @@ def ingest_file(
     weights : str, optional
         What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
         Parquet, which then is no feature, or for .npy, another such file.
+    delimiter, quote, decimal, encoding : str, optional
+        How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
+        commas a semicolon); around text, by default double quotes; both unless the first lines
+        contradict it. Before decimals, by default a point. The encoding, by default UTF-8, or
+        UTF-16 where a file begins with its mark.
+    no_header : bool
+        Whether the first line of CSV is a row; the columns are column_0, column_1, ...
     unlabelled : str, int or float, optional
         The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
         as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
@@ -100,6 +112,11 @@ def ingest_file(
         label=label,
         target=target,
         weights=weights,
+        delimiter=delimiter,
+        quote=quote,
+        decimal=decimal,
+        encoding=encoding,
+        no_header=no_header,
         storage_options=storage_options,
     )
     return ingest_source(

@@ -4,23 +4,19 @@ Files are read one by one with pyarrow's own reader rather than as one pyarrow d
 the line of a bad cell and fills columns that a file lacks with nulls.
 """
 
-import gzip
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from itertools import islice
-from typing import IO, cast
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
+from dask_nrbfn.sources.dialect import BLANKS
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, label_of_text
-from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.quotes import (
     QuoteScan,
@@ -28,7 +24,6 @@ from dask_nrbfn.sources.quotes import (
     line_of_byte,
     line_of_long_row,
     line_of_row,
-    lines_of,
     open_quote,
 )
 from dask_nrbfn.sources.recut import recut
@@ -41,14 +36,13 @@ from dask_nrbfn.sources.tables import (
     no_value_error,
     not_finite_error,
 )
+from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
 # took 213 MiB of memory with batches of 4 MiB and 96 MiB with 1 MiB; smaller was no slower.
 TEXT_BYTES = 256 << 10
 # A CSV batch must hold whole lines, and the first two only hint at the longest.
 LINES_PER_BATCH = 16
-# Bounds the search for a line end in a file that has none.
-LONGEST_LINE_BYTES = 64 << 20
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 BAD_CELL = re.compile(
     r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
@@ -57,6 +51,30 @@ BAD_CELL = re.compile(
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 # What pyarrow says when a cell goes on over more than two batches, or a header to the end.
 LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
+DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the columns of a file are called.
+
+    Attributes
+    ----------
+    originals : mapping
+        What pyarrow calls each.
+    booleans : frozenset of str
+        Those that say true and false.
+    """
+
+    originals: Mapping[str, str]
+    booleans: frozenset[str]
+
+    def numbers(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the types that some of the columns are read as, by what pyarrow calls them."""
+        return {
+            self.originals[name]: pa.bool_() if name in self.booleans else pa.float64()
+            for name in names
+        }
 
 
 @dataclass(kw_only=True)
@@ -65,16 +83,15 @@ class CsvSource(Layout):
 
     Attributes
     ----------
-    booleans : mapping
-        The columns of each file that say true and false.
+    files : mapping
+        The columns of each.
     label_is_plain : bool
         Whether every label is written as Python writes an integer, or is text.
     """
 
-    files: tuple[File, ...]
+    files: Mapping[TextFile, _Columns]
     label: str | None
     weights: str | None
-    booleans: Mapping[File, frozenset[str]] = field(default_factory=dict)
     label_is_plain: bool = True
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
@@ -91,23 +108,22 @@ class CsvSource(Layout):
         return recut(self._batches(), block_rows)
 
     def _batches(self) -> Iterator[Block]:
-        for file in self.files:
+        for file, columns in self.files.items():
             row = 0
-            for batch in _csv_batches(file, self._types(file)):
+            for batch in _csv_batches(file, self._types(columns)):
                 yield self._block(batch, file, row)
                 row += batch.num_rows
 
-    def _types(self, file: File) -> dict[str, pa.DataType]:
-        names = (*(self.feature_names or ()), *(self.target_names or ()))
-        types = _number_types(names, self.booleans[file])
+    def _types(self, columns: _Columns) -> dict[str, pa.DataType]:
+        types = columns.numbers([*(self.feature_names or ()), *(self.target_names or ())])
         if self.label is not None:
             as_integers = self.y_dtype == INT64 and self.label_is_plain
-            types[self.label] = pa.int64() if as_integers else pa.string()
+            types[columns.originals[self.label]] = pa.int64() if as_integers else pa.string()
         if self.weights is not None:
-            types[self.weights] = pa.float64()
+            types[columns.originals[self.weights]] = pa.float64()
         return types
 
-    def _block(self, batch: pa.RecordBatch, file: File, first_row: int) -> Block:
+    def _block(self, batch: pa.RecordBatch, file: TextFile, first_row: int) -> Block:
         # In the order of the types asked for; finding each by its name takes quadratic time.
         columns, p = batch.columns, self.n_features
         X = _csv_numbers(columns[:p], self.feature_names or (), file, first_row)
@@ -116,23 +132,26 @@ class CsvSource(Layout):
             own = columns[p : p + len(self.target_names)]
             y = _csv_numbers(own, self.target_names, file, first_row)
         elif self.label is not None:
-            y = self._labels(columns[p])
+            y = self._labels(columns[p], file.dialect.decimal)
         weights = None if self.weights is None else columns[-1]
         if weights is not None and weights.null_count:
             line = _line_of_row(file, first_row + pc.index(pc.is_null(weights), True).as_py())
             raise no_value_error(f"Column {self.weights!r} of {file}", f"line {line}")
         return Block(X, y, None if weights is None else weights.to_numpy(zero_copy_only=False))
 
-    def _labels(self, column: pa.Array) -> np.ndarray:
-        if self.y_dtype != INT64 or self.label_is_plain:
+    def _labels(self, column: pa.Array, decimal: str) -> np.ndarray:
+        if self.y_dtype == INT64 and self.label_is_plain:
             return label_values(column)
-        encoded = column.dictionary_encode()
-        values = [label_of_text(text) for text in encoded.dictionary.to_pylist()]
+        texts = _bare(column)
+        if self.y_dtype != INT64:
+            return label_values(texts)
+        encoded = texts.dictionary_encode()
+        values = [label_of_text(text, decimal) for text in encoded.dictionary.to_pylist()]
         return np.array(values, dtype=INT64)[encoded.indices.to_numpy()]
 
 
 def open_csv(
-    files: tuple[File, ...],
+    files: tuple[TextFile, ...],
     *,
     origin: str,
     label: str | None = None,
@@ -143,9 +162,8 @@ def open_csv(
 
     Parameters
     ----------
-    files : tuple of File
-        With the same columns, each with a header line; gzip where the name ends in .gz, tabs
-        between cells where it has .tsv. Feature columns are numbers, or true and false.
+    files : tuple of TextFile
+        With the same columns. Feature columns are numbers, or true and false.
     origin : str
         What the user named: the only path, or the directory.
     label : str, optional
@@ -167,21 +185,19 @@ def open_csv(
         If a file cannot be read as CSV.
     """
     schemas = {file: _csv_schema(file) for file in files}
-    columns = common_columns({file: tuple(schema.names) for file, schema in schemas.items()})
-    features = feature_columns(columns, label, targets, weights, origin)
-    booleans = {
-        file: frozenset(c.name for c in schema if pa.types.is_boolean(c.type))
-        for file, schema in schemas.items()
-    }
+    names = {file: file.dialect.names(schema.names) for file, schema in schemas.items()}
+    common = common_columns(names)
+    features = feature_columns(common, label, targets, weights, origin)
+    columns = {file: _columns(schema, names[file]) for file, schema in schemas.items()}
     n_rows, kind = 0, _LabelKind()
-    for file in files:
+    for file, own in columns.items():
         file_rows = 0
-        looked_at = {label or columns[0]: pa.string()}
+        looked_at = {own.originals[label or common[0]]: pa.string()}
         if targets is not None:
-            looked_at = _number_types(targets, booleans[file])
+            looked_at = own.numbers(targets)
         for batch in _csv_batches(file, looked_at, scanned=True):
             if label is not None:
-                kind.see(batch.column(label), label, file, file_rows)
+                kind.see(_bare(batch.column(0)), label, file, file_rows)
             file_rows += batch.num_rows
         n_rows += file_rows
     check_size(origin, n_rows=n_rows, n_features=len(features))
@@ -194,10 +210,9 @@ def open_csv(
         has_weights=weights is not None,
         feature_names=features,
         target_names=targets,
-        files=files,
+        files=columns,
         label=label,
         weights=weights,
-        booleans=booleans,
         label_is_plain=kind.plain,
     )
 
@@ -216,7 +231,7 @@ class _LabelKind:
         self._text = False
         self._refused: DataError | None = None
 
-    def see(self, labels: pa.Array, name: str, file: File, first_row: int) -> None:
+    def see(self, labels: pa.Array, name: str, file: TextFile, first_row: int) -> None:
         """Take the labels of a file from `first_row` on, none of which may be empty."""
         empty = pc.index(labels, "").as_py()
         if empty >= 0:
@@ -225,7 +240,10 @@ class _LabelKind:
         if self._text or (self.plain and _are_integers(labels)):
             return
         self.plain = False
-        values = {text: label_of_text(text) for text in pc.unique(labels).to_pylist()}
+        values = {
+            text: label_of_text(text, file.dialect.decimal)
+            for text in pc.unique(labels).to_pylist()
+        }
         if any(isinstance(value, str) for value in values.values()):
             self._text = True
         elif self._refused is None:
@@ -248,7 +266,7 @@ class _LabelKind:
 
 
 def _csv_numbers(
-    columns: Sequence[pa.Array], names: Sequence[str], file: File, first_row: int
+    columns: Sequence[pa.Array], names: Sequence[str], file: TextFile, first_row: int
 ) -> np.ndarray:
     values = np.empty((len(columns[0]), len(columns)))
     for j, column in enumerate(columns):
@@ -261,53 +279,43 @@ def _csv_numbers(
     return values
 
 
-def _number_types(names: Sequence[str], booleans: Set[str]) -> dict[str, pa.DataType]:
-    return {name: pa.bool_() if name in booleans else pa.float64() for name in names}
+def _columns(schema: pa.Schema, names: Sequence[str]) -> _Columns:
+    typed = zip(names, schema.types, strict=True)
+    return _Columns(
+        dict(zip(names, schema.names, strict=True)),
+        frozenset(name for name, dtype in typed if pa.types.is_boolean(dtype)),
+    )
 
 
-def _delimiter(file: File) -> str:
-    return "\t" if file.name.lower().endswith((".tsv", ".tsv.gz")) else ","
-
-
-@contextmanager
-def _text(file: File) -> Iterator[IO[bytes]]:
-    with file.open() as stream:
-        packed = file.name.lower().endswith(".gz")
-        with gzip.GzipFile(fileobj=stream) if packed else nullcontext(stream) as text:
-            yield cast(IO[bytes], text)
-
-
-def _csv_head(file: File) -> list[bytes]:
-    try:
-        with _text(file) as text:
-            lines = [*islice(lines_of(text, LONGEST_LINE_BYTES), 2)] or [b""]
-        if any(b"\0" in line for line in lines):
-            raise ValueError("it has NUL bytes")
-        lines[0].decode("utf-8")
-    except (NRBFNError, PermissionError):
-        raise
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise _not_csv(file, error) from error
-    return lines
+def _bare(labels: pa.Array) -> pa.Array:
+    """Return text without the blanks around it, as pyarrow reads numbers."""
+    return pc.utf8_trim(labels, BLANKS)
 
 
 @contextmanager
 def _csv_reader(
-    file: File, convert: csv.ConvertOptions, scan: QuoteScan | None = None
+    file: TextFile, types: Mapping[str, pa.DataType], scan: QuoteScan | None = None
 ) -> Iterator[csv.CSVStreamingReader]:
-    head, delimiter = _csv_head(file), _delimiter(file)
-    with _text(file) as text:
+    head, dialect = file.head(), file.dialect
+    with file.open() as text:
         stream = text if scan is None else ScannedFile(text, scan)
         with csv.open_csv(
             pa.PythonFile(stream, mode="r"),
             # pyarrow gives the row of a bad cell only when it reads with one thread.
-            read_options=csv.ReadOptions(use_threads=False, block_size=_block_bytes(head)),
-            parse_options=csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=True,
-                ignore_empty_lines=_skips_empty_lines(head, delimiter),
+            read_options=csv.ReadOptions(
+                use_threads=False,
+                block_size=_block_bytes(head),
+                autogenerate_column_names=not dialect.header,
             ),
-            convert_options=convert,
+            parse_options=csv.ParseOptions(
+                delimiter=dialect.delimiter,
+                quote_char=dialect.quote,
+                newlines_in_values=True,
+                ignore_empty_lines=_skips_empty_lines(head, dialect.delimiter),
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=types, include_columns=list(types), decimal_point=dialect.decimal
+            ),
         ) as reader:
             yield reader
 
@@ -322,94 +330,100 @@ def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
     return any(delimiter.encode() in line for line in head)
 
 
-def _csv_schema(file: File) -> pa.Schema:
+def _csv_schema(file: TextFile) -> pa.Schema:
     """Names of the columns, and types that their first rows suggest."""
-    with _csv_errors(file), _csv_reader(file, csv.ConvertOptions()) as reader:
+    with _csv_errors(file), _csv_reader(file, {}) as reader:
         return reader.schema
 
 
 def _csv_batches(
-    file: File, types: dict[str, pa.DataType], *, scanned: bool = False
+    file: TextFile, types: Mapping[str, pa.DataType], *, scanned: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of the columns asked for; once `scanned`, no quote is left open."""
-    convert = csv.ConvertOptions(column_types=types, include_columns=list(types))
-    scan = QuoteScan(_delimiter(file).encode()) if scanned else None
+    scan = file.scan() if scanned else None
     with _csv_errors(file):
-        with _csv_reader(file, convert, scan) as reader:
+        with _csv_reader(file, types, scan) as reader:
             yield from reader
         if scan is not None and scan.inside:
             raise _open_quote_error(file, scan.opened)
 
 
 @contextmanager
-def _csv_errors(file: File) -> Iterator[None]:
+def _csv_errors(file: TextFile) -> Iterator[None]:
     try:
         yield
     except (NRBFNError, PermissionError):
         raise
-    except (ValueError, OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise _explained(file, error) from error
 
 
-def _explained(file: File, error: Exception) -> NRBFNError:
+def _explained(file: TextFile, error: Exception) -> NRBFNError:
     message = str(error)
     if LONG_CELL.search(message):
-        with _text(file) as text:
-            opened = open_quote(text, _delimiter(file).encode())
+        with file.open() as text:
+            opened = open_quote(text, file.scan())
         if opened is not None:
             return _open_quote_error(file, opened)
-        limit = _block_bytes(_csv_head(file))
-        with _text(file) as text:
-            line = line_of_long_row(text, limit, _delimiter(file).encode())
+        limit = _block_bytes(file.head())
+        with file.open() as text:
+            line = line_of_long_row(text, limit, file.scan())
         if line is not None:
             return DataError(
                 f"{file} has a row of more than {limit} bytes in line {line}.",
                 "Shorten its cells; labels are names of classes.",
             )
     if cell := BAD_CELL.search(message):
-        column, row, kind, value = cell.groups()
-        name = _csv_schema(file).names[int(column)]
-        expected = "neither true nor false" if kind == "bool" else "not a number"
-        return DataError(
-            f"Column {name!r} of {file} has {value!r} in line {_line_of_row(file, int(row) - 2)}, "
-            f"which is {expected}.",
-            "Write numbers only, or true and false only, in the column of a feature or `target`, "
-            "and numbers in that of `weights`.",
-        )
+        return _bad_cell_error(file, *cell.groups())
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
     if length := BAD_LENGTH.search(message):
         row, n_expected, n_found = map(int, length.groups())
         return DataError(
-            f"{file} has a line of another length than its header: line "
-            f"{_line_of_row(file, row - 2)} has {n_found} cells, not {n_expected}.",
+            f"{file} has a line of another length than its first row: line "
+            f"{_line_of_row(file, _counted(file, row))} has {n_found} cells, not {n_expected}.",
             "Write as many cells in every line, with quotes around text that holds the delimiter.",
         )
-    return _not_csv(file, error)
+    return not_csv(file.file, error)
 
 
-def _open_quote_error(file: File, opened: int) -> DataError:
-    with _text(file) as text:
+def _bad_cell_error(file: TextFile, column: str, row: str, kind: str, value: str) -> DataError:
+    name = file.dialect.names(_csv_schema(file).names)[int(column)]
+    expected = "neither true nor false" if kind == "bool" else "not a number"
+    remedy = (
+        "Write numbers only, or true and false only, in the column of a feature or `target`, "
+        "and numbers in that of `weights`."
+    )
+    if file.dialect.decimal != "," and DECIMAL_COMMA.fullmatch(value):
+        remedy = "Say `decimal`=, if numbers have decimal commas."
+    return DataError(
+        f"Column {name!r} of {file} has {value!r} in line "
+        f"{_line_of_row(file, _counted(file, int(row)))}, which is {expected}.",
+        remedy,
+    )
+
+
+def _open_quote_error(file: TextFile, opened: int) -> DataError:
+    with file.open() as text:
         line = line_of_byte(text, opened)
+    quote = file.dialect.quote
     return DataError(
         f"{file} ends inside a quote that opens in line {line}.",
-        'Close it at the end of its cell, or write "" for a quote that belongs to the text.',
+        f"Close it at the end of its cell, or write {quote}{quote} for a quote that belongs to "
+        "the text.",
     )
 
 
-def _line_of_row(file: File, row: int) -> int:
+def _counted(file: TextFile, row: int) -> int:
+    """Return from 0 and without the header what pyarrow counts from 1 and with it."""
+    return row - 1 - file.dialect.header
+
+
+def _line_of_row(file: TextFile, row: int) -> int:
     """Line, from 1, in which a row begins whose number counts from 0 without the header."""
-    delimiter = _delimiter(file)
-    skip_empty = _skips_empty_lines(_csv_head(file), delimiter)
-    with _text(file) as text:
-        return line_of_row(text, row + 1, delimiter.encode(), skip_empty=skip_empty)
-
-
-def _not_csv(file: File, error: Exception) -> DamagedDataError:
-    return DamagedDataError(
-        f"{file} cannot be read as CSV: {error}.",
-        "Write it as UTF-8 text with commas, or as .tsv with tabs.",
-    )
+    skip_empty = _skips_empty_lines(file.head(), file.dialect.delimiter)
+    with file.open() as text:
+        return line_of_row(text, row + file.dialect.header, file.scan(), skip_empty=skip_empty)
 
 
 def _floats(column: pa.Array) -> np.ndarray:

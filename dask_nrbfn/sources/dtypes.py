@@ -27,16 +27,18 @@ _NUMBER = re.compile(
 _TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
 
-def label_of_text(text: str) -> int | float | str:
+def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     """Label that a cell without a type stands for; a float is a number that is no label.
 
     >>> [label_of_text(text) for text in ("3", "-1.0", "true", "0.5", "03", "setosa")]
     [3, -1, 1, 0.5, '03', 'setosa']
+    >>> label_of_text("3,0", decimal=","), label_of_text("3.0", decimal=",")
+    (3, '3.0')
     """
     if text in _TRUTH:
         return _TRUTH[text]
     # As a number has it that is a feature.
-    number = text.strip(" \t")
+    number = text.strip(" \t").translate(str.maketrans(f".{decimal}", f"{decimal}."))
     if number == "-0" or not _NUMBER.fullmatch(number):
         return text
     value = float(number)

@@ -4,10 +4,11 @@ import csv
 import os
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Unpack
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources.arrays import open_npy, open_npz
+from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import check_one_kind
 from dask_nrbfn.sources.source import Source
@@ -17,8 +18,10 @@ SUFFIXES = {
     ".npy": "npy",
     ".csv": "csv",
     ".csv.gz": "csv",
+    ".csv.zst": "csv",
     ".tsv": "csv",
     ".tsv.gz": "csv",
+    ".tsv.zst": "csv",
     ".parquet": "parquet",
     ".svm": "svmlight",
     ".svmlight": "svmlight",
@@ -27,14 +30,15 @@ SUFFIXES = {
 OPTIONS = {
     "npz": {"x", "y", "target", "weights"},
     "npy": {"y", "target", "weights"},
-    "csv": {"label", "target", "weights"},
+    "csv": {"label", "target", "weights", *Written.__annotations__},
     "parquet": {"label", "target", "weights"},
     "svmlight": {"target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), `label` or `target`, and `weights` with .csv and .parquet "
-    "(columns), and none but `target` with svmlight."
+    "(columns), and none but `target` with svmlight; `delimiter`, `quote`, `decimal`, `encoding` "
+    "and `no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -49,14 +53,16 @@ def open_source(
     target: str | None = None,
     weights: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    **written: Unpack[Written],
 ) -> Source:
     r"""Source of the rows of a file, or of a directory of CSV, Parquet or svmlight files.
 
     Parameters
     ----------
     source : path or URL
-        File ending in .npz, .npy, .csv, .tsv (both also with .gz), .parquet, .svm, .svmlight or
-        .libsvm, or a directory of such files of one suffix, read in the order of their names.
+        File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm,
+        .svmlight or .libsvm, or a directory of such files of one suffix, read in the order of
+        their names.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
         .npy file, `y` is the path of another one that holds the labels.
@@ -72,6 +78,8 @@ def open_source(
         .npy file with one weight per row; by default there are none.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
+    **written : Written
+        How CSV files are written; what is not said, their first lines show.
 
     Returns
     -------
@@ -108,7 +116,7 @@ def open_source(
     files = _data_files(place) if place.is_directory() else (place,)
     kind = _kind(files[0])
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
-    _check_options(str(place), kind, options)
+    _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
     for file in files:
@@ -120,7 +128,10 @@ def open_source(
         return open_npy(place, y=y, target=target, weights=weights)
     if kind == "svmlight":
         return _open_svmlight(files, str(place), target)
-    return _open_table(kind, files, str(place), label, target, weights)
+    targets = None if target is None else _target_columns(target)
+    return _open_table(
+        kind, files, written, origin=str(place), label=label, targets=targets, weights=weights
+    )
 
 
 # Each format's own library is loaded where a file of it is read.
@@ -137,22 +148,15 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
     return open_svmlight(files, origin=origin, numbers=target is not None)
 
 
-def _open_table(
-    kind: str,
-    files: tuple[File, ...],
-    origin: str,
-    label: str | None,
-    target: str | None,
-    weights: str | None,
-) -> Source:
-    targets = None if target is None else _target_columns(target)
+def _open_table(kind: str, files: tuple[File, ...], written: Written, **columns: Any) -> Source:
     if kind == "csv":
         from dask_nrbfn.sources.delimited import open_csv
+        from dask_nrbfn.sources.textfile import text_files
 
-        return open_csv(files, origin=origin, label=label, targets=targets, weights=weights)
+        return open_csv(text_files(files, **written), **columns)
     from dask_nrbfn.sources.parquet import open_parquet
 
-    return open_parquet(files, origin=origin, label=label, targets=targets, weights=weights)
+    return open_parquet(files, **columns)
 
 
 def _data_files(directory: File) -> tuple[File, ...]:
@@ -210,9 +214,9 @@ def _target_columns(target: str) -> tuple[str, ...]:
     return names
 
 
-def _check_options(origin: str, kind: str, options: dict[str, str | None]) -> None:
+def _check_options(origin: str, kind: str, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
-        if value is not None and name not in OPTIONS[kind]:
+        if value not in (None, False) and name not in OPTIONS[kind]:
             raise ParameterError(
                 f"`{name}`={value} does not go with {origin}, whose format is {kind}.", OPTION_RULE
             )

@@ -6,7 +6,6 @@ from typing import IO
 
 import numpy as np
 
-QUOTE = ord('"')
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SCAN_BYTES = 1 << 20
 
@@ -19,8 +18,8 @@ class QuoteScan:
 
     Parameters
     ----------
-    delimiter : bytes
-        One character.
+    delimiter, quote : bytes
+        One character each.
 
     Attributes
     ----------
@@ -31,13 +30,14 @@ class QuoteScan:
 
     Examples
     --------
-    >>> scan = QuoteScan(b",")
+    >>> scan = QuoteScan(b",", b'"')
     >>> scan.feed(b'a,"b ""c"" d"\n1,"e')
     >>> scan.inside, scan.opened
     (True, 16)
     """
 
-    def __init__(self, delimiter: bytes) -> None:
+    def __init__(self, delimiter: bytes, quote: bytes) -> None:
+        self._quote = quote
         self.inside = False
         self.opened = 0
         self._starts = np.isin(np.arange(256), list(delimiter + b"\r\n"))
@@ -50,9 +50,9 @@ class QuoteScan:
         if self._offset == 0 and text.startswith(BYTE_ORDER_MARK):
             self._offset = len(BYTE_ORDER_MARK)
             text = text[self._offset :]
-        if b'"' in text:
+        if self._quote in text:
             values = np.frombuffer(text, dtype=np.uint8)
-            quotes = np.flatnonzero(values == QUOTE)
+            quotes = np.flatnonzero(values == self._quote[0])
             before = values[quotes - 1]
             if quotes[0] == 0:
                 before[0] = self._before
@@ -106,9 +106,8 @@ class ScannedFile(io.RawIOBase):
         return text
 
 
-def open_quote(stream: IO[bytes], delimiter: bytes) -> int | None:
-    """Byte of the quote that a whole stream leaves open, or None."""
-    scan = QuoteScan(delimiter)
+def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
+    """Byte of the quote that a whole stream leaves open, or None; `scan` is a fresh one."""
     while text := stream.read(SCAN_BYTES):
         scan.feed(text)
     return scan.opened if scan.inside else None
@@ -134,9 +133,8 @@ def line_of_byte(stream: IO[bytes], offset: int) -> int:
     raise ValueError(f"there is no byte {offset}")
 
 
-def line_of_long_row(stream: IO[bytes], n_bytes: int, delimiter: bytes) -> int | None:
+def line_of_long_row(stream: IO[bytes], n_bytes: int, scan: QuoteScan) -> int | None:
     """Line, from 1, in which the first row of more than `n_bytes` begins, or None."""
-    scan = QuoteScan(delimiter)
     first, row_bytes = 1, 0
     for number, line in enumerate(lines_of(stream), 1):
         if not scan.inside:
@@ -144,30 +142,28 @@ def line_of_long_row(stream: IO[bytes], n_bytes: int, delimiter: bytes) -> int |
         row_bytes += len(line)
         if row_bytes > n_bytes:
             return first
-        if b'"' in line:
-            scan.feed(line)
+        scan.feed(line)
     return None
 
 
-def line_of_row(stream: IO[bytes], row: int, delimiter: bytes, *, skip_empty: bool) -> int:
-    """Line, from 1, in which a row begins; row 0 is the header.
+def line_of_row(stream: IO[bytes], row: int, scan: QuoteScan, *, skip_empty: bool) -> int:
+    """Line, from 1, in which a row begins; row 0 is the first, which may be the header.
 
     Parameters
     ----------
     stream : binary stream
         A whole file.
     row : int
-    delimiter : bytes
+    scan : QuoteScan
+        A fresh one.
     skip_empty : bool
         Whether empty lines are no rows.
     """
-    scan = QuoteScan(delimiter)
     found = -1
     for number, line in enumerate(lines_of(stream), 1):
         if not scan.inside and not (skip_empty and not line.strip(b"\r\n")):
             found += 1
             if found == row:
                 return number
-        if b'"' in line:
-            scan.feed(line)
+        scan.feed(line)
     raise ValueError(f"there is no row {row}")

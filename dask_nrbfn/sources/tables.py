@@ -2,19 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import STRING
-from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import check_apart
 
 NAMES_SHOWN = 10
 
 
-def common_columns(columns: Mapping[File, tuple[str, ...]]) -> tuple[str, ...]:
+def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
     """Return the columns of all files; raises DataError if they differ or lack names."""
     first, *others = columns
     for path, names in columns.items():

@@ -12,6 +12,12 @@ from dask_nrbfn.sources.quotes import (
     open_quote,
 )
 
+QUOTE = b'"'
+
+
+def commas():
+    return QuoteScan(b",", QUOTE)
+
 
 def naive(text):
     """Whether a quote is open at the end, and where the last one opened that begins a cell."""
@@ -32,7 +38,7 @@ def naive(text):
 
 @given(text=st.text('"",\na', max_size=20), sizes=st.lists(st.integers(1, 6), min_size=20))
 def test_quote_scan__any_division_equals_reading_character_by_character(text, sizes):
-    content, scan, start = text.encode(), QuoteScan(b","), 0
+    content, scan, start = text.encode(), commas(), 0
     for size in sizes:
         scan.feed(content[start : start + size])
         start += size
@@ -42,15 +48,15 @@ def test_quote_scan__any_division_equals_reading_character_by_character(text, si
 
 
 def test_quote_scan__byte_order_mark_is_no_text():
-    scan = QuoteScan(b",")
+    scan = commas()
     scan.feed('\ufeff"a'.encode())
     assert (scan.inside, scan.opened) == (True, 3)
 
 
 def test_open_quote__of_a_whole_stream():
-    assert open_quote(io.BytesIO(b'a\t"b\n'), b"\t") == 2
-    assert open_quote(io.BytesIO(b'a,"b"\n'), b",") is None
-    assert open_quote(io.BytesIO(b""), b",") is None
+    assert open_quote(io.BytesIO(b'a\t"b\n'), QuoteScan(b"\t", QUOTE)) == 2
+    assert open_quote(io.BytesIO(b'a,"b"\n'), commas()) is None
+    assert open_quote(io.BytesIO(b""), commas()) is None
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r"])
@@ -63,7 +69,7 @@ def test_line_of_byte__counts_from_1(end):
 
 def test_line_of_long_row__row_may_have_several_lines():
     text = b'a,b\n1,2\n3,"x\ny\nz"\n4,5\n'
-    found = [line_of_long_row(io.BytesIO(text), size, b",") for size in (3, 4, 9, 10)]
+    found = [line_of_long_row(io.BytesIO(text), size, commas()) for size in (3, 4, 9, 10)]
     assert found == [1, 3, 3, None]
 
 
@@ -72,6 +78,7 @@ def test_line_of_long_row__row_may_have_several_lines():
 def test_line_of_row__quotes_may_span_lines(skip_empty, lines, end):
     text = b'a,b\n\n1,"x\n\n"\n2,"y"\n3,z\n'.replace(b"\n", end)
     found = [
-        line_of_row(io.BytesIO(text), row, b",", skip_empty=skip_empty) for row in range(len(lines))
+        line_of_row(io.BytesIO(text), row, commas(), skip_empty=skip_empty)
+        for row in range(len(lines))
     ]
     assert found == lines

@@ -1,5 +1,6 @@
 import decimal
 import gzip
+import io
 import subprocess
 import sys
 from itertools import pairwise
@@ -399,7 +400,7 @@ def test_table__option_of_another_format(tmp_path, table, suffix, option):
     "content",
     [
         np.random.default_rng(0).bytes(3000),
-        "a,y\n1,2\n".encode("utf-16"),
+        "a,y\n1,2\n".encode("utf-16-le"),
         "ä,y\n1,2\n".encode("latin-1"),
         b"a,y\n1,\xff\n",
     ],
@@ -857,8 +858,17 @@ print(rows, (peak_resident_bytes() - before) // 1024)
 """
 
 
+def packed(path):
+    """Open a file to write text that is packed as its name says."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "wt", 1)
+    if path.suffix == ".zst":
+        return io.TextIOWrapper(pa.CompressedOutputStream(str(path), "zstd"))
+    return open(path, "w")
+
+
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet"])
 def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     n, p = 400_000, 50
     small, large = tmp_path / f"small{suffix}", tmp_path / f"large{suffix}"
@@ -869,7 +879,7 @@ def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     else:
         header, line = ",".join(f"c{j}" for j in range(p)), ",".join(["0.125"] * p)
         for path, n_lines in ((small, 1000), (large, n)):
-            with gzip.open(path, "wt", 1) if suffix == ".csv.gz" else open(path, "w") as file:
+            with packed(path) as file:
                 file.write(f"{header}\n")
                 for _ in range(n_lines // 1000):
                     file.write(f"{line}\n" * 1000)

@@ -98,7 +98,7 @@ BAD = {
     "when written": {
         not_a_number: "nan.csv has no value in line 32.",
         other_format: "suffix .txt, which is not a known format.",
-        cut_short: "has a line of another length than its header",
+        cut_short: "has a line of another length than its first row",
     },
     "when checked": {
         other_columns: "has 3 columns",

@@ -1,0 +1,230 @@
+"""Files of CSV text: unpacked and decoded, with the dialect that each is written in."""
+
+import codecs
+import gzip
+import io
+import logging
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import IO, Any
+
+import pyarrow as pa
+
+from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.sources.dialect import (
+    DECIMALS,
+    DELIMITERS,
+    QUOTES,
+    Dialect,
+    check_dialect,
+    sniffed,
+)
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.quotes import QuoteScan, lines_of
+
+logger = logging.getLogger(__name__)
+
+# What Python and pyarrow say of bytes that are not packed or encoded so.
+UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+# Bounds the search for a line end in a file that has none.
+LONGEST_LINE_BYTES = 64 << 20
+# What a dialect is sniffed on.
+SNIFFED_LINES = 1000
+SNIFFED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file, and how it is written.
+
+    Parameters
+    ----------
+    file : File
+        Packed where its name ends in .gz or .zst.
+    dialect : Dialect
+    """
+
+    file: File
+    dialect: Dialect
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.file.name
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open its text as UTF-8, quotes at the start of their cells."""
+        with _unpacked(self.file) as stream:
+            text: Any = stream
+            if codecs.lookup(self.dialect.encoding).name != "utf-8":
+                text = pa.transcoding_input_stream(_arrow(text), self.dialect.encoding, "utf8")
+            if self.dialect.padded:
+                text = pa.lib.TransformInputStream(_arrow(text), _Unpadding(self.dialect))
+            yield text
+
+    def head(self) -> list[bytes]:
+        """Return the first two lines, as far as they are there and not longer than can be.
+
+        Raises
+        ------
+        DamagedDataError
+            If they are no text.
+        """
+        with damage_named(self.file):
+            with self.open() as text:
+                lines = [*islice(lines_of(text, LONGEST_LINE_BYTES), 2)] or [b""]
+            if any(b"\0" in line for line in lines):
+                raise ValueError("it has NUL bytes")
+            lines[0].decode("utf-8")
+        return lines
+
+    def scan(self) -> QuoteScan:
+        """Return what follows the quotes of its text."""
+        return QuoteScan(self.dialect.delimiter.encode(), self.dialect.quote.encode())
+
+
+class _Unpadding:
+    """Takes the spaces between delimiters and quotes out of consecutive pieces of text."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        delimiter = re.escape(dialect.delimiter)
+        self._padding = re.compile(rf"(?<=[{delimiter}\r\n]) +\Z".encode())
+        self._quote = dialect.quote.encode()
+        self._inside = False
+        self._held = b""
+
+    def __call__(self, piece: pa.Buffer) -> bytes:
+        *parts, rest = (self._held + piece.to_pybytes()).split(self._quote)
+        # Every other part is within quotes; between the two of a doubled one is nothing.
+        outside = slice(int(self._inside), None, 2)
+        parts[outside] = [self._padding.sub(b"", part) for part in parts[outside]]
+        self._inside ^= len(parts) % 2 == 1
+        # Spaces at the end may stand before a quote; so may a delimiter, that decides with them.
+        end = max(len(rest.rstrip(b" ")) - 1, 0) if len(piece) else len(rest)
+        self._held = rest[end:]
+        return self._quote.join([*parts, rest[:end]])
+
+
+@contextmanager
+def _unpacked(file: File) -> Iterator[IO[bytes]]:
+    name = file.name.lower()
+    with file.open() as stream:
+        text: Any = nullcontext(stream)
+        if name.endswith(".gz"):
+            text = gzip.GzipFile(fileobj=stream)
+        elif name.endswith(".zst"):
+            text = pa.CompressedInputStream(_arrow(stream), "zstd")
+        with text as unpacked:
+            yield unpacked
+
+
+def _arrow(stream: IO[bytes]) -> pa.NativeFile:
+    return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
+
+
+@contextmanager
+def damage_named(file: File) -> Iterator[None]:
+    """Name the file in what is said of bytes that are no text."""
+    try:
+        yield
+    except (NRBFNError, PermissionError):
+        raise
+    except UNREADABLE as error:
+        raise not_csv(file, error) from error
+
+
+def not_csv(file: File, error: Exception) -> DamagedDataError:
+    """Return the error about a file that is no CSV text."""
+    return DamagedDataError(
+        f"{file} cannot be read as CSV: {error}.",
+        "Write it as UTF-8 text, or say its `encoding`, such as latin-1.",
+    )
+
+
+def text_files(
+    files: tuple[File, ...],
+    *,
+    delimiter: str | None = None,
+    quote: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    no_header: bool = False,
+) -> tuple[TextFile, ...]:
+    """Files of one table with their dialects: what is not said, their first lines show.
+
+    Parameters
+    ----------
+    files : tuple of File
+    delimiter, quote : str, optional
+        By default a comma (in .tsv a tab, with decimal commas a semicolon) and double quotes,
+        unless the first lines contradict it.
+    decimal : str, optional
+        By default a point.
+    encoding : str, optional
+        By default UTF-8, or UTF-16 where a file begins with its byte order mark.
+    no_header : bool
+        Whether the first row has values already.
+
+    Raises
+    ------
+    ParameterError
+        If a value is none that is allowed.
+    DataError
+        If files show different delimiters or quotes.
+    DamagedDataError
+        If the first lines of a file are no text.
+    """
+    check_dialect(delimiter=delimiter, quote=quote, decimal=decimal, encoding=encoding)
+    tabs = re.search(r"\.tsv(\.\w+)?$", files[0].name, re.IGNORECASE)
+    usual = Dialect(
+        delimiter=delimiter or ("\t" if tabs else ";" if decimal == "," else ","),
+        quote=quote or QUOTES[0],
+        decimal=decimal or DECIMALS[0],
+        encoding=encoding or "utf-8",
+        header=not no_header,
+    )
+    delimiters = [delimiter] if delimiter else [mark for mark in DELIMITERS if mark != decimal]
+    quotes = [quote] if quote else QUOTES
+    texts: list[TextFile] = []
+    for file in files:
+        lines, cut, marked = _beginning(file, encoding)
+        like = replace(texts[0].dialect, padded=False) if texts else usual
+        like = replace(like, encoding=marked)
+        found = sniffed(lines, like, delimiters=delimiters, quotes=quotes, cut=cut)
+        texts.append(TextFile(file, found))
+    _check_alike(texts)
+    if texts[0].dialect != usual:
+        logger.info("ingest: %s has %s", texts[0], texts[0].dialect)
+    return tuple(texts)
+
+
+def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
+    """First lines of a file, whether more come, and the encoding: the one given, or its mark's."""
+    with damage_named(file), _unpacked(file) as stream:
+        beginning, more = stream.read(SNIFFED_BYTES), bool(stream.read(1))
+    marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = encoding or ("utf-16" if marked else "utf-8")
+    text = beginning.decode(encoding, "replace").removeprefix("\ufeff")
+    lines = [*io.StringIO(text, newline="")]
+    # The last line is part of one if more comes.
+    whole = lines[: len(lines) - more][:SNIFFED_LINES]
+    return whole, len(whole) < len(lines), encoding
+
+
+def _check_alike(texts: list[TextFile]) -> None:
+    first = texts[0]
+    for text in texts:
+        own = text.dialect
+        if (own.delimiter, own.quote) != (first.dialect.delimiter, first.dialect.quote):
+            raise DataError(
+                f"{text} has {own}, but {first} has {first.dialect}.",
+                "Write all files of a directory in one way.",
+            )
