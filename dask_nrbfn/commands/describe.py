@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.stages.refine import read_held_out_confusion
 from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -147,6 +146,9 @@ def describe_tuning(run: Run) -> dict[str, Any]:
 
 
 def _held_out_classes(run: Run) -> list[dict[str, Any]] | None:
+    # Loads the stages, which what is said of a dataset or a run does not need.
+    from dask_nrbfn.stages.refine import read_held_out_confusion
+
     confusion = read_held_out_confusion(run)
     if confusion is None:
         return None

@@ -295,7 +295,7 @@ def test_cli__labels_that_the_model_does_not_know(tmp_path, dataset, caplog):
     assert sum(map(sum, figures["confusion"])) == 40
     out = succeed(*command)
     assert "n_unknown_labels   5\n" in out
-    assert "\nunknown labels " in out
+    assert "\n  (unknown) " in out
     assert "5 of the 40 rows" in caplog.text
 
 

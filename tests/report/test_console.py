@@ -130,7 +130,7 @@ def test_run_table__of_an_unfinished_run(unfinished):
 
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
-    combinations, penalties = text.split("\n\n")
+    combinations, penalties, _ = text.split("\n\n")
     assert combinations.startswith("8 combinations tried on 300 rows with a basis of 15\n")
     assert penalties.startswith("3 alphas compared on 300 held-out rows, 3 folds\n")
     (marked,) = [line for line in combinations.splitlines() if line.startswith("*")]
@@ -204,4 +204,5 @@ def test_tuning_table__of_the_held_out_rows_of_each_class(tuned):
     title, header, *lines = tuning_table(tuned).split("\n\n")[-1].splitlines()
     assert title == "Held-out rows: precision, recall and F1 of each class"
     assert header.split() == ["class", "precision", "recall", "F1", "rows"]
-    assert [line.split()[-1] for line in lines] == ["100", "100", "100"]
+    rows = tuned.read("validation/confusion")[0].sum(axis=1)
+    assert [line.split()[-1] for line in lines] == [f"{n_rows:.0f}" for n_rows in rows]
