@@ -99,6 +99,7 @@ def test_ingest__every_form_stores_the_same_weights(tmp_path, ingest, chunk_rows
     assert dataset.fingerprint != without.fingerprint
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
 @pytest.mark.parametrize("ingest", FORMS)
 def test_ingest__weight_that_is_not_above_0_leaves_nothing(tmp_path, ingest, value):

@@ -131,6 +131,7 @@ def test_run__allocation_refused(engine):
     assert caught.value.remedy.startswith("Raise the workers' memory")
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_run__error_arrives_as_it_was_raised(engine, kind):
     with pytest.raises(kind) as caught:

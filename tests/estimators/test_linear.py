@@ -18,6 +18,7 @@ from dask_nrbfn.estimators import LinearRegressionClassifier
 from tests.tables import spirals, write_table
 
 
+@pytest.mark.fast_cases(20)
 @parametrize_with_checks([LinearRegressionClassifier()])
 def test_linear_classifier__scikit_learn_contract(estimator, check):
     check(estimator)

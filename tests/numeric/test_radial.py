@@ -71,6 +71,7 @@ def test_activations__naive(n_rows, n_basis):
     np.testing.assert_allclose(Phi, expected.reshape(n_rows, n_basis), rtol=1e-11)
 
 
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_rows", [0, 1, 65, 130])
 @pytest.mark.parametrize("n_basis", [1, 7])

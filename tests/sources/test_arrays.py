@@ -234,6 +234,7 @@ def sources_of_numbers(tmp_path, X, target):
     ]
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("form", [0, 1, 2])
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("labels", "classes"), LABELS.values(), ids=LABELS)
 def test_types__every_source_gives_the_same_classes(tmp_path, form, labels, classes):
@@ -112,6 +113,7 @@ def test_types__every_source_gives_the_same_classes(tmp_path, form, labels, clas
     assert dataset.classes[dataset.codes()].tolist() == own.tolist()
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("features", [TRUTH, TRUTH.astype(int), TRUTH.astype(float)])
 def test_types__every_source_gives_the_same_features(tmp_path, form, features):
@@ -119,6 +121,7 @@ def test_types__every_source_gives_the_same_features(tmp_path, form, features):
     assert dataset.X[:, 0].tolist() == features.astype(int).tolist()
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("label", [0.5, 1e300])
 def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, form, label):
@@ -128,7 +131,7 @@ def test_types__number_that_is_no_class_is_refused_by_every_source(tmp_path, for
         form(tmp_path, np.arange(N) / 2, labels)
 
 
-@pytest.mark.fast_cases(16)
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("network", [NRBFNClassifier(n_neighbors=3), LinearRegressionClassifier()])
 @pytest.mark.parametrize(
     "labels", [*[labels for labels, _ in LABELS.values()], TRUTH.astype(object)], ids=str

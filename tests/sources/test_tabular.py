@@ -56,6 +56,7 @@ def csv_of(tmp_path, text, name="d.csv"):
     return path
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
 @pytest.mark.parametrize(
     "name", ["d.csv", "d.csv.gz", "D.CSV", "d.tsv", "d.tsv.gz", "D.TSV", "d.parquet"]
@@ -601,6 +602,7 @@ def weights_of(source, block_rows=5):
     return np.concatenate([b.weights for b in blocks])
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
 @pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.parquet"])
 @pytest.mark.parametrize("labelled", [True, False])
@@ -713,6 +715,7 @@ def numbered(table):
     return table.drop(columns="kind").assign(t=np.arange(N) / 8, u=np.arange(N))[["t", *"aub"]]
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
 @pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.parquet"])
 @pytest.mark.parametrize("targets", ["t", "u,t"])

@@ -36,6 +36,7 @@ def read(path, **options):
     return source.feature_names, np.concatenate([b.X for b in blocks]).tolist(), labels
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize(
     ("text", "options"),
     [

@@ -315,6 +315,7 @@ def garbage(kind, good):
     return good[: len(good) // 2] if GARBAGE[kind] is None else GARBAGE[kind]
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("member", ["", "X", "y"])
 def test_dataset_metadata__garbage(text_dataset, member, kind):
@@ -324,6 +325,7 @@ def test_dataset_metadata__garbage(text_dataset, member, kind):
         dataset_values(text_dataset.location)
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("member", ["", "neighbors/distances", "moments/parts/0/gram"])
 def test_run_metadata__garbage(run, member, kind):
@@ -333,6 +335,7 @@ def test_run_metadata__garbage(run, member, kind):
         run_values(run.location)
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("member", ["", "basis", "classes"])
 def test_model_metadata__garbage(tmp_path, member, kind):

@@ -193,6 +193,7 @@ def test_blocks__left_early_ends_its_thread():
     assert list(blocks) == []
 
 
+@pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("label", ["integer", "text", "none"])
 def test_dataset__every_type_comes_back(tmp_path, dtype, label):
