@@ -37,7 +37,7 @@ def test_readme__example_on_the_command_line(tmp_path):
         if not line.startswith(("n_errors", "error_rate")):
             assert tuple(line.split()) in lines
     assert len((tmp_path / "labels.csv").read_text().splitlines()) == 598
-    (errors,) = (int(line[1]) for line in lines if line[0] == "n_errors")
+    (errors,) = (int(line[1]) for line in lines if line[:1] == ("n_errors",))
     assert abs(errors - 25) <= 2
 
 
