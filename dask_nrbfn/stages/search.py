@@ -3,6 +3,7 @@
 import logging
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,13 +273,14 @@ def _choose_bases(
     assert run.tuning is not None
     params = replace(run.params, scale=scale, basis=basis)
     source, size = source_of(params), search_basis_size(dataset, params, run.tuning)
+    if source.sampled is None:
+        choose = partial(source.choose, run, dataset)
+    else:
+        choose = partial(source.sampled, _sampled_rows(run, dataset, params))
     arrays: dict[str, NDArray[Any]] = {}
     n_basis = 0
     for rule in rules:
-        if source.sampled is None:
-            chosen = source.choose(run, dataset, size, rule)
-        else:
-            chosen = source.sampled(_sampled_rows(run, dataset, params), size, rule)
+        chosen = choose(size, rule)
         arrays[f"values_{rule}"], arrays[f"rows_{rule}"] = chosen.values, chosen.rows
         n_basis = max(n_basis, len(chosen.rows))
     return PartResult({"n_basis": n_basis}, arrays)
