@@ -19,7 +19,7 @@ ALLOWED = {
     "params": {"errors"},
     "outputs": {"errors"},
     "numeric": _BASE,
-    "sources": {"errors"},
+    "sources": {"errors", "numeric"},
     "storage": _BASE | {"outputs", "numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
     "engine": _BASE | {"lazy", "outputs"},

@@ -1,0 +1,256 @@
+"""What the columns of a table are, and the features that are made of them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from itertools import repeat
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import DataError
+
+Floats = NDArray[np.float64]
+Kind = Literal["number", "boolean", "category", "date"]
+
+KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")
+UNSEEN = -1.0
+"""Stored for a category that is none of those of a column; NaN is stored for none at all."""
+
+# Of a date, in days.
+_YEAR = 365.2425
+# The least share of rows without a value that is a feature of its own.
+_OFTEN_MISSING = 0.01
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column whose values become features, and how.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"number", "boolean", "category", "date"}
+        A stored value is a number; 0 or 1; the place of a category in `categories`, their number
+        for one of the others if there are `others`, else -1; days since 1970. NaN: none.
+    categories : tuple of str
+        Ascending.
+    others : bool
+        Whether there were more categories, which have one feature in common.
+    fill : float
+        The median, which stands where a number, boolean or date has no value.
+    missing : float
+        Share of rows without a value.
+    """
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+    others: bool = False
+    fill: float = 0.0
+    missing: float = 0.0
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of its features, in order.
+
+        Examples
+        --------
+        >>> Column("sex", "category", ("f", "m"), missing=0.1).feature_names
+        ['sex=f', 'sex=m', 'sex=(missing)']
+        >>> Column("day", "date").feature_names
+        ['day', 'day_cos', 'day_sin']
+        """
+        name = self.name
+        if self.kind == "category":
+            values = [*self.categories, *["(other)"] * self.others]
+            values += ["(missing)"] * (self.missing > 0)
+            return [f"{name}={value}" for value in values]
+        parts = ["", "_cos", "_sin"] if self.kind == "date" else [""]
+        return [f"{name}{part}" for part in parts] + [f"{name}_missing"] * self.tells_missing
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether a feature says which rows of a number, boolean or date have no value."""
+        return self.kind != "category" and self.missing > _OFTEN_MISSING
+
+    @property
+    def is_stored_as_feature(self) -> bool:
+        """Whether its stored values are its one feature."""
+        return self.kind in ("number", "boolean") and not self.tells_missing
+
+    def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
+        """Write the features of stored values (b,) into a block of zeros (b, m).
+
+        Where there is no value, what stands for it if `fills`, else NaN.
+        """
+        gaps = np.isnan(values)
+        if self.kind == "category":
+            codes = np.where(gaps, len(self.categories) + self.others, values)
+            shown = np.flatnonzero((codes >= 0) & (codes < out.shape[1]))
+            out[shown, codes[shown].astype(np.intp)] = 1.0
+        else:
+            filled = np.where(gaps, self.fill, values)
+            out[:, 0] = filled
+            if self.kind == "date":
+                angle = filled * (2 * np.pi / _YEAR)
+                np.cos(angle, out=out[:, 1])
+                np.sin(angle, out=out[:, 2])
+            if self.tells_missing:
+                out[:, -1] = gaps
+        if not fills:
+            out[gaps] = np.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is not by default, but the name, as JSON values."""
+        return {key: value for key, value in asdict(self).items() if _differs(key, value)}
+
+
+class Features(NamedTuple):
+    """The features of one column: where they begin and end among all."""
+
+    column: Column
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What each column of a table is.
+
+    Attributes
+    ----------
+    columns : tuple of Column (c,)
+        Those that are stored, in order.
+    label, weights, id : str or None
+        Names of the columns that are these.
+    targets : tuple of str or None
+        Names of the columns that hold numbers to be learned.
+    ignored : tuple of str
+        Names of the columns that are left out.
+    missing : {"error", "impute", "drop"}
+        What becomes of rows without a value: refused, filled or left out.
+    written : mapping
+        How such tables are written as text, of what was said of it: `delimiter` and so on.
+    """
+
+    columns: tuple[Column, ...]
+    label: str | None = None
+    targets: tuple[str, ...] | None = None
+    weights: str | None = None
+    id: str | None = None
+    ignored: tuple[str, ...] = ()
+    missing: str = "error"
+    written: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def features(self) -> tuple[Features, ...]:
+        """Where the features of each column are."""
+        widths = [len(column.feature_names) for column in self.columns]
+        stops = np.cumsum(widths).tolist()
+        starts = [stop - width for stop, width in zip(stops, widths, strict=True)]
+        return tuple(map(Features, self.columns, starts, stops))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of all features (p,)."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features p."""
+        return self.features[-1].stop if self.features else 0
+
+    @property
+    def fills(self) -> bool:
+        """Whether a row may lack values."""
+        return self.missing == "impute"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the stored values are the features."""
+        return not self.fills and all(column.is_stored_as_feature for column in self.columns)
+
+    @cached_property
+    def groups(self) -> NDArray[np.intp]:
+        """Which column each feature shows categories of, (p,); -1: its own values."""
+        owners = [
+            repeat(place if of.column.kind == "category" else -1, of.stop - of.start)
+            for place, of in enumerate(self.features)
+        ]
+        return np.array([owner for each in owners for owner in each], dtype=np.intp)
+
+    def expand(self, stored: NDArray[Any]) -> Floats:
+        """Return the features (b, p) of stored values (b, c).
+
+        Examples
+        --------
+        >>> columns = Column("age", "number", fill=40.0), Column("sex", "category", ("f", "m"))
+        >>> Schema(columns, missing="impute").expand(np.array([[30.0, 1.0], [np.nan, UNSEEN]]))
+        array([[30.,  0.,  1.],
+               [40.,  0.,  0.]])
+        """
+        out = np.zeros((len(stored), self.n_features))
+        plain = [place for place, of in enumerate(self.features) if of.column.is_stored_as_feature]
+        values = stored[:, plain]
+        if self.fills:
+            values = np.where(
+                np.isnan(values), [self.columns[place].fill for place in plain], values
+            )
+        out[:, [self.features[place].start for place in plain]] = values
+        for place, of in enumerate(self.features):
+            if not of.column.is_stored_as_feature:
+                features = out[:, of.start : of.stop]
+                of.column.write(stored[:, place], features, fills=self.fills)
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values, without what is by default."""
+        own = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        given = {name: value for name, value in own.items() if value not in _NOTHING}
+        return {"columns": {each.name: each.to_dict() for each in self.columns}, **given}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the schema of JSON values, such as `to_dict` returns.
+
+        Raises
+        ------
+        DataError
+            If a name, or a kind, is not one of these, or a value of another type.
+        """
+        _check_names("the schema", values, cls)
+        columns = []
+        for name, given in values.get("columns", {}).items():
+            _check_names(f"column {name!r} of the schema", given, Column)
+            if given.get("kind") not in KINDS:
+                raise DataError(
+                    f"column {name!r} of the schema is of kind {given.get('kind')!r}.",
+                    f"Give one of {', '.join(KINDS)}.",
+                )
+            columns.append(Column(name, **_with_tuples(given)))
+        return cls(**_with_tuples({**values, "columns": columns}))
+
+
+_NOTHING: tuple[Any, ...] = (None, (), {})
+
+
+def _differs(key: str, value: Any) -> bool:
+    default = next(each.default for each in fields(Column) if each.name == key)
+    return key != "name" and value != default
+
+
+def _check_names(what: str, values: Mapping[str, Any], of: type) -> None:
+    known = [each.name for each in fields(of)]
+    for name in values:
+        if name not in known or (of is Column and name == "name"):
+            raise DataError(
+                f"{what} has {name!r}, which is none of its fields.", f"It has {', '.join(known)}."
+            )
+
+
+def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+    }
