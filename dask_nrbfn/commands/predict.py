@@ -235,7 +235,7 @@ def predict_dataset(
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if _suffix(out) not in _TABLES:
         _predict_to_zarr(pinned, opened, dataset, out, engine, overwrite=overwrite)
         return
@@ -295,7 +295,7 @@ def evaluate_dataset(
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
             f"{model} is an embedding, which learns no targets.", "Give a run of fit or tune."
@@ -345,14 +345,9 @@ def evaluate_dataset(
     )
 
 
-def check_same_columns(model: Model, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset has the columns that the model was trained on."""
-    model.check_columns(dataset.n_features)
-    model.check_names(dataset.feature_names)
-
-
-def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
-    check_same_columns(model, dataset)
+def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
+    """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
+    dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_targets = model.n_targets
@@ -369,6 +364,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    return dataset
 
 
 def _predict_to_zarr(
