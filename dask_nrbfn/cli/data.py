@@ -16,8 +16,8 @@ from dask_nrbfn.cli.show import show
 @click.option(
     "--x",
     metavar="NAME",
-    help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet and "
-    "Arrow that are the features, also lists of numbers [default: all others].",
+    help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
+    "and Arrow that are the features, also lists of numbers [default: all others].",
 )
 @click.option(
     "--y",
