@@ -254,7 +254,7 @@ def predict_dataset(
     if opened.target_names is not None:
         _check_classes_wanted(scores=scores, probabilities=probabilities)
         names = ("values",)
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if not in_table:
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return
@@ -323,7 +323,7 @@ def evaluate_dataset(
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
             f"{model} is an embedding, which learns no targets.", "Give a run of fit or tune."
@@ -373,14 +373,9 @@ def evaluate_dataset(
     )
 
 
-def check_same_columns(model: Model, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset has the columns that the model was trained on."""
-    model.check_columns(dataset.n_features)
-    model.check_names(dataset.feature_names)
-
-
-def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
-    check_same_columns(model, dataset)
+def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
+    """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
+    dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_targets = model.n_targets
@@ -397,6 +392,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    return dataset
 
 
 def _predict_to_zarr(
