@@ -181,12 +181,20 @@ def ingest_source(
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
+    gaps: bool = False,
 ) -> Dataset:
-    """Write a dataset from an open source, chunk after chunk."""
+    """Write a dataset from an open source, chunk after chunk.
+
+    With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
+    """
     mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
     n_numbers = len(source.target_names or ())
-    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers)
-    rows = min(rows, source.n_rows)
+    schema, width, dtype = source.schema, source.n_features, source.x_dtype
+    if schema is not None and not schema.is_plain:
+        # A chunk of features is what tasks hold.
+        width, dtype = schema.n_features, FLOAT64
+    rows = min(_check_chunk_rows(chunk_rows, width, dtype, n_numbers), source.n_rows)
+    gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
@@ -196,14 +204,16 @@ def ingest_source(
             chunk_rows=rows,
             n_numbers=n_numbers,
             weighted=source.has_weights,
+            id_dtype=source.id_dtype,
         )
-        summaries = list(_write_blocks(group, source, rows, mark))
+        summaries = list(_write_blocks(group, source, rows, mark, gaps=gaps))
         finish_dataset(
             group,
             summaries,
             feature_names=source.feature_names,
             target_names=source.target_names,
             unlabelled=mark,
+            schema=schema,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
@@ -234,11 +244,11 @@ def _checked_mark(
 
 
 def _write_blocks(
-    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None
+    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None, *, gaps: bool
 ) -> Iterator[ChunkSummary]:
     written = 0
     for index, block in enumerate(source.blocks(chunk_rows)):
-        yield write_chunk(group, index, *block, unlabelled=unlabelled)
+        yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
         written += len(block.X)
     if written != source.n_rows:
         raise DataError(

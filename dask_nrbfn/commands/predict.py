@@ -276,7 +276,7 @@ def predict_dataset(
         _check_classes_unasked(scores=scores, probabilities=probabilities)
         wanted = {"values": True}
     names = tuple(name for name, is_wanted in {**wanted, "skipped": skip_bad}.items() if is_wanted)
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if not in_table:
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return 0
@@ -356,7 +356,7 @@ def evaluate_dataset(
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
             f"{model} is an embedding, which learns no targets.", "Give a run of fit or tune."
@@ -406,14 +406,9 @@ def evaluate_dataset(
     )
 
 
-def check_same_columns(model: Model, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset has the columns that the model was trained on."""
-    model.check_columns(dataset.n_features)
-    model.check_names(dataset.feature_names)
-
-
-def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
-    check_same_columns(model, dataset)
+def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
+    """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
+    dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_targets = model.n_targets
@@ -430,6 +425,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    return dataset
 
 
 def _predict_to_zarr(

@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.commands.fit import given_basis
-from dask_nrbfn.commands.predict import check_same_columns
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
@@ -102,7 +101,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         if isinstance(X, Dataset):
-            check_same_columns(self._model, X)
+            X = self._model.encoded(X)
             blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
             threads = blas_threads()
             scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
