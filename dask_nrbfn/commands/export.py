@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import Location, attributes_of, member_names, open_group
+from dask_nrbfn.storage.group import Location, attributes_of, open_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def write_predictions(
     import pyarrow.parquet
 
     group = open_group(source, kind="predictions")
-    arrays = {name: get_array(group, name) for name in member_names(group)}
+    arrays = {name: get_array(group, name) for name in group.array_keys()}
     tables = _tables(arrays, column_names(arrays, attributes_of(group)))
     if kept is not None:
         tables = _beside(tables, kept, place=int("ids" in arrays))
