@@ -76,7 +76,8 @@ _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
     "scores": lambda _, scores: scores,
     "probabilities": Model.probabilities,
     "values": lambda _, scores: scores,
-    "skipped": lambda _, scores: np.isnan(scores).any(axis=1),
+    # A feature without a value leaves none in all scores of its row.
+    "skipped": lambda _, scores: np.isnan(scores[:, 0]),
 }
 
 
