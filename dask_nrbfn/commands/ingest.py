@@ -66,19 +66,21 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm, .svmlight or .libsvm.
+        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
+        .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
-        Members of an .npz file; for .npy, y is the file of the labels.
+        Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
+        names the columns of the features, by default all others: a list has one for each element.
     label : str, optional
-        Label column of CSV and Parquet. Without labels or numbers a dataset can be predicted only.
+        Label column of a table. Without labels or numbers a dataset can be predicted only.
     target : str, optional
-        What holds numbers to be learned, instead of labels: columns of CSV and Parquet, "C" or
+        What holds numbers to be learned, instead of labels: columns of a table, "C" or
         "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
         .npz file; for .npy, another such file; for svmlight "label", what each line begins with.
     weights : str, optional
-        What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
-        Parquet, which then is no feature, or for .npy, another such file.
+        What holds one weight above 0 per row: a member of an .npz file, a column of a table,
+        which then is no feature, or for .npy, another such file.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
         commas a semicolon); around text, by default double quotes; both unless the first lines
