@@ -1,8 +1,9 @@
 """Rows of tables, looked at once and then read, whatever their format."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,13 @@ from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.sources.survey import ColumnSurvey, decide, gap_error
-from dask_nrbfn.sources.tables import Asked, TableColumns, no_value_error, not_finite_error
+from dask_nrbfn.sources.tables import (
+    Asked,
+    TableColumns,
+    check_columns,
+    no_value_error,
+    not_finite_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +76,25 @@ class TableSource(Layout):
             If a file is cut short or not of its format.
         """
         return recut(self._batches(block_rows), block_rows)
+
+    def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
+        """Return columns of the tables, as they are, of all rows.
+
+        Raises
+        ------
+        DataError
+            If there is no such column.
+        """
+        features, ignored, roles, of_rows = self.columns
+        others = (roles.label, *(roles.targets or ()), roles.weights, of_rows)
+        check_columns(
+            self.asked.origin, names, (*features, *ignored, *filter(None, others)), "keep"
+        )
+        kinds = dict.fromkeys(names)
+        cells = (cells for _, _, cells in read(self.tables, kinds, SURVEY_ROWS))
+        batches = (pa.record_batch([cells[name] for name in names], list(names)) for cells in cells)
+        first = next(batches)
+        return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
 
     def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
@@ -191,6 +217,7 @@ def survey_tables(
         schema = decision.schema
         for line in decision.lines:
             logger.info("ingest: %s", line)
+    schema = replace(schema, **columns.roles._asdict(), id=columns.id)
     if schema.missing == "drop" and not asked.spoiled:
         n_rows = _n_whole(tables, schema, asked.origin)
     return schema, n_rows
