@@ -80,9 +80,7 @@ def predict(
     check_asked(model, out, **wanted, keep=bool(names), skip_bad=skip_bad)
     reading = take_reading(options)
     options["overwrite"] = overwrite and options["performance_report"] is not None
-    with opened_rows(
-        rows, run, beside=out, labelled=False, spoiled=skip_bad, **reading
-    ) as opened:
+    with opened_rows(rows, run, beside=out, labelled=False, spoiled=skip_bad, **reading) as opened:
         kept, job.n_rows = opened.kept(names), opened.dataset.n_rows
         with (
             job.engine(options, out=out) as engine,

@@ -153,7 +153,8 @@ def holds_rows(
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
     try:
         if not place.is_directory():
-            return True
+            # A server may know no directories.
+            return not place.is_remote or _suffix(place) in SUFFIXES
     except MissingDataError:
         return _suffix(place) in SUFFIXES
     inside = place.entries()
