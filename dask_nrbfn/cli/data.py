@@ -13,25 +13,30 @@ from dask_nrbfn.cli.show import show
 @click.command()
 @click.argument("source")
 @click.argument("dataset")
-@click.option("--x", metavar="NAME", help="Member of an .npz file with the rows.  [default: X]")
+@click.option(
+    "--x",
+    metavar="NAME",
+    help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
+    "and Arrow that are the features, also lists of numbers [default: all others].",
+)
 @click.option(
     "--y",
     metavar="NAME",
     help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
 )
-@click.option("--label", metavar="COLUMN", help="Label column of CSV and Parquet.")
+@click.option("--label", metavar="COLUMN", help="Label column of a table.")
 @click.option(
     "--target",
     metavar="NAME",
-    help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of CSV and Parquet, "
+    help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of a table, "
     'with "" around a name that has a comma; a member of an .npz file; for an .npy file, another '
     "one; for svmlight the word label, which is the number that each line begins with.",
 )
 @click.option(
     "--weights",
     metavar="NAME",
-    help="One weight above 0 per row: a member of an .npz file, a column of CSV and Parquet, or, "
-    "for an .npy file, another one.  [default: every row weighs the same]",
+    help="One weight above 0 per row: a member of an .npz file, a column of a table, or, for an "
+    ".npy file, another one.  [default: every row weighs the same]",
 )
 @click.option(
     "--delimiter",
@@ -68,9 +73,10 @@ from dask_nrbfn.cli.show import show
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.
 
-    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm, .svmlight or
-    .libsvm, or a directory of files of one of these; it may be a URL such as s3://bucket/rows.csv.
-    It is streamed and never held in memory as a whole.
+    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows,
+    .feather, .svm, .svmlight or .libsvm, or a directory of files of one of these, of Parquet and
+    Arrow also in subdirectories key=value; it may be a URL such as s3://bucket/rows.csv. It is
+    streamed and never held in memory as a whole.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

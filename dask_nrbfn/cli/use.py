@@ -14,6 +14,16 @@ from dask_nrbfn.cli.show import show
 @click.argument("dataset")
 @click.argument("out")
 @click.option(
+    "--probabilities",
+    is_flag=True,
+    help="Write the probability of every class too; calibrated where RUN was tuned.",
+)
+@click.option(
+    "--scores",
+    is_flag=True,
+    help="Write the score of every class too. A Zarr group has them in any case.",
+)
+@click.option(
     "--overwrite",
     is_flag=True,
     help="Replace OUT, and the file of --performance-report, once the new one is complete.",
@@ -24,9 +34,17 @@ from dask_nrbfn.cli.show import show
 @locations("run", "dataset", "out")
 @click.pass_obj
 def predict(
-    job: Job, run: str, dataset: str, out: str, overwrite: bool, as_json: bool, **options: Any
+    job: Job,
+    run: str,
+    dataset: str,
+    out: str,
+    probabilities: bool,
+    scores: bool,
+    overwrite: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Write the label and the scores, or the predicted numbers, of every row of DATASET to OUT.
+    """Write the label, or the predicted numbers, of every row of DATASET to OUT.
 
     RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
     .parquet file.
@@ -46,7 +64,15 @@ def predict(
         job.engine(options, out=out) as engine,
         watched_stage(engine, "predict", n_rows=opened.n_rows),
     ):
-        predict_dataset(run, opened, out, engine, overwrite=overwrite)
+        predict_dataset(
+            run,
+            opened,
+            out,
+            engine,
+            scores=scores,
+            probabilities=probabilities,
+            overwrite=overwrite,
+        )
     show(
         {
             "n_rows": opened.n_rows,

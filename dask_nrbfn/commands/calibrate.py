@@ -164,8 +164,9 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
 
 def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
     """Return the rows of a chunk and the bytes a second of reading it again."""
-    X, *_ = dataset.read_chunk(0)
-    return X, X.nbytes / _seconds(lambda: dataset.read_chunk(0))
+    rows = np.arange(min(dataset.chunk_rows, dataset.n_rows))
+    X = dataset.take(rows)
+    return X, X.nbytes / _seconds(lambda: dataset.take(rows))
 
 
 def _scratch_rate() -> float:

@@ -58,10 +58,12 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
             problems.append(error.problem)
             continue
         problems += changed
-        summaries.append(summarize_chunk(*chunk, unlabelled=dataset.unlabelled))
+        X, y, weights, _ = chunk
+        summaries.append(summarize_chunk(X, y, weights, unlabelled=dataset.unlabelled))
         if dataset.of_numbers and dataset.unlabelled is not None:
             chunk = _without_marks(chunk)
-        problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows)
+        gaps = dataset.schema is not None and dataset.schema.fills
+        problems += _wrong_values(chunk, first_row=index * dataset.chunk_rows, gaps=gaps)
     if len(indices) < n_chunks:
         problems.append(f"{n_chunks - len(indices)} more chunks are missing.")
     if len(summaries) == n_chunks:
@@ -92,11 +94,11 @@ def _without_marks(chunk: StoredChunk) -> StoredChunk:
     return chunk._replace(y=np.where(has_target(chunk.y)[:, None], chunk.y, 0.0))
 
 
-def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
+def _wrong_values(chunk: StoredChunk, *, first_row: int, gaps: bool) -> list[str]:
     problems = []
     check_targets = partial(check_finite, name="target")
     for check, values in (
-        (check_finite, chunk.X),
+        (partial(check_finite, gaps=gaps), chunk.X),
         (check_targets, chunk.y),
         (check_weights, chunk.weights),
     ):
@@ -110,7 +112,8 @@ def _wrong_values(chunk: StoredChunk, *, first_row: int) -> list[str]:
 
 def _compare_with_record(dataset: Dataset, summaries: list[ChunkSummary]) -> list[str]:
     problems = []
-    if fingerprint(dataset.X, summaries, dataset.unlabelled) != dataset.fingerprint:
+    found = fingerprint(dataset.X, summaries, dataset.unlabelled, dataset.schema)
+    if found != dataset.fingerprint:
         targets = "targets" if dataset.of_numbers else "labels"
         weighted = dataset.has_weights
         what = f"rows, {targets} or weights" if weighted else f"rows or {targets}"

@@ -33,7 +33,7 @@ from dask_nrbfn.stages.refine import check_loss
 from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.group import check_outside_groups, exists
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.lock import locked_run
@@ -147,7 +147,8 @@ def tune_dataset(
     those of all rows, and so is the choice of the basis, which knows all labels where it is of low
     confidence. A validation dataset shares nothing.
     """
-    validation = None if validation is None else validation.of_labelled()
+    if validation is not None:
+        validation = of_same_table(dataset, validation).of_labelled()
     shown = validation.fingerprint if validation is not None else None
     if tuning.validation not in (None, shown):
         raise ParameterError(

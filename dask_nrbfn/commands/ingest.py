@@ -72,19 +72,21 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm, .svmlight or .libsvm.
+        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
+        .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
-        Members of an .npz file; for .npy, y is the file of the labels.
+        Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
+        names the columns of the features, by default all others: a list has one for each element.
     label : str, optional
-        Label column of CSV and Parquet. Without labels or numbers a dataset can be predicted only.
+        Label column of a table. Without labels or numbers a dataset can be predicted only.
     target : str, optional
-        What holds numbers to be learned, instead of labels: columns of CSV and Parquet, "C" or
+        What holds numbers to be learned, instead of labels: columns of a table, "C" or
         "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
         .npz file; for .npy, another such file; for svmlight "label", what each line begins with.
     weights : str, optional
-        What holds one weight above 0 per row: a member of an .npz file, a column of CSV and
-        Parquet, which then is no feature, or for .npy, another such file.
+        What holds one weight above 0 per row: a member of an .npz file, a column of a table,
+        which then is no feature, or for .npy, another such file.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
         commas a semicolon); around text, by default double quotes; both unless the first lines
@@ -198,12 +200,18 @@ def ingest_source(
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
+    gaps: bool = False,
 ) -> Dataset:
-    """Write a dataset from an open source, chunk after chunk."""
+    """Write a dataset from an open source, chunk after chunk.
+
+    With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
+    """
     mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
     n_numbers = len(source.target_names or ())
-    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers)
+    schema = source.schema
+    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers, schema)
     rows = min(rows, source.n_rows)
+    gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
@@ -213,14 +221,16 @@ def ingest_source(
             chunk_rows=rows,
             n_numbers=n_numbers,
             weighted=source.has_weights,
+            id_dtype=source.id_dtype,
         )
-        summaries = list(_write_blocks(group, source, rows, mark))
+        summaries = list(_write_blocks(group, source, rows, mark, gaps=gaps))
         finish_dataset(
             group,
             summaries,
             feature_names=source.feature_names,
             target_names=source.target_names,
             unlabelled=mark,
+            schema=schema,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
@@ -251,11 +261,11 @@ def _checked_mark(
 
 
 def _write_blocks(
-    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None
+    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None, *, gaps: bool
 ) -> Iterator[ChunkSummary]:
     written = 0
     for index, block in enumerate(source.blocks(chunk_rows)):
-        yield write_chunk(group, index, *block, unlabelled=unlabelled)
+        yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
         written += len(block.X)
     if written != source.n_rows:
         raise DataError(
@@ -317,7 +327,8 @@ def ingest_dask(
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
     y_dtype = None if targets is None else targets.dtype
     mark = _checked_mark(unlabelled, y_dtype, target_names)
-    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers)
+    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema)
+    options = {"unlabelled": mark, "gaps": schema is not None and schema.fills}
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
@@ -328,19 +339,20 @@ def ingest_dask(
             n_numbers=n_numbers,
             weighted=row_weights is not None,
         )
-        writes = _delayed_writes(group, mark, rows, targets, row_weights)
+        writes = _delayed_writes(group, options, rows, targets, row_weights)
         finish_dataset(
             group,
             dask.compute(*writes),
             feature_names=names,
             target_names=target_names,
             unlabelled=mark,
+            schema=schema,
         )
     return Dataset.open(location)
 
 
 def _delayed_writes(
-    group: zarr.Group, unlabelled: Mark | None, rows: "da.Array", *columns: "da.Array | None"
+    group: zarr.Group, options: dict[str, Any], rows: "da.Array", *columns: "da.Array | None"
 ) -> "Iterator[Delayed]":
     import dask
 
@@ -354,7 +366,7 @@ def _delayed_writes(
         for column in columns
     )
     for index, chunk in enumerate(zip(blocks, *others, strict=True)):
-        yield write(group, index, *chunk, unlabelled=unlabelled)
+        yield write(group, index, *chunk, **options)
 
 
 def _as_frame(target: Any) -> Any:
@@ -396,7 +408,7 @@ def dask_rows(
 
 
 def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
-    """Return what is stored of the rows of a dask collection; of a frame's parts lengths are unknown."""
+    """Return what is stored of the rows of a dask collection; a frame's are not counted."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
     n_columns = len(schema.columns)
@@ -436,7 +448,7 @@ def _parts(X: Any) -> "list[Delayed]":
     return list(np.ravel(whole.to_delayed()))
 
 
-def _surveyed(meta: Any, parts: "list[Delayed]", options: TableOptions) -> "Delayed":
+def _surveyed(meta: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
     """Return what the cells of each column are, of all parts together."""
     import dask
 
@@ -538,9 +550,16 @@ def _block_labels(
 
 
 def _check_chunk_rows(
-    chunk_rows: int | None, n_features: int, dtype: np.dtype[Any], n_numbers: int
+    chunk_rows: int | None,
+    n_features: int,
+    dtype: np.dtype[Any],
+    n_numbers: int,
+    schema: Schema | None,
 ) -> int:
     if chunk_rows is None:
+        if schema is not None and not schema.is_plain:
+            # A chunk of features is what tasks hold.
+            n_features, dtype = schema.n_features, FLOAT64
         return default_chunk_rows(n_features, dtype, n_numbers=n_numbers)
     if chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")

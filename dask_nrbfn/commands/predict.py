@@ -3,7 +3,7 @@
 import logging
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dask_nrbfn.commands.export import TABLES, write_predictions
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
@@ -25,16 +26,14 @@ from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
-from dask_nrbfn.storage.array import create_array, get_array, read_rows
+from dask_nrbfn.storage.array import create_array, get_array
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
-    attributes_of,
     check_target,
     hidden_sibling,
     mark_complete,
-    open_group,
     remove_group,
     replacing_group,
 )
@@ -60,8 +59,16 @@ _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 # Rows of which predicted and true numbers are kept: enough to be seen as points.
 _SAMPLED_ROWS = 2000
 
-# Of a file or a Zarr group, by its suffix. Whoever writes another one expects another format.
-_TABLES, _GROUPS = (".csv", ".parquet"), ("", ".zarr")
+# Of a Zarr group, by its suffix. Whoever writes another one expects another format.
+_GROUPS = ("", ".zarr")
+
+# What is written of a block of scores (b, q), by the name of its array.
+_RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
+    "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
+    "scores": lambda _, scores: scores,
+    "probabilities": Model.probabilities,
+    "values": lambda _, scores: scores,
+}
 
 
 class ScoredBlock(NamedTuple):
@@ -207,9 +214,11 @@ def predict_dataset(
     out: Location,
     engine: Engine,
     *,
+    scores: bool = False,
+    probabilities: bool = False,
     overwrite: bool = False,
 ) -> None:
-    """Write labels (n,) and scores (n, K) of all rows, or values (n, q) of a regression.
+    """Write labels (n,) and what else is asked for of all rows, or values (n, q) of a regression.
 
     Parameters
     ----------
@@ -221,6 +230,9 @@ def predict_dataset(
         A Zarr group, without suffix or with .zarr; with .csv or .parquet a local file of that
         format.
     engine : Engine
+    scores, probabilities : bool
+        Write these (n, K) too, of every class by its name; a Zarr group has scores in any case.
+        Probabilities are those of `Model.probabilities`.
     overwrite : bool
         Replace what is at `out`, once the predictions are complete: a file by a file, predictions
         by predictions.
@@ -230,22 +242,38 @@ def predict_dataset(
     DataError
         If the dataset has other columns than the training rows.
     ExistsError, ParameterError, StorageError
-        As `check_prediction_place`; the first also if another job has written to `out` meanwhile.
+        As `check_prediction_place`; the first also if another job has written to `out` meanwhile,
+        the second also if scores or probabilities of numbers are asked for.
     """
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
-    if _suffix(out) not in _TABLES:
-        _predict_to_zarr(pinned, opened, dataset, out, engine, overwrite=overwrite)
+    in_table = _suffix(out) in TABLES
+    wanted = {"labels": True, "scores": scores or not in_table, "probabilities": probabilities}
+    names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    if opened.target_names is not None:
+        _check_classes_wanted(scores=scores, probabilities=probabilities)
+        names = ("values",)
+    dataset = _checked(opened, dataset, engine)
+    if not in_table:
+        _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
-    _predict_to_zarr(pinned, opened, dataset, scratch, engine, overwrite=False)
+    _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
     try:
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            _export(scratch, unfinished, _suffix(out))
+            write_predictions(scratch, unfinished)
     finally:
         remove_group(scratch)
+
+
+def _check_classes_wanted(**wanted: bool) -> None:
+    """Raise ParameterError if what only classes have is wanted of numbers."""
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            raise ParameterError(
+                f"`{name}` are asked for, and the model predicts numbers.", f"Leave `{name}` out."
+            )
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
@@ -260,7 +288,7 @@ def check_prediction_place(out: Location, *, overwrite: bool) -> None:
     StorageError
         If nothing can be written there.
     """
-    if _suffix(out) in _TABLES:
+    if _suffix(out) in TABLES:
         check_output_file(str(out), overwrite=overwrite)
     else:
         check_target(out, kind="predictions", overwrite=overwrite)
@@ -271,7 +299,7 @@ def _suffix(out: Location) -> str:
     if isinstance(out, zarr.abc.store.Store):
         return ""
     suffix = Path(str(out)).suffix.lower()
-    if suffix not in _TABLES + _GROUPS:
+    if suffix not in TABLES + _GROUPS:
         raise ParameterError(
             f"{out} ends in {suffix}, in which predictions are not written.",
             "Write .csv, .parquet, or a Zarr group: .zarr, or a name without a dot.",
@@ -295,7 +323,7 @@ def evaluate_dataset(
     """
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    _check_prediction(opened, dataset, engine)
+    dataset = _checked(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
             f"{model} is an embedding, which learns no targets.", "Give a run of fit or tune."
@@ -345,21 +373,16 @@ def evaluate_dataset(
     )
 
 
-def check_same_columns(model: Model, dataset: Dataset) -> None:
-    """Raise DataError unless the dataset has the columns that the model was trained on."""
-    model.check_columns(dataset.n_features)
-    model.check_names(dataset.feature_names)
-
-
-def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
-    check_same_columns(model, dataset)
+def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
+    """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
+    dataset = model.encoded(dataset)
     dataset.check_stored()
     rows, (r, p) = _block_rows(len(model.basis)), model.basis.shape
     n_targets = model.n_targets
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
-    # one ahead and centred, and the scores and labels of a chunk and a block.
+    # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 3 * scored * n_targets)
+    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 5 * scored * n_targets)
     held += 3 * scored * model.classes.itemsize
     if model.target_names is not None:
         # The sample that an evaluation returns.
@@ -369,6 +392,7 @@ def _check_prediction(model: Model, dataset: Dataset, engine: Engine) -> None:
     engine.expected_bytes = PROCESS_BYTES + dataset.reading_bytes + held
     remedy = "Ingest with a smaller `chunk_rows`"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    return dataset
 
 
 def _predict_to_zarr(
@@ -377,37 +401,35 @@ def _predict_to_zarr(
     dataset: Dataset,
     out: Location,
     engine: Engine,
+    names: tuple[str, ...],
     *,
     overwrite: bool,
 ) -> None:
+    """Write the named results; ids too, where the dataset has them."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
-    wide = (np.float64, (model.n_targets,))
-    arrays: dict[str, tuple[Any, tuple[int, ...], str]]
-    names: dict[str, Any]
-    if model.target_names is None:
-        arrays = {"labels": (model.classes.dtype, (), "class"), "scores": (*wide, "class")}
-        names = {"classes": model.classes.tolist()}
-    else:
-        arrays = {"values": (*wide, "target")}
-        names = {"target_names": list(model.target_names)}
+    told: dict[str, Any] = {"classes": model.classes.tolist()}
+    dimension = "class"
+    if model.target_names is not None:
+        told, dimension = {"target_names": list(model.target_names)}, "target"
     with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
-        for name, (dtype, columns, dimension) in arrays.items():
+        for name in names:
+            none = _RESULTS[name](model, np.empty((0, model.n_targets)))
             create_array(
                 group,
                 name,
-                shape=(dataset.n_rows, *columns),
-                dtype=dtype,
-                chunks=(chunk_rows, *columns),
-                dimensions=("row", dimension)[: 1 + len(columns)],
+                shape=(dataset.n_rows, *none.shape[1:]),
+                dtype=none.dtype,
+                chunks=(chunk_rows, *none.shape[1:]),
+                dimensions=("row", dimension)[: none.ndim],
                 compress=True,
             )
         arguments = [
-            (*pinned, dataset.location, group, start, stop)
+            (*pinned, dataset.location, group, names, start, stop)
             for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
-        run_tasks(engine, _write_scores, arguments, label="predict")
+        run_tasks(engine, _write_results, arguments, label="predict")
         mark_complete(
-            group, kind="predictions", attributes={**names, "fingerprint": dataset.fingerprint}
+            group, kind="predictions", attributes={**told, "fingerprint": dataset.fingerprint}
         )
 
 
@@ -440,26 +462,24 @@ def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Ite
         yield ScoredBlock(scores, targets)
 
 
-def _write_scores(
+def _write_results(
     model_location: Location,
     checksum: str,
     dataset_location: Location,
     group: zarr.Group,
+    names: tuple[str, ...],
     start: int,
     stop: int,
 ) -> None:
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
     scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
-    classes = model.target_names is None
-    written = get_array(group, "scores" if classes else "values")
-    written_labels = get_array(group, "labels") if classes else None
-    for scores in regroup(scores_of_blocks, written.chunks[0]):
-        chunk = slice(start, start + len(scores))
-        written[chunk] = scores
-        if written_labels is not None:
-            labels = model.classes[scores.argmax(axis=1)]
-            written_labels[chunk] = labels.astype(written_labels.dtype)
+    arrays = {name: get_array(group, name) for name in names}
+    chunk_rows = next(iter(arrays.values())).chunks[0]
+    for scores in regroup(scores_of_blocks, chunk_rows):
+        for name, array in arrays.items():
+            values = _RESULTS[name](model, scores)
+            array[start : start + len(scores)] = values.astype(array.dtype, copy=False)
         start += len(scores)
 
 
@@ -516,27 +536,3 @@ def _count(
         if n_classes == 2:
             ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes)
     return confusion, log_loss, ranking.binned()
-
-
-def _export(source: Location, target: Path, suffix: str) -> None:
-    """Copy predictions from their Zarr group into a table, chunk by chunk."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    group = open_group(source, kind="predictions")
-    names, columns, labels = attributes_of(group).get("target_names"), [], None
-    if names is None:
-        labels = get_array(group, "labels")
-        columns = [("label", pa.array(read_rows(labels, 0, 1).tolist()).type)]
-        names = [f"score_{label}" for label in attributes_of(group)["classes"]]
-    scores = get_array(group, "values" if labels is None else "scores")
-    schema = pa.schema([*columns, *((name, pa.float64()) for name in names)])
-    write = pyarrow.csv.CSVWriter if suffix == ".csv" else pyarrow.parquet.ParquetWriter
-    with write(target, schema) as table:
-        for start in range(0, scores.shape[0], scores.chunks[0]):
-            stop = start + scores.chunks[0]
-            values = [*read_rows(scores, start, stop).T]
-            if labels is not None:
-                values.insert(0, read_rows(labels, start, stop).tolist())
-            table.write_table(pa.table(values, schema=schema))

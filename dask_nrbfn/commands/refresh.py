@@ -255,6 +255,7 @@ class _Joined:
         if len({dataset.content for dataset in datasets}) < len(datasets):
             raise DataError("two of the datasets have the same rows.", "Give each once.")
         for other in datasets[1:]:
+            other.encoded_by(first.schema)
             same = (first.n_features, first.feature_names, first.target_names) == (
                 other.n_features,
                 other.feature_names,
@@ -270,12 +271,15 @@ class _Joined:
         self.unlabelled = _common_mark(datasets)
         self._datasets = datasets
         self.n_rows = sum(dataset.n_rows for dataset in datasets)
-        self.n_features = first.n_features
-        self.x_dtype = np.result_type(*(dataset.dtype for dataset in datasets))
+        self.n_features = first.X.shape[1]
+        self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
         self.has_weights = any(dataset.has_weights for dataset in datasets)
         self.feature_names = first.feature_names
         self.target_names = first.target_names
+        self.schema = first.schema
+        # No part of a fit, and each dataset keeps its own.
+        self.id_dtype: np.dtype | None = None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time."""
@@ -284,7 +288,7 @@ class _Joined:
     def _chunks(self) -> Iterator[Block]:
         for dataset in self._datasets:
             for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
-                X, y, weights = dataset.read_chunk(index)
+                X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
                     weights = np.ones(len(X))
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dask_nrbfn.commands.predict import check_same_columns, evaluate_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.commands.version import (
     Combine,
     UpdatePass,
@@ -177,12 +177,13 @@ def update_run(
         # Rows beside others have no labels.
         dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
+        model = read_candidates(draft.run, draft.base)
+        dataset = model.encoded(dataset)
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
         if n_left_out:
             logger.info("%s: %d rows without a label are left out", action, n_left_out)
             dataset = dataset.of_labelled()
-        model = read_candidates(draft.run, draft.base)
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
         spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
@@ -419,7 +420,6 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
     """Return the code in the model of each class of a dataset whose rows may be taken."""
-    check_same_columns(model, dataset)
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
@@ -519,6 +519,7 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
         "targets": one.target_names == two.target_names
         and WIDTH.recorded(run).target_origin == WIDTH.recorded(other).target_origin,
         "feature names": one.feature_names == two.feature_names,
+        "schemas": (one.schema and one.schema.digest) == (two.schema and two.schema.digest),
         "weights of classes": WIDTH.recorded(run).class_weights
         == WIDTH.recorded(other).class_weights,
         "parameters": (one.params.features, one.params.kernel, one.params.scale)

@@ -11,7 +11,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.commands.fit import given_basis
-from dask_nrbfn.commands.predict import check_same_columns
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
@@ -104,7 +103,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: Any) -> NDArray[np.float64]:
         model, threads = self._model, blas_threads()
         if isinstance(X, Dataset):
-            check_same_columns(model, X)
+            X = model.encoded(X)
             blocks = X.blocks(0, X.n_rows, block_rows(len(model.basis)))
             scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
             return np.concatenate(scores)

@@ -1,5 +1,6 @@
 """Column statistics, which add, and the scalings made from them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -110,13 +111,19 @@ class Scaling:
     root: Floats | None = None
 
     @classmethod
-    def from_statistics(cls, kind: str, statistics: ColumnStatistics) -> Self:
+    def from_statistics(
+        cls, kind: str, statistics: ColumnStatistics, groups: Iterable[tuple[int, int]] = ()
+    ) -> Self:
         """Return the scaling of `kind`.
 
         A constant column keeps scale 1 and becomes 0. One that differs from its mean by rounding
         alone is divided by the mean, which leaves nothing of it however large that is.
+
+        Each of `groups`, the first and last-plus-one of columns that are the indicators of one
+        category, has one scale: two rows then differ by 2 on average in the squared distance of
+        either a number or a category, and by as much for a rare one as for a common one.
         """
-        deviation, mean = statistics.standard_deviation, statistics.mean
+        deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
         scale = np.where(rounded, np.abs(mean), np.where(deviation > 0, deviation, 1.0))
         return cls(kind, mean, scale)
@@ -169,6 +176,14 @@ def unseen_columns(kind: str, statistics: ColumnStatistics) -> NDArray[np.intp]:
         least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(deviation)
         return np.flatnonzero((deviation > 0) & (deviation < least))
     return np.empty(0, dtype=np.intp)
+
+
+def _group_deviation(deviation: Floats, groups: Iterable[tuple[int, int]]) -> Floats:
+    """Return the deviations with the root of the summed variances for every column of a group."""
+    joint = deviation.copy()
+    for start, stop in groups:
+        joint[start:stop] = np.linalg.norm(deviation[start:stop])
+    return joint
 
 
 def _is_rounding(statistics: ColumnStatistics) -> NDArray[np.bool_]:

@@ -1,9 +1,11 @@
 """What the columns of a table are, and the features that are made of them."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from itertools import repeat
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -79,6 +81,13 @@ class Column:
     def is_stored_as_feature(self) -> bool:
         """Whether its stored values are its one feature."""
         return self.kind in ("number", "boolean") and not self.tells_missing
+
+    @property
+    def coding(self) -> tuple[str, tuple[str, ...], bool] | None:
+        """What its stored values mean; None: themselves, as those of numbers and booleans."""
+        if self.kind in ("number", "boolean"):
+            return None
+        return self.kind, self.categories, self.others
 
     def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
         """Write the features of stored values (b,) into a block of zeros (b, m).
@@ -172,14 +181,43 @@ class Schema:
         """Whether the stored values are the features."""
         return not self.fills and all(column.is_stored_as_feature for column in self.columns)
 
+    @property
+    def groups(self) -> tuple[tuple[int, int], ...]:
+        """First and last-plus-one feature of each category column."""
+        return tuple((of.start, of.stop) for of in self.features if of.column.kind == "category")
+
     @cached_property
-    def groups(self) -> NDArray[np.intp]:
-        """Which column each feature shows categories of, (p,); -1: its own values."""
-        owners = [
-            repeat(place if of.column.kind == "category" else -1, of.stop - of.start)
-            for place, of in enumerate(self.features)
-        ]
-        return np.array([owner for each in owners for owner in each], dtype=np.intp)
+    def digest(self) -> str:
+        """A name for the features that it makes of stored values."""
+        made = [self.fills, [[each.name, each.to_dict()] for each in self.columns]]
+        return hashlib.blake2b(json.dumps(made).encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def coding_factor(self) -> int:
+        """An odd number that tells how values are stored, below 2**64; 1: as they are."""
+        codings = [each.coding for each in self.columns]
+        if not any(codings):
+            return 1
+        digest = hashlib.blake2b(json.dumps(codings).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") | 1
+
+    def difference(self, other: "Schema") -> str | None:
+        """Return what first keeps values stored by this schema from being read by another."""
+        for own, its in zip_longest(self.columns, other.columns):
+            if own is None:
+                return f"has no column {its.name!r}"
+            if its is None:
+                return f"has a column {own.name!r} more"
+            if own.name != its.name:
+                return f"has the column {own.name!r} in the place of {its.name!r}"
+            if own.coding != its.coding:
+                what = f"other categories, {len(own.categories)}, not {len(its.categories)}"
+                if own.kind != its.kind:
+                    what = f"the kind {own.kind}, not {its.kind}"
+                return f"has a column {own.name!r} of {what}"
+            if self.fills and own.missing and not other.fills:
+                return f"has gaps in the column {own.name!r}, which are not filled"
+        return None
 
     def expand(self, stored: NDArray[Any]) -> Floats:
         """Return the features (b, p) of stored values (b, c).

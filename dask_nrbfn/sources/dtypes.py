@@ -24,7 +24,7 @@ _NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan",
     re.IGNORECASE,
 )
-_TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
+TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
 
 def label_of_text(text: str, decimal: str = ".") -> int | float | str:
@@ -35,8 +35,8 @@ def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     >>> label_of_text("3,0", decimal=","), label_of_text("3.0", decimal=",")
     (3, '3.0')
     """
-    if text in _TRUTH:
-        return _TRUTH[text]
+    if text in TRUTH:
+        return TRUTH[text]
     # As a number has it that is a feature.
     number = text.strip(" \t").translate(str.maketrans(f".{decimal}", f"{decimal}."))
     if number == "-0" or not _NUMBER.fullmatch(number):

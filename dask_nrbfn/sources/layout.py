@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
 
 # A block has at least one row: 128 MiB of float64. What says more is a damaged header, or a number
 # that stands where an index should be.
@@ -22,6 +23,8 @@ class Layout:
     has_weights: bool = False
     feature_names: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
+    schema: Schema | None = None
+    id_dtype: np.dtype | None = None
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

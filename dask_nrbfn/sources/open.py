@@ -4,7 +4,8 @@ import csv
 import os
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import unquote
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.sources.arrays import open_npy, open_npz
@@ -12,6 +13,9 @@ from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import check_one_kind
 from dask_nrbfn.sources.source import Source
+
+if TYPE_CHECKING:
+    from dask_nrbfn.sources.columnar import Table
 
 SUFFIXES = {
     ".npz": "npz",
@@ -23,6 +27,9 @@ SUFFIXES = {
     ".tsv.gz": "csv",
     ".tsv.zst": "csv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
     ".svm": "svmlight",
     ".svmlight": "svmlight",
     ".libsvm": "svmlight",
@@ -31,14 +38,15 @@ OPTIONS = {
     "npz": {"x", "y", "target", "weights"},
     "npy": {"y", "target", "weights"},
     "csv": {"label", "target", "weights", *Written.__annotations__},
-    "parquet": {"label", "target", "weights"},
+    "parquet": {"x", "label", "target", "weights"},
+    "arrow": {"x", "label", "target", "weights"},
     "svmlight": {"target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
-    "`weights` with .npy (other files), `label` or `target`, and `weights` with .csv and .parquet "
-    "(columns), and none but `target` with svmlight; `delimiter`, `quote`, `decimal`, `encoding` "
-    "and `no_header` with .csv alone."
+    "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
+    "and none but `target` with svmlight; `x` (columns) with .parquet and .arrow, `delimiter`, "
+    "`quote`, `decimal`, `encoding` and `no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -55,26 +63,29 @@ def open_source(
     storage_options: Mapping[str, Any] | None = None,
     **written: Unpack[Written],
 ) -> Source:
-    r"""Source of the rows of a file, or of a directory of CSV, Parquet or svmlight files.
+    r"""Source of the rows of a file, or of a directory of CSV, Parquet, Arrow or svmlight files.
 
     Parameters
     ----------
     source : path or URL
-        File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .svm,
-        .svmlight or .libsvm, or a directory of such files of one suffix, read in the order of
-        their names.
+        File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow,
+        .arrows, .feather, .svm, .svmlight or .libsvm, or a directory of such files of one suffix,
+        read in the order of their names. Those of Parquet and Arrow may be in subdirectories
+        key=value, whose keys are columns.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
-        .npy file, `y` is the path of another one that holds the labels.
+        .npy file, `y` is the path of another one that holds the labels. With Parquet and Arrow,
+        `x` names columns as `target` does: those of features, of which a list of numbers has one
+        for each element.
     label : str, optional
-        Name of the label column of a CSV or Parquet table; by default there are no labels.
+        Name of the label column of a table; by default there are no labels.
     target : str, optional
-        What holds numbers to be learned, instead of labels: names of columns of a CSV or Parquet
-        table with commas between them, and double quotes around a name that has one; the name of
+        What holds numbers to be learned, instead of labels: names of columns of a table
+        with commas between them, and double quotes around a name that has one; the name of
         an array (n,) or (n, q) in an .npz file; the path of such an .npy file; with svmlight
         "label", the number at the beginning of each line.
     weights : str, optional
-        Name of the array in an .npz file, of the column in a CSV or Parquet table, or path of the
+        Name of the array in an .npz file, of the column in a table, or path of the
         .npy file with one weight per row; by default there are none.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
@@ -113,8 +124,8 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
-    files = _data_files(place) if place.is_directory() else (place,)
-    kind = _kind(files[0])
+    files = _data_files(place) if place.is_directory() else {place: {}}
+    kind = _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
@@ -127,11 +138,12 @@ def open_source(
     if kind == "npy":
         return open_npy(place, y=y, target=target, weights=weights)
     if kind == "svmlight":
-        return _open_svmlight(files, str(place), target)
-    targets = None if target is None else _target_columns(target)
-    return _open_table(
-        kind, files, written, origin=str(place), label=label, targets=targets, weights=weights
-    )
+        return _open_svmlight(tuple(files), str(place), target)
+    targets = None if target is None else _columns("target", target)
+    roles = {"origin": str(place), "label": label, "targets": targets, "weights": weights}
+    if kind == "csv":
+        return _open_csv(tuple(files), written, **roles)
+    return _open_columnar(kind, files, x=None if x is None else _columns("x", x), **roles)
 
 
 # Each format's own library is loaded where a file of it is read.
@@ -148,40 +160,75 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
     return open_svmlight(files, origin=origin, numbers=target is not None)
 
 
-def _open_table(kind: str, files: tuple[File, ...], written: Written, **columns: Any) -> Source:
-    if kind == "csv":
-        from dask_nrbfn.sources.delimited import open_csv
-        from dask_nrbfn.sources.textfile import text_files
+def _open_csv(files: tuple[File, ...], written: Written, **roles: Any) -> Source:
+    from dask_nrbfn.sources.delimited import open_csv
+    from dask_nrbfn.sources.textfile import text_files
 
-        return open_csv(text_files(files, **written), **columns)
-    from dask_nrbfn.sources.parquet import open_parquet
-
-    return open_parquet(files, **columns)
+    return open_csv(text_files(files, **written), **roles)
 
 
-def _data_files(directory: File) -> tuple[File, ...]:
+def _open_columnar(kind: str, files: Mapping[File, Mapping[str, str]], **roles: Any) -> Source:
+    from dask_nrbfn.sources.columnar import open_columnar, with_keys
+
+    return open_columnar(
+        with_keys({_typed_table(kind, file): keys for file, keys in files.items()}), **roles
+    )
+
+
+def _typed_table(kind: str, file: File) -> "Table":
+    if kind == "parquet":
+        from dask_nrbfn.sources.parquet import ParquetTable
+
+        return ParquetTable(file)
+    from dask_nrbfn.sources.arrowfile import ArrowTable
+
+    return ArrowTable(file)
+
+
+def _data_files(directory: File) -> dict[File, dict[str, str]]:
+    """Return the files of a directory, in order, with the keys that their directories name."""
+    found = _files_below(directory, {})
+    suffixes = sorted({_suffix(file) for file in found})
+    if len(suffixes) > 1:
+        raise DataError(
+            f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
+            "Keep files of one suffix in a directory.",
+        )
+    file, keys = next(iter(found.items()))
+    if (kind := _kind(file)) in ("npz", "npy"):
+        raise DataError(
+            f"{directory} is a directory of .{kind} files.", f"Give one .{kind} file instead."
+        )
+    if keys and kind not in ("parquet", "arrow"):
+        raise _subdirectory_error(directory, "=".join(next(iter(keys.items()))))
+    return found
+
+
+def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
     # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."
         )
+    found = {}
     for entry in entries:
-        if entry.is_directory():
-            raise DataError(
-                f"{directory} has a subdirectory, {entry.name}.", "Put all data files side by side."
-            )
-    suffixes = sorted({_suffix(entry) for entry in entries})
-    if len(suffixes) > 1:
-        raise DataError(
-            f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
-            "Keep files of one suffix in a directory.",
-        )
-    if (kind := _kind(entries[0])) in ("npz", "npy"):
-        raise DataError(
-            f"{directory} is a directory of .{kind} files.", f"Give one .{kind} file instead."
-        )
-    return tuple(entries)
+        if not entry.is_directory():
+            found[entry] = keys
+        elif "=" in entry.name:
+            key, _, value = map(unquote, entry.name.partition("="))
+            found |= _files_below(entry, {**keys, key: value})
+        else:
+            raise _subdirectory_error(directory, entry.name)
+    return found
+
+
+def _subdirectory_error(directory: File, name: str) -> DataError:
+    return DataError(
+        f"{directory} has a subdirectory, {name}.",
+        "Put all data files side by side; those of Parquet and Arrow may be in subdirectories "
+        "named key=value.",
+    )
 
 
 def _suffix(file: File) -> str:
@@ -199,18 +246,18 @@ def _kind(file: File) -> str:
     return SUFFIXES[suffix]
 
 
-def _target_columns(target: str) -> tuple[str, ...]:
+def _columns(option: str, given: str) -> tuple[str, ...]:
     try:
         # Nothing at all is a line without any name.
-        names = tuple(next(csv.reader([target], skipinitialspace=True))) or ("",)
+        names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
     except csv.Error as error:
         raise ParameterError(
-            f"`target`={target!r} names no columns ({error}).",
+            f"`{option}`={given!r} names no columns ({error}).",
             "Write their names with commas between them, and quotes around a name that has one.",
         ) from error
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ParameterError(f"`target`={target} names {twice!r} twice.", "Name each column once.")
+        raise ParameterError(f"`{option}`={given} names {twice!r} twice.", "Name each column once.")
     return names
 
 

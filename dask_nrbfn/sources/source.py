@@ -5,17 +5,20 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dask_nrbfn.numeric.schema import Schema
+
 
 class Block(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p), ``y`` labels (b,) or float64 numbers (b, q), float64 ``weights`` (b,); None
-    where the source has none.
+    ``X`` is (b, c), ``y`` labels (b,) or float64 numbers (b, q), float64 ``weights`` and ``ids``
+    (b,); None where the source has none.
     """
 
     X: np.ndarray
     y: np.ndarray | None
     weights: np.ndarray | None = None
+    ids: np.ndarray | None = None
 
 
 class Source(Protocol):
@@ -35,6 +38,11 @@ class Source(Protocol):
         Column names, where the format has them.
     target_names : tuple of str (q,) or None
         Names of the numbers; None where ``y`` are none.
+    schema : Schema or None
+        What the columns are, of a table that says so. Those of ``X`` are then its stored values,
+        in which NaN stands for none.
+    id_dtype : dtype or None
+        ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
     """
 
     n_rows: int
@@ -44,6 +52,8 @@ class Source(Protocol):
     has_weights: bool
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
+    schema: Schema | None
+    id_dtype: np.dtype | None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, at most `block_rows` at a time."""

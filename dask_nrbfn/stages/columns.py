@@ -33,9 +33,18 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """The columns whose changes distances do not see."""
+    """What was found of the columns.
+
+    Attributes
+    ----------
+    unseen : list of int
+        Those whose changes distances do not see.
+    groups : list of [int, int] or None
+        First and last-plus-one of the columns that are the indicators of one category.
+    """
 
     unseen: list[int]
+    groups: list[list[int]] | None = None
 
 
 def _compute(job: StageJob) -> ColumnsRecord:
@@ -63,7 +72,8 @@ def _compute(job: StageJob) -> ColumnsRecord:
     unseen = unseen_columns(run.params.scale, total)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
-    return ColumnsRecord(unseen.tolist())
+    groups = () if dataset.schema is None else dataset.schema.groups
+    return ColumnsRecord(unseen.tolist(), [[*each] for each in groups] or None)
 
 
 def read_statistics(run: Run) -> ColumnStatistics:

@@ -22,10 +22,11 @@ from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.columns import column_name, read_statistics
+from dask_nrbfn.stages.columns import column_name
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import PathWeights, beside_bytes, solve_all
 from dask_nrbfn.stages.sample import Basis, Sample, write_rows
+from dask_nrbfn.stages.scaling import unlearned_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import Ridge, scales_of
@@ -205,7 +206,7 @@ def _root(run: Run, dataset: Dataset, number: int) -> Floats:
 
 
 def _scaling(run: Run, root: Floats) -> Scaling:
-    return replace(Scaling.from_statistics(LEARNED, read_statistics(run)), root=root)
+    return replace(unlearned_scaling(run, LEARNED), root=root)
 
 
 def _read_sample(run: Run, dataset: Dataset) -> tuple[Sample, Sample]:

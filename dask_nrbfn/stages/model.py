@@ -94,6 +94,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         temperature=judged_record(run.stages).get("temperature"),
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
+        schema=dataset.schema,
     )
     model.write(run.group("model"))
 

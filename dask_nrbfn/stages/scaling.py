@@ -3,12 +3,18 @@
 from dataclasses import replace
 
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
-from dask_nrbfn.stages.columns import read_statistics
+from dask_nrbfn.stages.columns import COLUMNS, read_statistics
 from dask_nrbfn.storage.run import Run
 
 
 def read_scaling(run: Run, scale: str | None = None) -> Scaling:
     """Return the scaling of a name, or that which the run's parameters ask for."""
     scale = scale or run.params.scale
-    scaling = Scaling.from_statistics(scale, read_statistics(run))
+    scaling = unlearned_scaling(run, scale)
     return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
+
+
+def unlearned_scaling(run: Run, scale: str) -> Scaling:
+    """Return the scaling of a name as it is before weights of the features are learned."""
+    groups = [(start, stop) for start, stop in COLUMNS.recorded(run).groups or ()]
+    return Scaling.from_statistics(scale, read_statistics(run), groups)

@@ -32,7 +32,7 @@ from dask_nrbfn.stages.trials import Ridge, ridges
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.dataset import Dataset, check_same_table
+from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.run import PartLayout, Run
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
     DataError
         If it has other columns or targets, or labels that the training dataset has not.
     """
-    check_same_table(dataset, judged)
+    of_same_table(dataset, judged)
     remedy = "Give rows of the training rows' classes."
     return codes_among(dataset.classes, dataset.target_names, judged, remedy)
 

@@ -11,9 +11,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.array import Array, chunk_checksum, create_array, get_array
 from dask_nrbfn.storage.group import mark_complete
+from dask_nrbfn.storage.schema import schema_attributes
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -64,8 +66,9 @@ def create_dataset_arrays(
     chunk_rows: int,
     n_numbers: int = 0,
     weighted: bool = False,
+    id_dtype: DTypeLike | None = None,
 ) -> None:
-    """Lay out X, y unless `y_dtype` is None, and weights if `weighted`, in an empty group.
+    """Lay out X, y and ids unless their type is None, weights if `weighted`, in an empty group.
 
     A row of y is a label, or where there are any, `n_numbers` numbers.
     """
@@ -80,7 +83,7 @@ def create_dataset_arrays(
         dimensions=("row", "feature"),
         compress=True,
     )
-    columns = {"y": y_dtype, "weights": np.float64 if weighted else None}
+    columns = {"y": y_dtype, "weights": np.float64 if weighted else None, "ids": id_dtype}
     for name, dtype in columns.items():
         if dtype is not None:
             inner = (n_numbers,) if name == "y" and n_numbers else ()
@@ -101,29 +104,31 @@ def write_chunk(
     X: NDArray[Any],
     y: NDArray[Any] | None,
     weights: NDArray[np.float64] | None = None,
+    ids: NDArray[Any] | None = None,
     *,
     unlabelled: Mark | None = None,
+    gaps: bool = False,
 ) -> ChunkSummary:
-    """Write one whole chunk of rows, targets and weights; may run on any worker, for any chunk.
+    """Write one whole chunk of rows with what they have; may run on any worker, for any chunk.
 
     Numbers of rows that have none are stored as NaN.
 
     Raises
     ------
     DataError
-        If a value is NaN or infinite, a weight is not above 0, or a row has only some of its
-        numbers; names its row and column.
+        If a value is infinite, or NaN unless there may be `gaps`, a weight is not above 0, or a row
+        has only some of its numbers; names its row and column.
     """
     rows = get_array(group, "X")
     start = index * rows.chunks[0]
-    check_finite(X, first_row=start)
+    check_finite(X, first_row=start, gaps=gaps)
     if y is not None and y.ndim == 2:
         y = _checked_numbers(y, unlabelled, first_row=start)
     if weights is not None:
         check_weights(weights, first_row=start)
     rows[start : start + len(X)] = X
     written = {"X": rows}
-    for name, column in (("y", y), ("weights", weights)):
+    for name, column in (("y", y), ("weights", weights), ("ids", ids)):
         if column is not None:
             written[name] = get_array(group, name)
             written[name][start : start + len(X)] = column
@@ -132,15 +137,18 @@ def write_chunk(
 
 
 def check_finite(
-    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X"
+    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError naming the first value of a block that is NaN or infinite.
+    """Raise DataError naming the first value of a block that is infinite, or NaN but for `gaps`.
 
     Its row is counted from `first_row` on, in the table or in what `within` says.
     """
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return
-    row, column = np.argwhere(~np.isfinite(values))[0]
+    wrong = np.isinf(values) if gaps else ~np.isfinite(values)
+    if not wrong.any():
+        return
+    row, column = np.argwhere(wrong)[0]
     raise DataError(
         f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
@@ -231,10 +239,17 @@ def summarize_chunk(
     return ChunkSummary(digest.digest(), content, label_counts, int(labelled.sum()))
 
 
-def fingerprint(X: Array, summaries: Sequence[ChunkSummary], unlabelled: Mark | None = None) -> str:
+def fingerprint(
+    X: Array,
+    summaries: Sequence[ChunkSummary],
+    unlabelled: Mark | None = None,
+    schema: Schema | None = None,
+) -> str:
     """Return the digest of a dataset from its chunks' digests in order."""
-    # The same bytes with a class more are another dataset.
+    # The same bytes with a class more are another dataset, and so are those of other features.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
+    if schema is not None and not schema.is_plain:
+        mark += f" as {schema.digest}"
     digest = hashlib.blake2b(f"{X.shape} {X.dtype} {X.chunks}{mark}".encode(), digest_size=16)
     for summary in summaries:
         digest.update(summary.digest)
@@ -248,19 +263,27 @@ def finish_dataset(
     feature_names: tuple[str, ...] | None = None,
     target_names: tuple[str, ...] | None = None,
     unlabelled: Mark | None = None,
+    schema: Schema | None = None,
 ) -> None:
-    """Record classes or names of the numbers, and fingerprint, once all chunks are written."""
+    """Record classes or names of the numbers, and fingerprint, once all chunks are written.
+
+    With a `schema` X has the values of its columns.
+    """
     counts: dict[Any, int] = {}
     for summary in summaries:
         for label, count in summary.label_counts.items():
             counts[label] = counts.get(label, 0) + count
     classes = sorted(counts)
     written = [summary.checksums or {} for summary in summaries]
-    marks: dict[str, Any] = {}
+    content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
+    if schema is not None:
+        # Sums of several datasets with the same codes add up as those of plain ones do.
+        content *= schema.coding_factor
+        feature_names = tuple(column.name for column in schema.columns)
     if unlabelled is not None:
         # All numbers of such rows are NaN, which JSON has not.
         unlabelled = unlabelled if target_names is None else np.nan
-        marks = {
+        marks |= {
             "unlabelled": unlabelled if target_names is None else "nan",
             "labelled_rows": [summary.n_labelled for summary in summaries],
         }
@@ -270,6 +293,7 @@ def finish_dataset(
         attributes={
             "has_labels": "y" in group and target_names is None,
             "has_weights": "weights" in group,
+            "has_ids": "ids" in group,
             "classes": classes,
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
@@ -277,8 +301,8 @@ def finish_dataset(
             "chunk_checksums": {
                 name: "".join(checksums[name] for checksums in written) for name in written[0]
             },
-            "fingerprint": fingerprint(get_array(group, "X"), summaries, unlabelled),
-            "content": f"{sum(summary.content for summary in summaries) % 2**64:016x}",
+            "fingerprint": fingerprint(get_array(group, "X"), summaries, unlabelled, schema),
+            "content": f"{content % 2**64:016x}",
             **marks,
         },
     )

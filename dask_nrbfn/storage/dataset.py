@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.array import (
     Array,
@@ -31,14 +32,15 @@ from dask_nrbfn.storage.chunks import (
     row_bytes,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import LabelledRows, SideBySide
+from dask_nrbfn.storage.location import Encoded, LabelledRows, SideBySide
+from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import metadata_named
 
 
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p) in the stored dtype. ``targets`` are int64 (b,), codes that index the dataset's
+    ``X`` is (b, p) in the type of the dataset. ``targets`` are int64 (b,), codes that index its
     classes, -1 for none, or float64 (b, q), numbers, NaN for none; None in a dataset without
     either. ``weights`` is float64 (b,) or None in one without weights.
     """
@@ -49,11 +51,12 @@ class LabelledBlock(NamedTuple):
 
 
 class StoredChunk(NamedTuple):
-    """One chunk as it is stored: X (b, p), y and weights (b,), each as in `Dataset`."""
+    """One chunk as it is stored: X (b, c), y, weights and ids (b,), each as in `Dataset`."""
 
     X: NDArray[Any]
     y: NDArray[Any] | None
     weights: NDArray[np.float64] | None
+    ids: NDArray[Any] | None
 
 
 class _Chunk(NamedTuple):
@@ -71,7 +74,8 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array (n, p)
+    X : zarr.Array (n, c)
+        The features, or with a schema the stored values that they are made of as rows are read.
     y : zarr.Array (n,) or float64 (n, q) or None
         Labels, which are integers or strings, or numbers.
     sample_weights : zarr.Array float64 (n,) or None
@@ -81,16 +85,20 @@ class Dataset:
     class_counts : int64 (K,)
         Rows of each class.
     fingerprint : str
-        Digest of shape, type, chunks, rows, targets and weights.
+        Digest of shape, type, chunks, rows, targets, weights and what features are made of them.
     content : str
         Digest of the rows with targets and weights, whatever their order, type and chunks.
-    feature_names : tuple of str or None
+    feature_names : tuple of str (p,) or None
     target_names : tuple of str (q,) or None
         None where y are no numbers.
     unlabelled : int, str or float, optional
         What stands in y for no label, NaN for no numbers. None: every row has a label.
     labelled_rows_of_chunks : int64 (m,), optional
         How many rows of each chunk have one. None: all.
+    ids : zarr.Array (n,), optional
+        What the rows of X are called: integers or text. No part of the digests.
+    schema : Schema, optional
+        What the columns of X are. None: features.
     further : Dataset, optional
         Rows without labels that come after those of X; see `with_unlabelled`.
     labelled_only : bool
@@ -109,6 +117,8 @@ class Dataset:
     target_names: tuple[str, ...] | None
     unlabelled: Mark | None = None
     labelled_rows_of_chunks: NDArray[np.int64] | None = None
+    ids: Array | None = None
+    schema: Schema | None = None
     further: "Dataset | None" = None
     labelled_only: bool = False
 
@@ -127,6 +137,8 @@ class Dataset:
             return cls.open(location.place).of_labelled()
         if isinstance(location, SideBySide):
             return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
+        if isinstance(location, Encoded):
+            return cls.open(location.place).encoded_by(location.schema)
         location = normalize(location)
         group = open_group(location, kind="dataset")
         with metadata_named(location):
@@ -134,6 +146,9 @@ class Dataset:
             names, target_names = attributes["feature_names"], attributes.get("target_names")
             has_targets = attributes["has_labels"] or target_names is not None
             mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
+            schema = read_schema(attributes)
+            if schema is not None:
+                names = schema.feature_names
             dataset = cls(
                 location,
                 get_array(group, "X"),
@@ -147,6 +162,8 @@ class Dataset:
                 None if target_names is None else tuple(target_names),
                 mark if mark is None or target_names is None else np.nan,
                 None if labelled is None else np.asarray(labelled, dtype=np.int64),
+                get_array(group, "ids") if attributes.get("has_ids") else None,
+                schema,
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -154,26 +171,33 @@ class Dataset:
         return dataset
 
     def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
-        arrays = {"X": self.X, "y": self.y, "weights": self.sample_weights}
-        for name, array in arrays.items():
-            if array is not None and name in checksums:
+        for name, array in self._arrays.items():
+            if name in checksums:
                 expect_chunks(array, checksums[name])
+
+    @property
+    def _arrays(self) -> dict[str, Array]:
+        """What is stored of every row, by name."""
+        arrays = {"X": self.X, "y": self.y, "weights": self.sample_weights, "ids": self.ids}
+        return {name: array for name, array in arrays.items() if array is not None}
 
     def _check_lengths(self) -> None:
         """Raise DamagedDataError unless everything has as many rows, columns and classes."""
-        n_rows, n_features = self.X.shape
+        n_rows, n_columns = self.X.shape
         labelled = self.labelled_rows_of_chunks
         fitting = {
-            "its chunks": self.X.chunks[1] == n_features,
+            "its chunks": self.X.chunks[1] == n_columns,
+            "the schema": self.schema is None or len(self.schema.columns) == n_columns,
             "the names of the columns": self.feature_names is None
-            or len(self.feature_names) == n_features,
+            or len(self.feature_names) == self.n_features,
             "the counts of the classes": self.class_counts.shape == self.classes.shape,
             "the rows with labels": labelled is None
             or (labelled.shape == (-(-n_rows // self.chunk_rows),) and min(labelled) >= 0),
         }
-        q = () if self.target_names is None else (self._n_numbers,)
-        for name, array, inner in (("y", self.y, q), ("weights", self.sample_weights, ())):
-            if array is not None:
+        for name, array in self._arrays.items():
+            if name != "X":
+                numbers = name == "y" and self.target_names is not None
+                inner = (self._n_numbers,) if numbers else ()
                 rows = array.shape == (n_rows, *inner)
                 fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
         if self.y is not None and self.target_names is None:
@@ -191,16 +215,14 @@ class Dataset:
         ------
         MissingDataError, DamagedDataError
         """
-        for array in (self.X, self.y, self.sample_weights):
-            if array is not None:
-                check_stored(array)
+        for array in self._arrays.values():
+            check_stored(array)
         if self.further is not None:
             self.further.check_stored()
 
     def chunks_stored(self) -> set[int]:
         """Return the numbers of the chunks that are there, whole or in part."""
-        arrays = (self.X, self.y, self.sample_weights)
-        return set().union(*(chunk_rows_stored(array) for array in arrays if array is not None))
+        return set().union(*map(chunk_rows_stored, self._arrays.values()))
 
     @property
     def n_rows(self) -> int:
@@ -225,13 +247,19 @@ class Dataset:
 
     @property
     def n_features(self) -> int:
-        """Number of columns p."""
-        return self.X.shape[1]
+        """Number of features p."""
+        n_columns: int = self.X.shape[1]
+        return self._expanding.n_features if self._expanding is not None else n_columns
+
+    @property
+    def _expanding(self) -> Schema | None:
+        """The schema where the stored values are not the features."""
+        return None if self.schema is None or self.schema.is_plain else self.schema
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the rows."""
-        own = np.dtype(self.X.dtype)
+        """Type of the features."""
+        own = np.dtype(self.X.dtype if self._expanding is None else np.float64)
         return own if self.further is None else np.result_type(own, self.further.dtype)
 
     @property
@@ -274,10 +302,13 @@ class Dataset:
         """Bytes of the chunks that are held while blocks are read.
 
         One in use, the next one, and that as stored and while it is decoded; where rows are passed
-        over the others of one are copied.
+        over the others of one are copied. Of stored values that are no features those of two.
         """
         held = 4 + self.labelled_only
-        own = held * self.chunk_rows * row_bytes(self.n_features, self.X.dtype, self._n_numbers)
+        row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
+        if self._expanding is not None:
+            row += 2 * row_bytes(self.n_features, np.float64, 0)
+        own = self.chunk_rows * row
         return own if self.further is None else max(own, self.further.reading_bytes)
 
     def with_n_rows(self, n_rows: int) -> Self:
@@ -285,12 +316,10 @@ class Dataset:
         group = zarr.create_group(MemoryStore())
         chunk_rows = self.chunk_rows
         if self.n_rows <= chunk_rows:
-            chunk_rows = default_chunk_rows(
-                self.n_features, self.X.dtype, n_numbers=self._n_numbers
-            )
+            chunk_rows = default_chunk_rows(self.n_features, self.dtype, n_numbers=self._n_numbers)
         create_dataset_arrays(
             group,
-            shape=(n_rows, self.n_features),
+            shape=(n_rows, self.X.shape[1]),
             x_dtype=self.X.dtype,
             y_dtype=None,
             chunk_rows=chunk_rows,
@@ -322,7 +351,7 @@ class Dataset:
         DataError
             If the other has other columns.
         """
-        check_same_table(self, further)
+        further = of_same_table(self, further)
         all_further = self.further.with_unlabelled(further) if self.further else further
         both = f"{self.fingerprint} {further.fingerprint}".encode()
         content = (int(self.content, 16) + int(further.content, 16)) % 2**64
@@ -332,6 +361,40 @@ class Dataset:
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             content=f"{content:016x}",
             further=all_further,
+        )
+
+    def encoded_by(self, schema: Schema | None) -> Self:
+        """Return the same rows with the features that another schema makes of what is stored.
+
+        Nothing is copied. Where one of both has no schema, or neither makes other features than the
+        stored values, it is this dataset.
+
+        Raises
+        ------
+        DataError
+            If the other schema is of other columns or categories, or fills no gaps and this does.
+        """
+        own = self.schema
+        if own is None or schema is None or own.digest == schema.digest:
+            return self
+        if own.is_plain and schema.is_plain:
+            return self
+        if isinstance(self.location, SideBySide):
+            first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
+            return first.encoded_by(schema).with_unlabelled(second)
+        difference = own.difference(schema)
+        if difference is not None:
+            raise DataError(
+                f"{self.location} {difference}.",
+                "Give the file itself, or ingest it with the `schema` of the run.",
+            )
+        both = f"{self.fingerprint} as {schema.digest}".encode()
+        return replace(
+            self,
+            location=Encoded(self.location, schema),
+            fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
+            feature_names=schema.feature_names,
+            schema=schema,
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
@@ -414,13 +477,12 @@ class Dataset:
         return taken
 
     def read_chunk(self, index: int) -> StoredChunk:
-        """Return the rows, labels or numbers, and weights of one chunk."""
+        """Return what is stored of the rows of one chunk."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
-        return StoredChunk(
-            read_rows(self.X, start, stop),
-            None if self.y is None else read_rows(self.y, start, stop),
-            None if self.sample_weights is None else read_rows(self.sample_weights, start, stop),
-        )
+        arrays = (self.X, self.y, self.sample_weights, self.ids)
+        X, *columns = (None if array is None else read_rows(array, start, stop) for array in arrays)
+        assert X is not None
+        return StoredChunk(X, *columns)
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[_Chunk]:
         """Yield all rows, what is read at once together."""
@@ -467,6 +529,8 @@ class Dataset:
         block = LabelledBlock(**read)
         if passing:
             block = _window(block, self._expected(has_target(read["targets"]), index))
+        if self._expanding is not None and block.X is not None:
+            block = block._replace(X=self._expanding.expand(block.X))
         return block
 
     def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
@@ -525,8 +589,15 @@ class Dataset:
         return codes.astype(np.int64, copy=False)
 
 
-def check_same_table(first: Dataset, other: Dataset) -> None:
-    """Raise DataError unless the rows of two datasets have the same columns."""
+def of_same_table(first: Dataset, other: Dataset) -> Dataset:
+    """Return a dataset with the features of the first one.
+
+    Raises
+    ------
+    DataError
+        Unless both have the same columns.
+    """
+    other = other.encoded_by(first.schema)
     if other.n_features != first.n_features:
         raise DataError(
             f"{other.location} has {other.n_features} columns, {first.location} has "
@@ -540,6 +611,7 @@ def check_same_table(first: Dataset, other: Dataset) -> None:
             f"{first.location}.",
             "Give rows with the columns of the training rows.",
         )
+    return other
 
 
 class _SequentialReader:

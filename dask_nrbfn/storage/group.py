@@ -52,7 +52,10 @@ from dask_nrbfn.storage.remote import (
 )
 from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4)
+EXPANDED_VERSION = 5
+"""The format of what has a schema that makes other features than the stored values."""
+
+_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:

@@ -9,6 +9,7 @@ import zarr.abc.store
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,25 @@ class SideBySide:
         return f"{self.labelled} with {self.unlabelled}"
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """The dataset at `place` with the features that another schema makes of it."""
+
+    place: "Location"
+    schema: Schema = field(repr=False, hash=False)
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+
 Location = (
-    str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | LabelledRows | SideBySide
+    str
+    | os.PathLike[str]
+    | RemoteLocation
+    | zarr.abc.store.Store
+    | LabelledRows
+    | SideBySide
+    | Encoded
 )
 """A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
 
@@ -93,7 +111,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, LabelledRows):
+    if isinstance(location, LabelledRows | Encoded):
         return normalize(location.place)
     if isinstance(location, zarr.abc.store.Store | SideBySide):
         return location

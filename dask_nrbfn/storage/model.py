@@ -18,8 +18,10 @@ from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, read_rows, write_array
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
@@ -32,6 +34,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.schema import read_schema, schema_attributes
 from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
@@ -65,6 +68,8 @@ class Model:
         Added to the products of activations and weights; None: nothing.
     places : int64 (r,) or None
         Of its basis rows among those that its run has sums of, ascending; None: all of them.
+    schema : Schema or None
+        What the columns of tables are whose features it takes; None: features.
     """
 
     basis: Floats
@@ -80,10 +85,11 @@ class Model:
     target_names: tuple[str, ...] | None = None
     intercept: Floats | None = None
     places: NDArray[np.int64] | None = None
+    schema: Schema | None = None
 
     @property
     def n_features(self) -> int:
-        """Number of columns p that rows must have."""
+        """Number of features p that rows must have."""
         return int(self.basis.shape[1])
 
     @property
@@ -156,6 +162,19 @@ class Model:
         """Raise DataError if columns have other names, or another order, than in training."""
         check_names(names, self.feature_names)
 
+    def encoded(self, dataset: Dataset) -> Dataset:
+        """Return a dataset with the features that the model was trained on.
+
+        Raises
+        ------
+        DataError
+            If it has other columns.
+        """
+        dataset = dataset.encoded_by(self.schema)
+        self.check_columns(dataset.n_features)
+        self.check_names(dataset.feature_names)
+        return dataset
+
     def digest(self) -> str:
         """Return a name for what the model predicts."""
         params = self.params
@@ -163,6 +182,8 @@ class Model:
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())
+        if self.schema is not None:
+            content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
         for array in (self.basis, self.weights, *of_scaling, self.intercept):
@@ -228,6 +249,7 @@ class Model:
                 "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
+                **schema_attributes(self.schema),
             },
         )
 
@@ -272,6 +294,7 @@ class Model:
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
             places=None if params.prune is None else read_rows(get_array(group, "places")),
+            schema=read_schema(attributes),
         )
         model._check_shapes(group)
         return model
@@ -282,6 +305,7 @@ class Model:
         root = self.scaling.root
         names_fit = root is None or root.shape == (p,)
         names_fit &= self.feature_names is None or len(self.feature_names) == p
+        names_fit &= self.schema is None or self.schema.n_features == p
         if self.intercept is not None:
             names_fit &= self.intercept.shape == (self.n_targets,)
         if self.places is not None:

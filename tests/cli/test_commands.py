@@ -41,8 +41,9 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
     assert "problem            none" in succeed("check", data)
     assert "eps" in succeed("fit", data, fitted, "--alpha", 1e-6, "--workers", 0)
     assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
-    succeed("predict", fitted, data, out, "--workers", 0)
-    assert out.read_text().startswith('"label","score_0","score_1","score_2"')
+    succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
+    names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]
+    assert out.read_text().splitlines()[0] == ",".join(f'"{name}"' for name in ["label", *names])
     for path in (data, fitted, fitted / "model"):
         assert "n_features         4" in succeed("inspect", path)
 

@@ -31,6 +31,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
+from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
@@ -162,21 +163,46 @@ def test_predict__on_a_cluster(tmp_path, place, two_workers):
     assert inline.error_rate == wrong.mean()
 
 
-@pytest.mark.parametrize(("suffix", "read"), [(".csv", pd.read_csv), (".parquet", pd.read_parquet)])
-def test_predict__tables(tmp_path, place, new_rows, suffix, read):
+READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("wanted", [(), ("probabilities", "scores")])
+def test_predict__tables(tmp_path, place, new_rows, suffix, wanted):
     X, _ = new_rows
+    model = replace(Model.load(place / "run"), temperature=0.2)
+    model.save(model_place := MemoryStore())
     out = tmp_path / f"out{suffix}"
-    predict_dataset(
-        place / "run", write_table(MemoryStore(), X, chunk_rows=70), out, InlineEngine()
-    )
-    frame = read(out)
-    scores = Model.load(place / "run").scores(X)
-    assert frame.columns.tolist() == ["label", "score_a", "score_b", "score_ç"]
+    dataset = write_table(MemoryStore(), X, chunk_rows=70)
+    predict_dataset(model_place, dataset, out, InlineEngine(), **dict.fromkeys(wanted, True))
+    frame = READERS[suffix](out)
+    scores = model.scores(X)
+    columns = [f"{name}_{label}" for name in ("probability", "score") for label in NAMES]
+    assert frame.columns.tolist() == ["label", *(columns if wanted else ())]
     assert frame["label"].tolist() == NAMES[scores.argmax(axis=1)].tolist()
-    np.testing.assert_allclose(frame.iloc[:, 1:], scores, rtol=1e-9, atol=1e-12)
+    if wanted:
+        expected = np.hstack([model.probabilities(scores), scores])
+        np.testing.assert_allclose(frame[columns], expected, rtol=1e-9, atol=1e-12)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     with pytest.raises(ExistsError, match="exists"):
         predict_dataset(place / "run", write_table(MemoryStore(), X), out, InlineEngine())
+
+
+def test_predict__probabilities_in_a_group(place, new_rows):
+    X, _ = new_rows
+    network = NRBFNClassifier.load(place / "run")
+    dataset, out = write_table(MemoryStore(), X, chunk_rows=70), MemoryStore()
+    predict_dataset(place / "run", dataset, out, InlineEngine(), probabilities=True)
+    group = zarr.open_group(out, mode="r")
+    assert {*group.array_keys()} == {"labels", "scores", "probabilities"}
+    np.testing.assert_allclose(group["probabilities"][:], network.predict_proba(X), atol=1e-12)
+
+
+@pytest.mark.parametrize("wanted", ["scores", "probabilities"])
+def test_predict__numbers_have_no_classes(of_numbers, wanted):
+    dataset = write_table(MemoryStore(), surfaces(5)[0])
+    with pytest.raises(ParameterError, match=f"{wanted} are asked for, and the model predicts nu"):
+        predict_dataset(of_numbers, dataset, MemoryStore(), InlineEngine(), **{wanted: True})
 
 
 def test_predict__keeps_the_old_output_when_it_fails(tmp_path, place, new_rows):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from dask_nrbfn.numeric import ranking
+from dask_nrbfn.numeric import bins
 from dask_nrbfn.numeric.ranking import RankedScores
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -27,8 +27,8 @@ def naive_area(scores, codes):
 
 
 def small_bins(monkeypatch, most=50):
-    monkeypatch.setattr(ranking, "_MOST_BINS", most)
-    monkeypatch.setattr(ranking, "_MOST_ENTRIES", 2 * most)
+    monkeypatch.setattr(bins, "_MOST_BINS", most)
+    monkeypatch.setattr(bins, "MOST_ENTRIES", 2 * most)
 
 
 @pytest.mark.parametrize("digits", [None, 1, 0])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet as arrow_parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.sources import delimited, open_source, parquet
+from dask_nrbfn.sources import columnar, delimited, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING, label_of_text
 
 N = 37
@@ -111,7 +111,7 @@ def test_table__any_division_into_files_gives_the_same_rows(
 
 @pytest.mark.parametrize("batch_bytes", [40, 64, 100])
 def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
-    monkeypatch.setattr(parquet, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(columnar, "BATCH_BYTES", batch_bytes)
     monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
     monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     for suffix in (".csv", ".parquet"):
@@ -389,8 +389,7 @@ def test_table__files_of_different_columns(tmp_path, table, suffix):
         open_source(tmp_path)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@pytest.mark.parametrize("option", ["x", "y"])
+@pytest.mark.parametrize(("suffix", "option"), [(".csv", "x"), (".csv", "y"), (".parquet", "y")])
 def test_table__option_of_another_format(tmp_path, table, suffix, option):
     write(table[["a", "b"]], tmp_path / f"d{suffix}")
     with pytest.raises(ParameterError, match=rf"{option}=abc does not go with .*d\{suffix}"):

@@ -195,6 +195,19 @@ def test_object_store__rows_are_ingested_from_it(bucket, options, tmp_path, suff
     assert dataset.fingerprint == expected.fingerprint
 
 
+@pytest.mark.ci
+def test_object_store__keys_of_directories_are_columns(bucket, options, tmp_path):
+    frame = pd.DataFrame(table(9)).add_prefix("c").assign(y=np.arange(9) % 2, year=2024)
+    frame.to_parquet(tmp_path / "rows", partition_cols=["y", "year"])
+    fsspec.filesystem("s3", **options).put(
+        f"{tmp_path}/rows/", f"{bucket}/rows/"[5:], recursive=True
+    )
+    dataset = ingest_file(join(bucket, "rows"), join(bucket, "data"), label="y")
+    expected = ingest_file(tmp_path / "rows", tmp_path / "data", label="y")
+    assert dataset.feature_names[-1] == "year"
+    assert dataset.fingerprint == expected.fingerprint
+
+
 def test_object_store__missing_chunk(place):
     dataset = write_dataset(join(place, "data"), table(9))
     fs, path = remote.file_system(dataset.location)

@@ -25,6 +25,7 @@ threads = 1
 [output]
 directory = "output"
 predictions = "predictions.csv"
+probabilities = true
 """
 JOBS = ("ingest", "fit", "predict", "evaluate")
 
@@ -66,6 +67,7 @@ def test_jobs__results_are_those_of_the_estimator(workplace):
     network = NRBFNClassifier(alpha=1e-9, n_parts=3).fit(X[::2], y[::2])
     predicted = np.loadtxt(directory / "predictions.csv", delimiter=",", skiprows=1, dtype=float)
     np.testing.assert_array_equal(predicted[:, 0], network.predict(X[1::2]))
+    np.testing.assert_allclose(predicted[:, 1:], network.predict_proba(X[1::2]), atol=1e-9)
     n_errors = int(np.sum(network.predict(X[1::2]) != y[1::2]))
     for processes in rounds:
         assert json.loads(processes["evaluate"].stdout) == {

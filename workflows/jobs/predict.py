@@ -16,12 +16,17 @@ logger = logging.getLogger("dask_nrbfn.jobs.predict")
 
 
 def predict(settings: Settings) -> None:
-    """Write labels and scores of all test rows."""
+    """Write the labels of all test rows."""
     settings.source("test")
     test = Dataset.open(settings.location("test"))
     with connect(settings.engine) as engine:
         predict_dataset(
-            settings.location("run"), test, settings.predictions, engine, overwrite=True
+            settings.location("run"),
+            test,
+            settings.predictions,
+            engine,
+            **settings.results,
+            overwrite=True,
         )
     logger.info("predict: %d rows into %s", test.n_rows, settings.predictions)
 

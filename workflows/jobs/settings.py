@@ -28,7 +28,9 @@ ENGINE_KEYS = {
     "bar": bool,
 }
 NIGHT_KEYS = {"incoming": dict, "max_error_rate": float, "tolerance": float, "refresh": bool}
-OUTPUT_KEYS = {"directory": str, "predictions": str}
+# What predictions have beside the label.
+RESULTS = ("probabilities", "scores")
+OUTPUT_KEYS = {"directory": str, "predictions": str, **dict.fromkeys(RESULTS, bool)}
 TYPE_NAMES = {
     dict: "a table",
     int: "a whole number",
@@ -94,6 +96,8 @@ class Settings:
         Where train.zarr, test.zarr and run.zarr are: a directory or URL.
     predictions : str or RemoteLocation
         Where the predictions of the test rows go.
+    results : mapping
+        What they have beside the label, as `dask_nrbfn.predict_dataset` takes it.
     """
 
     sources: Mapping[str, Mapping[str, str]]
@@ -104,6 +108,7 @@ class Settings:
     nightly: NightSettings | None
     directory: str | RemoteLocation
     predictions: str | RemoteLocation
+    results: Mapping[str, bool]
 
     def source(self, part: str) -> Mapping[str, str]:
         """Return the source of "train", "test" or "unlabelled_rows".
@@ -145,6 +150,7 @@ def spelled(name: str) -> str:
         "fit": FIT_KEYS,
         "engine": ENGINE_KEYS,
         "night": NIGHT_KEYS,
+        "output": OUTPUT_KEYS,
     }
     for table, keys in tables.items():
         if name in keys:
@@ -199,6 +205,7 @@ def read_settings(path: Path) -> Settings:
         nightly=nightly,
         directory=locate(directory, storage),
         predictions=locate(predictions, storage),
+        results={name: output[name] for name in RESULTS if name in output},
     )
 
 

@@ -1,0 +1,225 @@
+"""The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
+from dask_nrbfn.sources.dialect import BLANKS
+from dask_nrbfn.sources.dtypes import TRUTH
+
+# How whole numbers are written where others of their column are not.
+_WHOLE = r"^([+-]?[0-9]+)\.0+$"
+_DAY_S = 86_400
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_WHAT = {"number": "a number", "boolean": "true or false", "date": "a date"}
+
+
+class CellError(DataError):
+    """A cell has no value of its column's kind.
+
+    Parameters
+    ----------
+    problem, remedy : str
+    row : int
+        Of the array that has it.
+    """
+
+    def __init__(self, problem: str, remedy: str, row: int) -> None:
+        super().__init__(problem, remedy)
+        self.row = row
+
+    def __reduce__(self) -> tuple[type["CellError"], tuple[str, str, int]]:
+        return type(self), (*self.args, self.row)
+
+
+def kind_of(arrow: pa.DataType) -> Kind | None:
+    """Kind of the columns of an Arrow type; None if it is of none.
+
+    A category of numbers is numbers, as which it can be a category when it is said.
+    """
+    if pa.types.is_dictionary(arrow):
+        return kind_of(arrow.value_type)
+    if pa.types.is_boolean(arrow):
+        return "boolean"
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow) or pa.types.is_decimal(arrow):
+        return "number"
+    if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
+        return "date"
+    return "category" if _is_text(arrow) or pa.types.is_null(arrow) else None
+
+
+def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> np.ndarray:
+    """Return what is stored of the cells of a column, float64 (b,); NaN for none.
+
+    Parameters
+    ----------
+    array : Array (b,)
+        Of any type whose values, or whose texts, are of the column's kind.
+    column : Column
+    spoiled : bool
+        Whether a cell may be of another kind, and count as none.
+
+    Raises
+    ------
+    CellError
+        Naming the first cell that is not of the column's kind.
+
+    Examples
+    --------
+    >>> stored_values(pa.array(["f", " m", None]), Column("sex", "category", ("f", "m")))
+    array([ 0.,  1., nan])
+    >>> stored_values(pa.array(["1970-01-02 12:00"]), Column("day", "date"))
+    array([1.5])
+    """
+    if column.kind == "category":
+        codes, texts = encoded(array)
+        return np.append(_codes(texts, column), np.nan)[codes]
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type):
+        return np.full(len(array), np.nan)
+    values = _read(array, column.kind)
+    bad = np.isnan(values)
+    if not spoiled and bad.any() and (bad := bad & _has_value(array)).any():
+        row = int(bad.argmax())
+        raise bad_cell(column, texts_of(array.slice(row, 1))[0].as_py(), row)
+    return values
+
+
+def bad_cell(column: Column, text: str, row: int) -> CellError:
+    """Return the error about a cell that is not of its column's kind."""
+    return CellError(
+        f"Column {column.name!r} has {text!r}, which is not {_WHAT[column.kind]}.",
+        f"Write it so, say it has no value with `missing_values`, or name {column.name} as "
+        "`categorical`.",
+        row,
+    )
+
+
+def encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Return the place of each cell's text, intp (b,), -1 for none, among texts (m,).
+
+    The texts are as `texts_of` has them; of a dictionary two may be equal.
+    """
+    if not pa.types.is_dictionary(array.type):
+        array = array.dictionary_encode()
+    texts = texts_of(array.dictionary)
+    places = np.append(np.arange(len(texts)), -1)
+    places[:-1][pc.is_null(texts).to_numpy(zero_copy_only=False)] = -1
+    codes = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return places[codes], texts
+
+
+def texts_of(values: pa.Array) -> pa.Array:
+    """Return the cells as text without blanks around, string (b,); null for none.
+
+    Whole numbers are written without a point, so that a table has one text of them in any format.
+    """
+    arrow = values.type
+    if pa.types.is_decimal(arrow):
+        return texts_of(values.cast(pa.float64()))
+    if pa.types.is_floating(arrow):
+        return _texts_of_floats(values)
+    texts = values.cast(pa.string())
+    if not _is_text(arrow):
+        return texts
+    texts = pc.replace_substring_regex(pc.utf8_trim(texts, BLANKS), _WHOLE, r"\1")
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _texts_of_floats(values: pa.Array) -> pa.Array:
+    values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+    numbers = values.to_numpy(zero_copy_only=False)
+    whole = (numbers == np.floor(numbers)) & (abs(numbers) < 2.0**63)
+    integers = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.string())
+    texts = pc.if_else(whole, integers, values.cast(pa.string()))
+    return pc.if_else(np.isnan(numbers), pa.scalar(None, pa.string()), texts)
+
+
+def _codes(texts: pa.Array, column: Column) -> np.ndarray:
+    """Return what is stored for each text, float64 (m,)."""
+    other = float(len(column.categories)) if column.others else UNSEEN
+    known = pc.index_in(texts, pa.array(column.categories, pa.string()))
+    return pc.fill_null(known.cast(pa.float64()), other).to_numpy(zero_copy_only=False)
+
+
+def _read(array: pa.Array, kind: Kind) -> np.ndarray:
+    """Return the numbers (b,) that are stored of values or texts, NaN where there is none."""
+    if _is_text(array.type):
+        texts = texts_of(array)
+        read: Callable[[pa.Array], np.ndarray] = _READERS[kind]
+        try:
+            return read(texts)
+        except pa.ArrowInvalid:
+            # One after the other, of the few that differ.
+            codes, different = encoded(texts)
+            return np.array([*(_alone(read, text) for text in different), np.nan])[codes]
+    of = kind_of(array.type)
+    if of == "date" and kind == "date":
+        return _days(array)
+    if of in ("number", "boolean") and kind != "date":
+        if of == "boolean":
+            array = array.cast(pa.uint8())
+        values = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return values if kind == "number" else np.where(np.isin(values, (0, 1)), values, np.nan)
+    return np.full(len(array), np.nan)
+
+
+def _has_value(array: pa.Array) -> np.ndarray:
+    if _is_text(array.type):
+        array = texts_of(array)
+        has = pc.invert(pc.match_substring_regex(array, "^[+-]?nan$", ignore_case=True))
+    else:
+        has = pc.invert(pc.is_null(array, nan_is_null=True))
+    return pc.fill_null(has, False).to_numpy(zero_copy_only=False)
+
+
+def _alone(read: Callable[[pa.Array], np.ndarray], text: pa.Scalar) -> float:
+    try:
+        return float(read(pa.array([text.as_py()], pa.string()))[0])
+    except pa.ArrowInvalid:
+        return np.nan
+
+
+def _numbers_of_texts(texts: pa.Array) -> np.ndarray:
+    return texts.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def _truths_of_texts(texts: pa.Array) -> np.ndarray:
+    values = np.array([*TRUTH.values(), 0.0, 1.0, np.nan])
+    places = pc.index_in(texts, pa.array([*TRUTH, "0", "1"]))
+    return values[pc.fill_null(places, -1).to_numpy(zero_copy_only=False)]
+
+
+def _days_of_texts(texts: pa.Array) -> np.ndarray:
+    try:
+        return _days(texts.cast(pa.timestamp("us")))
+    except pa.ArrowInvalid:
+        return _days(texts.cast(pa.timestamp("us", "UTC")))
+
+
+_READERS: dict[Kind, Callable[[pa.Array], np.ndarray]] = {
+    "number": _numbers_of_texts,
+    "boolean": _truths_of_texts,
+    "date": _days_of_texts,
+}
+
+
+def _days(array: pa.Array) -> np.ndarray:
+    """Return days since 1970 of dates and times, the same whatever their unit."""
+    if pa.types.is_date32(array.type):
+        return array.cast(pa.int32()).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
+    none = pc.is_null(array).to_numpy(zero_copy_only=False)
+    ticks = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    # Nanoseconds since 1970 would not be exact as floats.
+    days, rest = np.divmod(ticks, _DAY_S * _PER_SECOND[unit])
+    return np.where(none, np.nan, days + rest / (_DAY_S * _PER_SECOND[unit]))
+
+
+def _is_text(arrow: pa.DataType) -> bool:
+    return arrow in (pa.string(), pa.large_string(), pa.string_view())

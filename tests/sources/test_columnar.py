@@ -1,0 +1,239 @@
+"""Tables whose columns have types: Arrow files, directories that are keys, columns of lists."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyarrow import feather, ipc
+from pyarrow import parquet as arrow_parquet
+
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.sources import columnar, open_source
+from dask_nrbfn.sources.dtypes import INT64, STRING
+
+N = 37
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    columns = {"a": rng.normal(size=N), "kind": [f"k{i % 3}" for i in range(N)], "b": np.arange(N)}
+    return pa.table(columns)
+
+
+def write(table, path, rows=8):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        arrow_parquet.write_table(table, path, row_group_size=rows)
+    elif path.suffix == ".feather":
+        feather.write_feather(table, path, chunksize=rows)
+    else:
+        new = ipc.new_stream if path.suffix == ".arrows" else ipc.new_file
+        with new(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def collect(source, block_rows=5):
+    blocks = list(source.blocks(block_rows))
+    assert [len(block.X) for block in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
+    assert all(block.X.dtype == source.x_dtype for block in blocks)
+    y = None if source.y_dtype is None else np.concatenate([block.y for block in blocks])
+    return np.concatenate([block.X for block in blocks]), y
+
+
+def rows_of(table, names):
+    return np.column_stack([table[name].to_numpy() for name in names])
+
+
+@pytest.mark.parametrize("block_rows", [1, 5, 100])
+@pytest.mark.parametrize("suffix", ["arrow", "arrows", "feather", "ARROW"])
+def test_arrow__rows_are_those_of_the_table(tmp_path, table, suffix, block_rows):
+    source = open_source(write(table, tmp_path / f"d.{suffix}"), label="kind")
+    assert (source.n_rows, source.feature_names) == (N, ("a", "b"))
+    assert (source.x_dtype, source.y_dtype) == (np.float64, STRING)
+    X, y = collect(source, block_rows)
+    np.testing.assert_array_equal(X, rows_of(table, ["a", "b"]))
+    assert y.tolist() == table["kind"].to_pylist()
+
+
+def test_arrow__large_batches_are_cut(tmp_path, table, monkeypatch):
+    monkeypatch.setattr(columnar, "BATCH_BYTES", 40)
+    source = open_source(write(table, tmp_path / "d.arrow", rows=N), label="kind")
+    np.testing.assert_array_equal(collect(source, 9)[0], rows_of(table, ["a", "b"]))
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "feather"])
+def test_arrow__files_side_by_side_are_one_table(tmp_path, table, suffix):
+    write(table[:10], tmp_path / "rows" / f"1.{suffix}")
+    write(table[10:].select(["b", "kind", "a"]), tmp_path / "rows" / f"2.{suffix}")
+    X, y = collect(open_source(tmp_path / "rows", label="kind"), 4)
+    np.testing.assert_array_equal(X, rows_of(table, ["a", "b"]))
+    assert y.tolist() == table["kind"].to_pylist()
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "arrows"])
+def test_arrow__damage_is_found(tmp_path, table, suffix):
+    path = tmp_path / f"d.{suffix}"
+    path.write_bytes(b"neither of these" * 50)
+    with pytest.raises(DamagedDataError, match=rf"d.{suffix} cannot be read as Arrow"):
+        open_source(path)
+    content = write(table, path).read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+    with pytest.raises(DamagedDataError, match=rf"d.{suffix} cannot be read as Arrow"):
+        open_source(path)
+
+
+def test_arrow__places_outside_of_the_file_are_found(tmp_path):
+    offsets = np.array([0, 1, 2, 3], np.int32).tobytes()
+    path = write(pa.table({"a": [1.0] * 3, "y": ["u", "v", "w"]}), tmp_path / "d.arrow")
+    wrong = np.array([0, 1, 1 << 30, 3], np.int32).tobytes()
+    path.write_bytes(path.read_bytes().replace(offsets, wrong))
+    with pytest.raises(DamagedDataError, match=r"d.arrow cannot be read as Arrow"):
+        list(open_source(path, label="y").blocks(5))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_keys__of_directories_are_columns(tmp_path, table, suffix, caplog):
+    caplog.set_level("INFO")
+    for year, month, rows in (
+        (2023, "11", table[:9]),
+        (2023, "2", table[9:20]),
+        (2024, "1", table[20:]),
+    ):
+        write(rows, tmp_path / f"year={year}" / f"month={month}" / f"part.{suffix}")
+    (tmp_path / "_delta_log").mkdir()
+    source = open_source(tmp_path, label="kind")
+    assert source.feature_names == ("a", "b", "year", "month")
+    X, y = collect(source)
+    np.testing.assert_array_equal(X[:, :2], rows_of(table, ["a", "b"]))
+    years_months = np.repeat([[2023, 11], [2023, 2], [2024, 1]], [9, 11, 17], axis=0)
+    np.testing.assert_array_equal(X[:, 2:], years_months)
+    assert y.tolist() == table["kind"].to_pylist()
+    assert "columns year, month are from the names of directories" in caplog.text
+
+
+def test_keys__may_be_the_labels(tmp_path):
+    table = pd.DataFrame({"a": np.arange(6.0), "y": ["u/v", "w", "x"] * 2})
+    table.to_parquet(tmp_path / "d", partition_cols=["y"])
+    X, y = collect(open_source(tmp_path / "d", label="y"))
+    assert X.ravel().tolist() == [0, 3, 1, 4, 2, 5]
+    assert y.tolist() == ["u/v", "u/v", "w", "w", "x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["1", "-2"], [1, -2]),
+        (["1", "2.5"], [1.0, 2.5]),
+        (["true", "false"], [True, False]),
+        (["2024-02-29", columnar.HIVE_NULL], [datetime.date(2024, 2, 29), None]),
+        (["1", "x"], ["1", "x"]),
+    ],
+)
+def test_with_keys__type_is_that_of_all_values(tmp_path, texts, values):
+    tables = {FakeTable(): {"key": text} for text in texts}
+    keyed = columnar.with_keys(tables)
+    read = [next(each.batches(["key", "a"], 9)) for each in keyed]
+    assert [batch["key"].to_pylist() for batch in read] == [[value] * 3 for value in values]
+    assert [batch["a"].to_pylist() for batch in read] == [[1, 2, 3]] * 2
+
+
+class FakeTable:
+    rows = pa.table({"a": [1, 2, 3]})
+
+    def footer(self):
+        return self.rows.schema, 3
+
+    def batches(self, columns, batch_rows):
+        yield from self.rows.select(columns).to_batches(batch_rows)
+
+
+def test_keys__column_of_the_file_is_the_better_one(tmp_path):
+    write(pa.table({"a": [1.0], "zip": ["01"]}), tmp_path / "zip=01" / "d.parquet")
+    source = open_source(tmp_path, label="zip")
+    assert collect(source)[1].tolist() == ["01"]
+
+
+def test_keys__are_the_same_of_all_files(tmp_path, table):
+    for place in ("month=1", "year=1"):
+        write(table, tmp_path / place / "d.parquet")
+    with pytest.raises(DataError, match=r"year=1.* has no column 'month', which .*month=1.* has"):
+        open_source(tmp_path)
+
+
+def test_keys__of_text_files_are_refused(tmp_path):
+    (tmp_path / "year=2024").mkdir()
+    (tmp_path / "year=2024" / "d.csv").write_text("a\n1\n")
+    with pytest.raises(DataError, match=r"has a subdirectory, year=2024\. .*Parquet and Arrow may"):
+        open_source(tmp_path)
+
+
+LISTS = [
+    pa.list_(pa.float32()),
+    pa.list_(pa.float16(), 3),
+    pa.large_list(pa.float64()),
+    pa.list_(pa.int8()),
+]
+
+
+@pytest.mark.parametrize("dtype", LISTS, ids=str)
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_lists__elements_are_features(tmp_path, dtype, suffix):
+    X = np.random.default_rng(0).integers(-99, 99, (N, 3))
+    columns = {"e": pa.array(X.tolist(), dtype), "y": np.arange(N), "id": ["x"] * N}
+    path = write(pa.table(columns), tmp_path / f"d.{suffix}")
+    source = open_source(path, x="e", label="y")
+    stored = {"int8": INT64, "double": "f8"}.get(str(dtype.value_type), "f4")
+    assert (source.feature_names, source.x_dtype) == (("e_0", "e_1", "e_2"), stored)
+    values, y = collect(source, 7)
+    np.testing.assert_array_equal(values, X)
+    np.testing.assert_array_equal(y, np.arange(N))
+
+
+def test_lists__other_columns_that_are_named_are_features_too(tmp_path):
+    columns = {"a": [1.0], "e": [[2.0, 3.0]], "b": [4], "f": [[5.0]]}
+    path = write(pa.table(columns), tmp_path / "d.parquet")
+    source = open_source(path, x="f,e,b")
+    assert source.feature_names == ("e_0", "e_1", "b", "f_0")
+    assert collect(source)[0].tolist() == [[2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ([1.0], r"Column 'e' of .* has a list of 1 in row 9 \(the first is 0\), not of 2\."),
+        (None, r"Column 'e' of .* has no value in row 9"),
+        ([1.0, None], r"Column 'e' of .* has no value in row 9"),
+        ([1.0, np.inf], r"Column 'e' of .* has inf in row 9"),
+    ],
+)
+def test_lists__wrong_row_is_named(tmp_path, last, message):
+    path = write(pa.table({"a": range(10), "e": [[0.0, 1.0]] * 9 + [last]}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=message):
+        list(open_source(path, x="e,a").blocks(4))
+
+
+@pytest.mark.parametrize("first", [None, []])
+def test_lists__first_tells_the_length(tmp_path, first):
+    path = write(pa.table({"e": [first, [1.0]]}), tmp_path / "d.parquet")
+    with pytest.raises(DataError, match=r"Column 'e' of .* has no value in its first row"):
+        open_source(path, x="e")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, DataError, r"has type list<.*not a number.*name a column of lists of numbers as x"),
+        ({"x": "t"}, DataError, r"Column 't' of .* has type string, which is not a number"),
+        ({"x": "u"}, DataError, r"has no column 'u'"),
+        ({"x": "e", "label": "e"}, DataError, r"has no column 'e' that holds nothing else"),
+        ({"x": "e,e"}, ParameterError, r"x=e,e names 'e' twice"),
+    ],
+)
+def test_lists__what_cannot_be_features(tmp_path, options, error, message):
+    path = write(pa.table({"e": [[1.0]], "t": ["x"]}), tmp_path / "d.parquet")
+    with pytest.raises(error, match=message):
+        open_source(path, **options)
