@@ -436,7 +436,7 @@ def _rows_and_schema(
         return _counted_rows(X, schema=schema), schema
     parts = _parts(X)
     lengths = [dask.delayed(len)(part) for part in parts]
-    surveys, *lengths = dask.compute(_surveyed(X._meta, parts, options), *lengths)
+    surveys, *lengths = dask.compute(_surveyed(X, parts, options), *lengths)
     schema = decided(surveys, options)
     rows = dask_rows(X, schema=schema)
     return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
@@ -448,23 +448,28 @@ def _parts(X: Any) -> "list[Delayed]":
     return list(np.ravel(whole.to_delayed()))
 
 
-def _surveyed(meta: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
+def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
     """Return what the cells of each column are, of all parts together."""
     import dask
 
     from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
 
-    types = {column: {arrow} for column, arrow in types_of(meta).items()}
-    if any(str(arrow) == "null" for given in types.values() for arrow in given):
-        # Python objects show in the parts what they are.
+    found = [types_of(X._meta)]
+    if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
+        # Only the parts show what they are, and Python objects too.
         found = dask.compute(*map(dask.delayed(types_of), parts))
-        types = {column: {part[column] for part in found} for column in types}
+    types = {column: {part[column] for part in found} for column in found[0]}
     kinds = kinds_of(types, options)
     surveys = [dask.delayed(survey_columns)(part, kinds) for part in parts]
     while len(surveys) > 1:
         groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
         surveys = list(map(dask.delayed(merged), groups))
     return surveys[0]
+
+
+def _has_unknown_categories(X: Any) -> bool:
+    dtypes = X.dtypes.items() if hasattr(X, "columns") else ()
+    return any(hasattr(of, "categories") and not X[column].cat.known for column, of in dtypes)
 
 
 def _counted_rows(X: Any, name: str = "X", schema: Schema | None = None) -> "da.Array":

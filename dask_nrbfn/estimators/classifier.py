@@ -23,7 +23,7 @@ from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 
 
@@ -109,7 +109,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         return self._predict(X, Model.probabilities)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of rows whose label is predicted; of a dask collection block by block."""
+        """Return the share of rows whose label is predicted; of dask collections by blocks."""
         if is_dask(X):
             return accuracy(self.predict(X), y, sample_weight)
         return float(super().score(X, y, sample_weight))
@@ -153,13 +153,13 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
             by_class = compute_sample_weight(self.class_weight, labels)
         return Table.of(rows, labels, sample_weight, by_class)
 
-    def _chunked_dataset(self, *arguments: Any) -> Dataset:
+    def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
                 "`class_weight` by class is for arrays in memory.",
                 'Give sample_weight, or class_weight="balanced".',
             )
-        return super()._chunked_dataset(*arguments)
+        return super()._chunked_dataset(*arguments, **options)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)

@@ -18,7 +18,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation, join
+from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -141,7 +141,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         FitParams.options()["components"].check("n_components", self.n_components)
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                self._train(chunked_rows(X, join(place, "dataset"), self.missing), place)
+                self._train(chunked_rows(X, place, "dataset", self.missing), place)
             return self
         schema = schema_of(X, self.missing)
         source = ArraySource(checked_rows(self, X, schema, reset=True))

@@ -108,8 +108,8 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
             return np.concatenate(scores)
         if isinstance(X, zarr.Array) and model.schema is not None:
-            step = block_rows(len(model.basis))
-            return np.concatenate([self._scores(X[s : s + step]) for s in range(0, len(X), step)])
+            starts = range(0, X.shape[0], step := block_rows(len(model.basis)))
+            return np.concatenate([self._scores(X[start : start + step]) for start in starts])
         if not isinstance(X, zarr.Array):
             X = checked_rows(self, X, model.schema)
         if model.schema is None:

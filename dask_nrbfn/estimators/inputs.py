@@ -17,7 +17,7 @@ from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.frames import typed_labels
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location
+from dask_nrbfn.storage.location import Location, join
 
 
 class Table(NamedTuple):
@@ -117,14 +117,15 @@ def chunked_dataset(
     X: Any,
     y: Any,
     sample_weight: Any,
-    location: Location,
+    place: Location,
+    name: str,
     *,
     numbers: bool,
     unlabelled: Mark | None,
     missing: str,
     schema: Schema | None,
 ) -> Dataset:
-    """Return chunked rows as a dataset: that which was given, or one written at `location`."""
+    """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
@@ -138,7 +139,7 @@ def chunked_dataset(
     return ingest_dask(
         rows,
         labels,
-        location,
+        join(place, name),
         target=target,
         weights=weights,
         missing=missing,
@@ -148,11 +149,11 @@ def chunked_dataset(
     )
 
 
-def chunked_rows(X: Any, location: Location, missing: str) -> Dataset:
+def chunked_rows(X: Any, place: Location, name: str, missing: str) -> Dataset:
     """Return chunked rows without targets as a dataset, as `chunked_dataset` does."""
     if isinstance(X, Dataset):
         return X
-    return ingest_dask(_to_dask(X), None, location, missing=missing, overwrite=True)
+    return ingest_dask(_to_dask(X), None, join(place, name), missing=missing, overwrite=True)
 
 
 def _to_dask(values: Any) -> Any:

@@ -14,7 +14,6 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.runs import (
@@ -24,6 +23,7 @@ from dask_nrbfn.estimators.runs import (
     own_run,
     workplace,
 )
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.confidence import name_rows
@@ -31,7 +31,7 @@ from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.location import Location, join
+from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -136,7 +136,8 @@ class Network(ModelEstimator, ABC):
             X,
             y,
             sample_weight,
-            join(place, name),
+            place,
+            name,
             numbers=self._of_numbers,
             unlabelled=self.unlabelled,
             missing=self.missing,

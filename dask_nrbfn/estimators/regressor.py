@@ -17,7 +17,7 @@ from dask_nrbfn.estimators.scores import r2
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 
 
@@ -62,9 +62,9 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         return self._predict(X, _numbers)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R^2, on average over the targets; of a dask collection block by block."""
+        """Return R^2, on average over the targets; of dask collections by blocks."""
         if is_dask(X):
-            return r2(self.predict(X), y, sample_weight, self.intercept_)
+            return r2(self.predict(X), y, sample_weight, origin=self.intercept_)
         return float(super().score(X, y, sample_weight))
 
     def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
@@ -100,6 +100,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         if model.embeds:
             raise DataError("the model is one of coordinates.", "Load it with DiffusionMap.")
         super()._take_model(model)
+        assert model.intercept is not None
         self.intercept_ = model.intercept
 
 

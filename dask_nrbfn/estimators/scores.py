@@ -24,9 +24,7 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
     return float(hits / weight)
 
 
-def r2(
-    predicted: da.Array, y: Any, sample_weight: Any, origin: NDArray[np.float64]
-) -> float:
+def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: NDArray[np.float64]) -> float:
     """Return R^2 of predicted numbers (n,) or (n, q), on average over the targets.
 
     Squares are taken of what differs from `origin` (q,).
@@ -52,7 +50,7 @@ def _judged(judge: Judge, predicted: da.Array, y: Any, sample_weight: Any) -> Se
     """Return what is made of every block of predictions, in order."""
     blocks = predicted.to_delayed().ravel()
     targets = _blocks_like(predicted, y, "y")
-    weights = [None] * len(blocks)
+    weights: Sequence[Any] = [None] * len(blocks)
     if sample_weight is not None:
         weights = _blocks_like(predicted, sample_weight, "sample_weight")
     judged = dask.delayed(_judge_block, pure=False)

@@ -78,7 +78,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
-n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, missing, store
+n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, \
+missing, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -198,7 +199,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, missing, store
+    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, \
+missing, store
         As for `NRBFNRegressor`.
 
     Attributes

@@ -1,4 +1,4 @@
-"""What Python users give: frames of any library, categories and objects as plain numbers and text."""
+"""What Python users give: frames, categories and objects as plain numbers and text."""
 
 import math
 from collections import Counter

@@ -91,9 +91,7 @@ def kinds_of(
     return kinds
 
 
-def survey_columns(
-    X: Any, kinds: Mapping[str, Kind], name: str = "X"
-) -> dict[str, ColumnSurvey]:
+def survey_columns(X: Any, kinds: Mapping[str, Kind], name: str = "X") -> dict[str, ColumnSurvey]:
     """Return what the cells of each column of a table are, or of a part of one."""
     surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
     for column in _framed(X, name).iter_columns():
@@ -138,8 +136,8 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
                 f"{name} has no column {wanted!r}; it has {shown}{more}.",
                 "Give all columns of the training rows, in any order.",
             )
-    known = {*names, *schema.ignored, *(schema.targets or ())}
-    known |= {schema.label, schema.weights, schema.id}
+    roles = (schema.label, schema.weights, schema.id)
+    known = {*names, *schema.ignored, *(schema.targets or ()), *roles}
     if extra := [repr(label) for label in labels if label not in known]:
         logger.info("%s: no column of the training rows, left out: %s", name, ", ".join(extra))
     return [labels[wanted] for wanted in names]
