@@ -1,54 +1,144 @@
 """Predictions as a table: copied from their Zarr group, chunk by chunk."""
 
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import Location, attributes_of, member_names, open_group
+from dask_nrbfn.storage.group import Location, attributes_of, open_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import zarr
 
 TABLES = (".csv", ".parquet")
 """Suffixes of files that predictions are written to."""
 
 
-def write_predictions(source: Location, target: Path) -> None:
-    """Write predictions as a CSV or Parquet file: ids, and what else they have."""
+def column_names(arrays: Collection[str], attributes: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return what the columns of each array of predictions are called in a table, in order.
+
+    Parameters
+    ----------
+    arrays : collection of str
+        Names of those that there are.
+    attributes : mapping
+        Of their group: `id`, and `classes` or `target_names`.
+    """
+    classes = attributes.get("classes", [])
+    names = {
+        "ids": [attributes.get("id", "")],
+        "labels": ["label"],
+        "values": attributes.get("target_names", []),
+        "probabilities": [f"probability_{label}" for label in classes],
+        "scores": [f"score_{label}" for label in classes],
+    }
+    return {array: columns for array, columns in names.items() if array in arrays}
+
+
+def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]) -> None:
+    """Raise ParameterError if columns that are written and kept have the same name."""
+    counts = Counter(chain(*written.values(), kept))
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        raise ParameterError(
+            f"two columns of the predictions would be called {name!r}.",
+            "Leave it out of `keep`, or give the column of the file another name.",
+        )
+
+
+def write_predictions(
+    source: Location, target: Path, kept: "pa.RecordBatchReader | None" = None
+) -> int:
+    """Write predictions as a CSV or Parquet file; return how many rows have none.
+
+    Parameters
+    ----------
+    source : Location
+        Of their group. Of rows that its array ``skipped`` marks nothing but the id is written.
+    target : Path
+    kept : RecordBatchReader, optional
+        Further columns of the same rows, which come after the ids.
+
+    Raises
+    ------
+    DataError
+        If `kept` has another number of rows.
+    """
     # Takes longer to load than commands that write no table do in all.
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
     group = open_group(source, kind="predictions")
-    fields = _fields(group)
-    arrays = {name: get_array(group, name) for name in fields}
-    n_rows, chunk_rows = next((array.shape[0], array.chunks[0]) for array in arrays.values())
-    schema = pa.schema([field for own in fields.values() for field in own])
+    arrays = {name: get_array(group, name) for name in group.array_keys()}
+    tables = _tables(arrays, column_names(arrays, attributes_of(group)))
+    if kept is not None:
+        tables = _beside(tables, kept, place=int("ids" in arrays))
+    first = next(tables)
     write = pa.csv.CSVWriter if target.suffix == ".csv" else pa.parquet.ParquetWriter
-    with write(target, schema) as table:
-        for start in range(0, n_rows, chunk_rows):
-            columns: list[Any] = []
-            for array in arrays.values():
-                values = read_rows(array, start, start + chunk_rows)
-                columns += [values.tolist()] if values.ndim == 1 else [*values.T]
-            table.write_table(pa.table(columns, schema=schema))
+    with write(target, first.schema) as out:
+        for table in chain([first], tables):
+            out.write_table(table)
+    if "skipped" not in arrays:
+        return 0
+    return int(np.count_nonzero(read_rows(arrays["skipped"])))
 
 
-def _fields(group: "zarr.Group") -> "dict[str, list[pa.Field]]":
-    """Return the columns that each array of predictions becomes, in order."""
+def _tables(
+    arrays: Mapping[str, "zarr.Array[Any]"], names: Mapping[str, list[str]]
+) -> "Iterator[pa.Table]":
+    """Yield the predictions of consecutive rows as tables."""
     import pyarrow as pa
 
-    attributes = attributes_of(group)
-    classes = attributes.get("classes", [])
-    number = pa.float64()
-    fields = {
-        "ids": [pa.field(attributes.get("id", ""), pa.string())],
-        "labels": [pa.field("label", pa.array(classes).type)],
-        "values": [pa.field(name, number) for name in attributes.get("target_names", [])],
-        "probabilities": [pa.field(f"probability_{label}", number) for label in classes],
-        "scores": [pa.field(f"score_{label}", number) for label in classes],
-    }
-    stored = member_names(group)
-    return {name: own for name, own in fields.items() if name in stored}
+    n_rows, chunk_rows = next((array.shape[0], array.chunks[0]) for array in arrays.values())
+    for start in range(0, n_rows, chunk_rows):
+        chunk = {name: read_rows(each, start, start + chunk_rows) for name, each in arrays.items()}
+        columns = {
+            column: _arrow(values, None if name == "ids" else chunk.get("skipped"))
+            for name in names
+            for column, values in zip(names[name], np.atleast_2d(chunk[name].T), strict=True)
+        }
+        yield pa.table(columns)
+
+
+def _arrow(values: NDArray[Any], skipped: NDArray[np.bool_] | None) -> "pa.Array":
+    import pyarrow as pa
+
+    if values.dtype.kind == "T":
+        return pa.array(values.tolist(), pa.string(), mask=skipped)
+    return pa.array(values, mask=skipped)
+
+
+def _beside(
+    tables: "Iterable[pa.Table]", kept: "pa.RecordBatchReader", *, place: int
+) -> "Iterator[pa.Table]":
+    """Yield tables with further columns of the same rows, which begin at a place."""
+    import pyarrow as pa
+
+    held = kept.schema.empty_table()
+    for table in tables:
+        n_rows = len(table)
+        while len(held) < n_rows and (batch := next(kept, None)) is not None:
+            held = pa.concat_tables([held, pa.table(batch)])
+        if len(held) < n_rows:
+            raise _other_rows()
+        for j, column in enumerate(held.schema):
+            table = table.add_column(place + j, column, held[j][:n_rows])
+        yield table
+        held = held[n_rows:]
+    if len(held) or any(map(len, kept)):
+        raise _other_rows()
+
+
+def _other_rows() -> DataError:
+    return DataError(
+        "the file has other rows than those that were predicted.",
+        "Do not change it while it is read.",
+    )

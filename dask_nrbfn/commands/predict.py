@@ -9,13 +9,18 @@ from functools import reduce
 from itertools import pairwise
 from operator import add
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.export import TABLES, write_predictions
+from dask_nrbfn.commands.export import (
+    TABLES,
+    check_distinct_columns,
+    column_names,
+    write_predictions,
+)
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
@@ -26,7 +31,7 @@ from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
-from dask_nrbfn.storage.array import create_array, get_array
+from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -38,6 +43,9 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.model import Model, PinnedModel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +76,8 @@ _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
     "scores": lambda _, scores: scores,
     "probabilities": Model.probabilities,
     "values": lambda _, scores: scores,
+    # A feature without a value leaves none in all scores of its row.
+    "skipped": lambda _, scores: np.isnan(scores[:, 0]),
 }
 
 
@@ -216,8 +226,10 @@ def predict_dataset(
     *,
     scores: bool = False,
     probabilities: bool = False,
+    kept: "pa.RecordBatchReader | None" = None,
+    skip_bad: bool = False,
     overwrite: bool = False,
-) -> None:
+) -> int:
     """Write labels (n,) and what else is asked for of all rows, or values (n, q) of a regression.
 
     Parameters
@@ -225,7 +237,7 @@ def predict_dataset(
     model : Location
         Of a model or a finished run.
     dataset : Dataset
-        Needs no labels.
+        Needs no labels. Its ids are written too.
     out : Location
         A Zarr group, without suffix or with .zarr; with .csv or .parquet a local file of that
         format.
@@ -233,44 +245,66 @@ def predict_dataset(
     scores, probabilities : bool
         Write these (n, K) too, of every class by its name; a Zarr group has scores in any case.
         Probabilities are those of `Model.probabilities`.
+    kept : RecordBatchReader, optional
+        Further columns of the same rows for a .csv or .parquet file.
+    skip_bad : bool
+        In such a file, write nulls for rows that have features without a value.
     overwrite : bool
         Replace what is at `out`, once the predictions are complete: a file by a file, predictions
         by predictions.
 
+    Returns
+    -------
+    int
+        How many rows have nulls.
+
     Raises
     ------
     DataError
-        If the dataset has other columns than the training rows.
+        If the dataset has other columns than the training rows, or `kept` other rows.
     ExistsError, ParameterError, StorageError
         As `check_prediction_place`; the first also if another job has written to `out` meanwhile,
-        the second also if scores or probabilities of numbers are asked for.
+        the second also if what is asked for does not go with `out` or the model.
     """
     check_prediction_place(out, overwrite=overwrite)
+    in_table = _suffix(out) in TABLES
+    if not in_table:
+        _check_table_unasked(out, keep=kept is not None, skip_bad=skip_bad)
     pinned = PinnedModel.at(model)
     opened = pinned.load()
-    in_table = _suffix(out) in TABLES
     wanted = {"labels": True, "scores": scores or not in_table, "probabilities": probabilities}
-    names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
     if opened.target_names is not None:
-        _check_classes_wanted(scores=scores, probabilities=probabilities)
-        names = ("values",)
+        _check_classes_unasked(scores=scores, probabilities=probabilities)
+        wanted = {"values": True}
+    names = tuple(name for name, is_wanted in {**wanted, "skipped": skip_bad}.items() if is_wanted)
     dataset = _checked(opened, dataset, engine)
     if not in_table:
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
-        return
+        return 0
+    written = column_names([*names, *_ids_of(dataset)], _attributes(opened, dataset))
+    check_distinct_columns(written, () if kept is None else kept.schema.names)
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
-    _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
     try:
+        _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            write_predictions(scratch, unfinished)
+            return write_predictions(scratch, unfinished, kept)
     finally:
         remove_group(scratch)
 
 
-def _check_classes_wanted(**wanted: bool) -> None:
-    """Raise ParameterError if what only classes have is wanted of numbers."""
-    for name, is_wanted in wanted.items():
-        if is_wanted:
+def _check_table_unasked(out: Location, **asked: bool) -> None:
+    """Raise ParameterError if what only a table has is asked for."""
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise ParameterError(
+                f"`{name}` is given, and {out} is a Zarr group.", "Write .csv or .parquet with it."
+            )
+
+
+def _check_classes_unasked(**asked: bool) -> None:
+    """Raise ParameterError if what only classes have is asked for."""
+    for name, is_asked in asked.items():
+        if is_asked:
             raise ParameterError(
                 f"`{name}` are asked for, and the model predicts numbers.", f"Leave `{name}` out."
             )
@@ -405,22 +439,20 @@ def _predict_to_zarr(
     *,
     overwrite: bool,
 ) -> None:
-    """Write the named results; ids too, where the dataset has them."""
+    """Write the named results, and ids where the dataset has them."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
-    told: dict[str, Any] = {"classes": model.classes.tolist()}
-    dimension = "class"
-    if model.target_names is not None:
-        told, dimension = {"target_names": list(model.target_names)}, "target"
+    none = np.empty((0, model.n_targets))
+    empty = {name: _RESULTS[name](model, none) for name in names} | _ids_of(dataset)
+    dimensions = ("row", "class" if model.target_names is None else "target")
     with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
-        for name in names:
-            none = _RESULTS[name](model, np.empty((0, model.n_targets)))
+        for name, values in empty.items():
             create_array(
                 group,
                 name,
-                shape=(dataset.n_rows, *none.shape[1:]),
-                dtype=none.dtype,
-                chunks=(chunk_rows, *none.shape[1:]),
-                dimensions=("row", dimension)[: none.ndim],
+                shape=(dataset.n_rows, *values.shape[1:]),
+                dtype=values.dtype,
+                chunks=(chunk_rows, *values.shape[1:]),
+                dimensions=dimensions[: values.ndim],
                 compress=True,
             )
         arguments = [
@@ -428,9 +460,27 @@ def _predict_to_zarr(
             for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
         run_tasks(engine, _write_results, arguments, label="predict")
-        mark_complete(
-            group, kind="predictions", attributes={**told, "fingerprint": dataset.fingerprint}
-        )
+        mark_complete(group, kind="predictions", attributes=_attributes(model, dataset))
+
+
+def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
+    """Return what is recorded of predictions."""
+    told: dict[str, Any] = {"fingerprint": dataset.fingerprint}
+    if model.target_names is None:
+        told["classes"] = model.classes.tolist()
+    else:
+        told["target_names"] = list(model.target_names)
+    if dataset.schema is not None and _ids_of(dataset):
+        told["id"] = dataset.schema.id
+    return told
+
+
+def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArray[Any]]:
+    """Return the ids of some rows of a dataset, if all of its rows have one, by their name."""
+    ids = dataset.ids
+    if ids is None or ids.shape[0] != dataset.n_rows:
+        return {}
+    return {"ids": read_rows(ids, start, stop)}
 
 
 def output_chunk_rows(n_rows: int, n_classes: int) -> int:
@@ -474,13 +524,13 @@ def _write_results(
     model = PinnedModel(model_location, checksum).load()
     dataset = Dataset.open(dataset_location)
     scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
-    arrays = {name: get_array(group, name) for name in names}
-    chunk_rows = next(iter(arrays.values())).chunks[0]
-    for scores in regroup(scores_of_blocks, chunk_rows):
-        for name, array in arrays.items():
-            values = _RESULTS[name](model, scores)
-            array[start : start + len(scores)] = values.astype(array.dtype, copy=False)
-        start += len(scores)
+    for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
+        stop = start + len(scores)
+        results = {name: _RESULTS[name](model, scores) for name in names}
+        for name, values in (results | _ids_of(dataset, start, stop)).items():
+            array = get_array(group, name)
+            array[start:stop] = values.astype(array.dtype, copy=False)
+        start = stop
 
 
 def _residuals(

@@ -1,0 +1,126 @@
+"""What predictions are joined by, and the rows that have none."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.storage.model import Model
+from tests.tables import spirals
+
+READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+SCHEMA = Schema(tuple(Column(name, "number") for name in "abcd"), id="row")
+
+
+class Identified(ArraySource):
+    """Rows of arrays with ids."""
+
+    def __init__(self, X, y, ids):
+        super().__init__(X, y)
+        self.schema, self.feature_names = SCHEMA, tuple("abcd")
+        self.ids, self.id_dtype = ids, ids.dtype
+
+    def blocks(self, block_rows):
+        start = 0
+        for block in super().blocks(block_rows):
+            yield block._replace(ids=self.ids[start : start + len(block.X)])
+            start += len(block.X)
+
+
+def write(X, ids, y=None, **options):
+    return ingest_source(Identified(X, y, ids), MemoryStore(), **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    X, y = spirals(200)
+    dataset = write(X, np.arange(200), y)
+    return fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine()).location
+
+
+NUMBERS = np.arange(7, 157)
+TEXTS = np.array([f"row, {row}" for row in NUMBERS], dtype=np.dtypes.StringDType())
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("ids", [NUMBERS, TEXTS], ids=["numbers", "texts"])
+def test_predict__joined_by_ids_and_kept_columns(monkeypatch, tmp_path, model, suffix, ids):
+    monkeypatch.setattr("dask_nrbfn.commands.predict._MIN_CHUNK_ROWS", 40)
+    X, _ = spirals(150, seed=1)
+    own = pd.DataFrame({"row": ids.tolist(), "note": [f"n{j % 7}" for j in range(150)]})
+    reader = pa.table({"note": own["note"]}).to_reader(max_chunksize=17)
+    out = tmp_path / f"out{suffix}"
+    predict_dataset(model, write(X, ids, chunk_rows=70), out, InlineEngine(), kept=reader)
+    found = READERS[suffix](out)
+    assert found.columns.tolist() == ["row", "note", "label"]
+    pd.testing.assert_frame_equal(found.drop(columns="label"), own, check_dtype=False)
+    assert found["label"].tolist() == Model.load(model).scores(X).argmax(axis=1).tolist()
+
+
+def test_predict__ids_in_a_group(model):
+    out = MemoryStore()
+    predict_dataset(model, write(spirals(150)[0], TEXTS), out, InlineEngine())
+    group = zarr.open_group(out, mode="r")
+    assert group.attrs["id"] == "row"
+    assert group["ids"][:].tolist() == TEXTS.tolist()
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_predict__rows_without_a_value_are_nulls(tmp_path, model, suffix):
+    X, _ = spirals(150, seed=1)
+    bad = [0, 71, 149]
+    with_gaps = X.copy()
+    with_gaps[bad, [0, 1, 2]] = np.nan
+    out, whole = tmp_path / f"out{suffix}", tmp_path / f"whole{suffix}"
+    dataset = write(with_gaps, NUMBERS, gaps=True, chunk_rows=70)
+    wanted = {"scores": True, "skip_bad": True}
+    assert predict_dataset(model, dataset, out, InlineEngine(), **wanted) == len(bad)
+    assert predict_dataset(model, write(X, NUMBERS), whole, InlineEngine(), **wanted) == 0
+    found, expected = READERS[suffix](out), READERS[suffix](whole)
+    assert found["row"].tolist() == NUMBERS.tolist()
+    assert found.drop(columns="row").isna().all(axis=1).to_numpy().nonzero()[0].tolist() == bad
+    pd.testing.assert_frame_equal(
+        found.drop(index=bad), expected.drop(index=bad), check_dtype=False, rtol=1e-12
+    )
+
+
+def test_predict__what_a_group_cannot_hold(tmp_path, model):
+    dataset = write(spirals(150)[0], NUMBERS)
+    for option in ({"skip_bad": True}, {"kept": pa.table({"a": [1]}).to_reader()}):
+        with pytest.raises(ParameterError, match="is a Zarr group"):
+            predict_dataset(model, dataset, tmp_path / "out", InlineEngine(), **option)
+
+
+@pytest.mark.parametrize("name", ["row", "label"])
+def test_predict__kept_columns_have_names_of_their_own(tmp_path, model, name):
+    kept = pa.table({name: np.arange(150)}).to_reader()
+    dataset, out = write(spirals(150)[0], NUMBERS), tmp_path / "out.csv"
+    with pytest.raises(ParameterError, match=f"two columns .* would be called '{name}'"):
+        predict_dataset(model, dataset, out, InlineEngine(), kept=kept)
+
+
+@pytest.mark.parametrize("n_rows", [149, 151])
+def test_predict__kept_columns_of_other_rows(tmp_path, model, n_rows):
+    kept = pa.table({"a": np.arange(n_rows)}).to_reader()
+    dataset, out = write(spirals(150)[0], NUMBERS), tmp_path / "out.csv"
+    with pytest.raises(DataError, match="has other rows"):
+        predict_dataset(model, dataset, out, InlineEngine(), kept=kept)
+    assert not list(tmp_path.iterdir())
+
+
+def test_encoded_by__keeps_the_name_of_the_ids():
+    columns = tuple(replace(column, missing=0.5) for column in SCHEMA.columns)
+    other = Schema(columns, missing="impute")
+    assert write(spirals(5)[0], np.arange(5)).encoded_by(other).schema.id == "row"
