@@ -1,6 +1,7 @@
 """The command line: ``dask-nrbfn``, ``python -m dask_nrbfn`` and ``dask nrbfn``."""
 
 import logging
+import signal
 import sys
 
 import click
@@ -72,4 +73,6 @@ def _tells(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """Run the command line and exit."""
+    # By default a process is gone at once, and what it has begun to write stays behind.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     commands(prog_name="dask-nrbfn")

@@ -75,8 +75,8 @@ class Job:
         except (click.exceptions.Exit, click.ClickException) as error:
             self._log_summary(error.exit_code)
             raise
-        except BaseException:
-            self._log_summary(1)
+        except BaseException as error:
+            self._log_summary(getattr(error, "code", 1))
             raise
         self._log_summary(0)
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.bins import MOST_ENTRIES, Bins
 
-# A key and two counts of each entry; two sums, joined, sorted and added up. More bins of scores that
-# are spread do not show in six digits of the area.
+# A key and two counts of each entry; two sums, joined, sorted and added up. More bins of spread
+# scores do not show in six digits of the area.
 RANKING_BYTES = 6 * 24 * MOST_ENTRIES
 
 

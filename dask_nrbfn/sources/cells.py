@@ -15,7 +15,12 @@ from dask_nrbfn.sources.dtypes import TRUTH
 _WHOLE = r"^([+-]?[0-9]+)\.0+$"
 _DAY_S = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_WHAT = {"number": "a number", "boolean": "true or false", "date": "a date"}
+NOT_OF_KIND = {
+    "number": "not a number",
+    "boolean": "neither true nor false",
+    "date": "not a date",
+}
+"""What is said of a cell that is not of a kind."""
 
 
 class CellError(DataError):
@@ -23,17 +28,32 @@ class CellError(DataError):
 
     Parameters
     ----------
-    problem, remedy : str
+    column, text : str
+        Its name, and what is in the cell.
+    what : str
+        What that is not, such as "not a number".
     row : int
         Of the array that has it.
     """
 
-    def __init__(self, problem: str, remedy: str, row: int) -> None:
-        super().__init__(problem, remedy)
-        self.row = row
+    def __init__(self, column: str, text: str, what: str, row: int = 0) -> None:
+        super().__init__(
+            f"Column {column!r} has {text!r}, which is {what}.",
+            f"Write it otherwise, say with `missing_values` that it stands for none, or give "
+            f"{column} as `categorical`.",
+        )
+        self.column, self.text, self.what, self.row = column, text, what, row
 
-    def __reduce__(self) -> tuple[type["CellError"], tuple[str, str, int]]:
-        return type(self), (*self.args, self.row)
+    def __reduce__(self) -> tuple[type["CellError"], tuple[str, str, str, int]]:
+        return type(self), (self.column, self.text, self.what, self.row)
+
+    def within(self, table: object, place: str) -> DataError:
+        """Return the error that says where the cell is, such as "line 3" of a table."""
+        return DataError(
+            f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
+            f"{self.what}.",
+            self.args[1],
+        )
 
 
 def kind_of(arrow: pa.DataType) -> Kind | None:
@@ -86,18 +106,9 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
     bad = np.isnan(values)
     if not spoiled and bad.any() and (bad := bad & _has_value(array)).any():
         row = int(bad.argmax())
-        raise bad_cell(column, texts_of(array.slice(row, 1))[0].as_py(), row)
+        text = texts_of(array.slice(row, 1))[0].as_py()
+        raise CellError(column.name, text, NOT_OF_KIND[column.kind], row)
     return values
-
-
-def bad_cell(column: Column, text: str, row: int) -> CellError:
-    """Return the error about a cell that is not of its column's kind."""
-    return CellError(
-        f"Column {column.name!r} has {text!r}, which is not {_WHAT[column.kind]}.",
-        f"Write it so, say it has no value with `missing_values`, or name {column.name} as "
-        "`categorical`.",
-        row,
-    )
 
 
 def encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:

@@ -27,9 +27,10 @@ from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.survey import Roles, TableOptions
 from dask_nrbfn.sources.tables import (
+    Asked,
     common_columns,
-    feature_columns,
     first_not_finite,
     label_values,
     no_value_error,
@@ -241,7 +242,12 @@ def open_columnar(
     footers = {table: table.footer() for table in tables}
     asked = (label, *(targets or ()), weights)
     names = {table: _columns(schema, asked) for table, (schema, _) in footers.items()}
-    features = feature_columns(common_columns(names), label, targets, weights, origin)
+    roles = Roles(label, targets, weights)
+    features = (
+        Asked(origin=origin, roles=roles, options=TableOptions())
+        .columns(common_columns(names))
+        .features
+    )
     if x is not None:
         features = _named_columns(features, x, origin)
     n_rows = sum(n_rows for _, n_rows in footers.values())

@@ -5,9 +5,10 @@ the line of a bad cell and fills columns that a file lacks with nulls.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,11 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from dask_nrbfn.errors import DataError, NRBFNError
+from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.cells import NOT_OF_KIND, CellError, kind_of
 from dask_nrbfn.sources.dialect import BLANKS
-from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, label_of_text
-from dask_nrbfn.sources.layout import Layout, check_size
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
+from dask_nrbfn.sources.layout import check_size
 from dask_nrbfn.sources.quotes import (
     QuoteScan,
     ScannedFile,
@@ -26,16 +29,8 @@ from dask_nrbfn.sources.quotes import (
     line_of_row,
     open_quote,
 )
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
-from dask_nrbfn.sources.tables import (
-    common_columns,
-    feature_columns,
-    first_not_finite,
-    label_values,
-    no_value_error,
-    not_finite_error,
-)
+from dask_nrbfn.sources.tables import Asked, common_columns, label_values, no_value_error
+from dask_nrbfn.sources.tabular import TableSource, survey_tables
 from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -45,7 +40,7 @@ TEXT_BYTES = 256 << 10
 LINES_PER_BATCH = 16
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 BAD_CELL = re.compile(
-    r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
+    r"CSV column #(\d+): Row #(\d+): CSV conversion error to ([^:]+): invalid value '(.*)'$",
     re.DOTALL,
 )
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
@@ -54,166 +49,214 @@ LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
 DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """What the columns of a file are called.
+# Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
+# each costs calls for every column.
+TOGETHER_BYTES = 2 << 20
+# Blanks that may stand around what means no value, or true or false.
+MOST_BLANKS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class CsvTable:
+    """A CSV file: a `Table`, whose columns of no kind are text.
 
     Attributes
     ----------
+    file : TextFile
+    missing_values : tuple of str
+        What stands for no value, beside nothing at all.
+    spoiled : bool
+        Whether a cell may be of another kind than its column.
+    names : tuple of str
+        Of its columns.
     originals : mapping
-        What pyarrow calls each.
-    booleans : frozenset of str
-        Those that say true and false.
+        What pyarrow calls each column, by its name.
+    types : mapping
+        The type that the first rows of each suggest.
     """
 
+    file: TextFile
+    missing_values: tuple[str, ...]
+    spoiled: bool
+    names: tuple[str, ...]
     originals: Mapping[str, str]
-    booleans: frozenset[str]
+    types: Mapping[str, pa.DataType]
 
-    def numbers(self, names: Sequence[str]) -> dict[str, pa.DataType]:
-        """Return the types that some of the columns are read as, by what pyarrow calls them."""
-        return {
-            self.originals[name]: pa.bool_() if name in self.booleans else pa.float64()
-            for name in names
-        }
+    @classmethod
+    def of(cls, file: TextFile, asked: Asked) -> Self:
+        """Return the table of a file, with what its first rows show."""
+        marks = ("", *asked.options.missing_values)
+        with _csv_errors(file), _csv_reader(file, {}, marks) as reader:
+            schema = reader.schema
+        names = file.dialect.names(schema.names)
+        return cls(
+            file,
+            marks,
+            asked.spoiled,
+            names,
+            dict(zip(names, schema.names, strict=True)),
+            {name: _known(arrow) for name, arrow in zip(names, schema.types, strict=True)},
+        )
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    def place(self, row: int) -> str:
+        """Return the line in which a row begins."""
+        return f"line {_line_of_row(self.file, row)}"
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns; no quote is left open."""
+        types = {self.originals[name]: self._type(name, kind) for name, kind in kinds.items()}
+        scan = self.file.scan()
+        with _csv_errors(self.file):
+            with _csv_reader(self.file, types, self.missing_values, scan) as reader:
+                for batch in together(reader, TOGETHER_BYTES, batch_rows):
+                    columns = map(self._cells, batch.columns, kinds.values())
+                    yield pa.RecordBatch.from_arrays(list(columns), names=list(kinds))
+            if scan.inside:
+                raise _open_quote_error(self.file, scan.opened)
+
+    def _type(self, name: str, kind: Kind | None) -> pa.DataType:
+        own = self.types[name]
+        if kind in (None, "category") or self.spoiled:
+            return pa.string()
+        if kind == "date":
+            # Whole seconds in the first rows may be followed by parts of them.
+            return pa.timestamp("us", own.tz if pa.types.is_timestamp(own) else None)
+        says_true = kind_of(own) == "boolean" or (kind == "boolean" and kind_of(own) != "number")
+        return pa.bool_() if says_true else pa.float64()
+
+    def _cells(self, cells: pa.Array, kind: Kind | None) -> pa.Array:
+        """Return cells in which what stands for no value is none."""
+        if kind is None or not pa.types.is_string(cells.type):
+            return cells
+        cells = cells.dictionary_encode()
+        texts = pc.utf8_trim(cells.dictionary, BLANKS)
+        none = pc.is_in(texts, pa.array(self.missing_values))
+        if kind == "number" and self.file.dialect.decimal != ".":
+            texts = pc.replace_substring(texts, self.file.dialect.decimal, ".")
+        texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+        return pa.DictionaryArray.from_arrays(cells.indices, texts)
+
+
+def together(
+    batches: Iterable[pa.RecordBatch], n_bytes: int, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(each.nbytes for each in held) >= n_bytes:
+            yield from _joined(held, batch_rows)
+            held = []
+    if held:
+        yield from _joined(held, batch_rows)
+
+
+def _joined(batches: list[pa.RecordBatch], batch_rows: int) -> list[pa.RecordBatch]:
+    whole = pa.concat_batches(batches)
+    return [whole.slice(start, batch_rows) for start in range(0, len(whole), batch_rows)]
+
+
+def _known(arrow: pa.DataType) -> pa.DataType:
+    """Return the type of a column, text if pyarrow knows more than there are kinds."""
+    return pa.string() if kind_of(arrow) is None else arrow
 
 
 @dataclass(kw_only=True)
-class CsvSource(Layout):
-    """Rows of CSV files, in the order of `files`, with float64 features.
+class CsvSource(TableSource):
+    """Rows of CSV files.
 
     Attributes
     ----------
-    files : mapping
-        The columns of each.
     label_is_plain : bool
         Whether every label is written as Python writes an integer, or is text.
     """
 
-    files: Mapping[TextFile, _Columns]
-    label: str | None
-    weights: str | None
     label_is_plain: bool = True
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
-
-        Raises
-        ------
-        DataError
-            If a feature, target or weight is not a number, a feature or target not finite, or a
-            weight empty.
-        DamagedDataError
-            If a file cannot be read as CSV.
-        """
-        return recut(self._batches(), block_rows)
-
-    def _batches(self) -> Iterator[Block]:
-        for file, columns in self.files.items():
-            row = 0
-            for batch in _csv_batches(file, self._types(columns)):
-                yield self._block(batch, file, row)
-                row += batch.num_rows
-
-    def _types(self, columns: _Columns) -> dict[str, pa.DataType]:
-        types = columns.numbers([*(self.feature_names or ()), *(self.target_names or ())])
-        if self.label is not None:
-            as_integers = self.y_dtype == INT64 and self.label_is_plain
-            types[columns.originals[self.label]] = pa.int64() if as_integers else pa.string()
-        if self.weights is not None:
-            types[columns.originals[self.weights]] = pa.float64()
-        return types
-
-    def _block(self, batch: pa.RecordBatch, file: TextFile, first_row: int) -> Block:
-        # In the order of the types asked for; finding each by its name takes quadratic time.
-        columns, p = batch.columns, self.n_features
-        X = _csv_numbers(columns[:p], self.feature_names or (), file, first_row)
-        y = None
-        if self.target_names is not None:
-            own = columns[p : p + len(self.target_names)]
-            y = _csv_numbers(own, self.target_names, file, first_row)
-        elif self.label is not None:
-            y = self._labels(columns[p], file.dialect.decimal)
-        weights = None if self.weights is None else columns[-1]
-        if weights is not None and weights.null_count:
-            line = _line_of_row(file, first_row + pc.index(pc.is_null(weights), True).as_py())
-            raise no_value_error(f"Column {self.weights!r} of {file}", f"line {line}")
-        return Block(X, y, None if weights is None else weights.to_numpy(zero_copy_only=False))
-
-    def _labels(self, column: pa.Array, decimal: str) -> np.ndarray:
-        if self.y_dtype == INT64 and self.label_is_plain:
-            return label_values(column)
+    def labels(self, column: pa.Array, table: CsvTable, first_row: int) -> np.ndarray:
+        """Return labels (b,) of type `y_dtype`."""
         texts = _bare(column)
         if self.y_dtype != INT64:
             return label_values(texts)
+        if self.label_is_plain:
+            return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
         encoded = texts.dictionary_encode()
+        decimal = table.file.dialect.decimal
         values = [label_of_text(text, decimal) for text in encoded.dictionary.to_pylist()]
         return np.array(values, dtype=INT64)[encoded.indices.to_numpy()]
 
+    def ids(self, column: pa.Array, table: CsvTable, first_row: int) -> np.ndarray:
+        """Return ids (b,) of type `id_dtype`."""
+        texts = _bare(column)
+        if self.id_dtype == INT64:
+            return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return label_values(texts)
 
-def open_csv(
-    files: tuple[TextFile, ...],
-    *,
-    origin: str,
-    label: str | None = None,
-    targets: tuple[str, ...] | None = None,
-    weights: str | None = None,
-) -> CsvSource:
-    """Source of the rows of CSV files; reads labels or targets once, for their type and length.
+
+def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
+    """Source of the rows of CSV files, which are read once for what their columns are.
 
     Parameters
     ----------
     files : tuple of TextFile
-        With the same columns. Feature columns are numbers, or true and false.
-    origin : str
-        What the user named: the only path, or the directory.
-    label : str, optional
-        Label column. Its type is int64 if every label is a whole number ("3", "-1", "2.0"; not
-        "03"), true or false, otherwise string.
-    targets : tuple of str, optional
-        Columns of numbers to be learned, instead of labels.
-    weights : str, optional
-        Column with the weights of the rows.
+        With the same columns, whose first rows show which are numbers, true and false, or dates.
+    asked : Asked
+        Labels are int64 if every one is a whole number ("3", "-1", "2.0"; not "03"), true or
+        false, otherwise text; so are ids, without "2.0". Where a model knows labels that are text,
+        they are text.
 
     Raises
     ------
     DataError
         If columns do not fit, there are no rows or no features, a label is empty, all labels are
-        numbers but not all are whole, a target is no number, or a quote is left open.
+        numbers but not all are whole, a cell is not of its column's kind, or a quote is left open.
     ParameterError
-        If `weights` is also the label or a target.
+        If a column is named for two purposes.
     DamagedDataError
         If a file cannot be read as CSV.
     """
-    schemas = {file: _csv_schema(file) for file in files}
-    names = {file: file.dialect.names(schema.names) for file, schema in schemas.items()}
-    common = common_columns(names)
-    features = feature_columns(common, label, targets, weights, origin)
-    columns = {file: _columns(schema, names[file]) for file, schema in schemas.items()}
-    n_rows, kind = 0, _LabelKind()
-    for file, own in columns.items():
-        file_rows = 0
-        looked_at = {own.originals[label or common[0]]: pa.string()}
-        if targets is not None:
-            looked_at = own.numbers(targets)
-        for batch in _csv_batches(file, looked_at, scanned=True):
-            if label is not None:
-                kind.see(_bare(batch.column(0)), label, file, file_rows)
-            file_rows += batch.num_rows
-        n_rows += file_rows
-    check_size(origin, n_rows=n_rows, n_features=len(features))
-    y_dtype = None if targets is None else FLOAT64
+    tables = tuple(CsvTable.of(file, asked) for file in files)
+    names = common_columns({table: table.names for table in tables})
+    columns = asked.columns(names)
+    label, ids = columns.roles.label, columns.id
+    if not columns.features:
+        check_size(asked.origin, n_rows=1, n_features=0)
+    kinds = {}
+    for name in columns.features:
+        kinds[name] = asked.options.kind(name, [table.types[name] for table in tables])
+    label_kind, id_kind = _LabelKind(), _LabelKind()
+
+    def see(cells: Mapping[str, pa.Array], table: CsvTable, first_row: int) -> None:
+        for name, kind in ((label, label_kind), (ids, id_kind)):
+            if name is not None:
+                kind.see(_bare(cells[name]), name, table.file, first_row)
+
+    schema, n_rows = survey_tables(tables, columns, kinds, asked, see)
+    check_size(asked.origin, n_rows=n_rows, n_features=len(schema.columns))
+    y_dtype = None if columns.roles.targets is None else FLOAT64
+    if label is not None:
+        as_text = any(isinstance(known, str) for known in asked.classes or ())
+        y_dtype = STRING if as_text else label_kind.dtype()
+    id_dtype = INT64 if id_kind.plain else STRING
     return CsvSource(
         n_rows=n_rows,
-        n_features=len(features),
+        n_features=len(schema.columns),
         x_dtype=FLOAT64,
-        y_dtype=y_dtype if label is None else kind.dtype(),
-        has_weights=weights is not None,
-        feature_names=features,
-        target_names=targets,
-        files=columns,
-        label=label,
-        weights=weights,
-        label_is_plain=kind.plain,
+        y_dtype=y_dtype,
+        has_weights=columns.roles.weights is not None,
+        feature_names=tuple(column.name for column in schema.columns),
+        target_names=columns.roles.targets,
+        schema=schema,
+        id_dtype=None if ids is None else id_dtype,
+        tables=tables,
+        columns=columns,
+        asked=asked,
+        label_is_plain=label_kind.plain,
     )
 
 
@@ -265,28 +308,6 @@ class _LabelKind:
         return INT64
 
 
-def _csv_numbers(
-    columns: Sequence[pa.Array], names: Sequence[str], file: TextFile, first_row: int
-) -> np.ndarray:
-    values = np.empty((len(columns[0]), len(columns)))
-    for j, column in enumerate(columns):
-        values[:, j] = _floats(column)
-    wrong = first_not_finite(values)
-    if wrong is not None:
-        row, j = wrong
-        place = f"line {_line_of_row(file, first_row + row)}"
-        raise not_finite_error(columns[j][row], f"Column {names[j]!r} of {file}", place)
-    return values
-
-
-def _columns(schema: pa.Schema, names: Sequence[str]) -> _Columns:
-    typed = zip(names, schema.types, strict=True)
-    return _Columns(
-        dict(zip(names, schema.names, strict=True)),
-        frozenset(name for name, dtype in typed if pa.types.is_boolean(dtype)),
-    )
-
-
 def _bare(labels: pa.Array) -> pa.Array:
     """Return text without the blanks around it, as pyarrow reads numbers."""
     return pc.utf8_trim(labels, BLANKS)
@@ -294,7 +315,10 @@ def _bare(labels: pa.Array) -> pa.Array:
 
 @contextmanager
 def _csv_reader(
-    file: TextFile, types: Mapping[str, pa.DataType], scan: QuoteScan | None = None
+    file: TextFile,
+    types: Mapping[str, pa.DataType],
+    missing_values: Sequence[str],
+    scan: QuoteScan | None = None,
 ) -> Iterator[csv.CSVStreamingReader]:
     head, dialect = file.head(), file.dialect
     with file.open() as text:
@@ -314,10 +338,26 @@ def _csv_reader(
                 ignore_empty_lines=_skips_empty_lines(head, dialect.delimiter),
             ),
             convert_options=csv.ConvertOptions(
-                column_types=types, include_columns=list(types), decimal_point=dialect.decimal
+                column_types=types,
+                include_columns=list(types),
+                decimal_point=dialect.decimal,
+                null_values=_padded(missing_values),
+                true_values=_padded(["1", *(text for text, truth in TRUTH.items() if truth)]),
+                false_values=_padded(["0", *(text for text, truth in TRUTH.items() if not truth)]),
             ),
         ) as reader:
             yield reader
+
+
+def _padded(texts: Iterable[str]) -> list[str]:
+    """Return texts with blanks around them, which pyarrow takes from numbers alone."""
+    blanks = [" " * n for n in range(MOST_BLANKS + 1)]
+    return [
+        padded
+        for text in texts
+        for n in blanks
+        for padded in {f"{n}{text}", f"{text}{n}", f" {text} "}
+    ]
 
 
 def _block_bytes(head: list[bytes]) -> int:
@@ -328,24 +368,6 @@ def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
     # In a table of one column, an empty line is an empty cell. A header may begin with one, or
     # have a line end within quotes.
     return any(delimiter.encode() in line for line in head)
-
-
-def _csv_schema(file: TextFile) -> pa.Schema:
-    """Names of the columns, and types that their first rows suggest."""
-    with _csv_errors(file), _csv_reader(file, {}) as reader:
-        return reader.schema
-
-
-def _csv_batches(
-    file: TextFile, types: Mapping[str, pa.DataType], *, scanned: bool = False
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches of the columns asked for; once `scanned`, no quote is left open."""
-    scan = file.scan() if scanned else None
-    with _csv_errors(file):
-        with _csv_reader(file, types, scan) as reader:
-            yield from reader
-        if scan is not None and scan.inside:
-            raise _open_quote_error(file, scan.opened)
 
 
 @contextmanager
@@ -387,20 +409,15 @@ def _explained(file: TextFile, error: Exception) -> NRBFNError:
     return not_csv(file.file, error)
 
 
-def _bad_cell_error(file: TextFile, column: str, row: str, kind: str, value: str) -> DataError:
-    name = file.dialect.names(_csv_schema(file).names)[int(column)]
-    expected = "neither true nor false" if kind == "bool" else "not a number"
-    remedy = (
-        "Write numbers only, or true and false only, in the column of a feature or `target`, "
-        "and numbers in that of `weights`."
-    )
+def _bad_cell_error(file: TextFile, column: str, row: str, arrow: str, value: str) -> DataError:
+    with _csv_reader(file, {}, ()) as reader:
+        name = file.dialect.names(reader.schema.names)[int(column)]
+    place = f"line {_line_of_row(file, _counted(file, int(row)))}"
+    kind = "boolean" if arrow == "bool" else "date" if "timestamp" in arrow else "number"
+    error = CellError(name, value, NOT_OF_KIND[kind]).within(file, place)
     if file.dialect.decimal != "," and DECIMAL_COMMA.fullmatch(value):
-        remedy = "Say `decimal`=, if numbers have decimal commas."
-    return DataError(
-        f"Column {name!r} of {file} has {value!r} in line "
-        f"{_line_of_row(file, _counted(file, int(row)))}, which is {expected}.",
-        remedy,
-    )
+        return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")
+    return error
 
 
 def _open_quote_error(file: TextFile, opened: int) -> DataError:
@@ -424,12 +441,6 @@ def _line_of_row(file: TextFile, row: int) -> int:
     skip_empty = _skips_empty_lines(file.head(), file.dialect.delimiter)
     with file.open() as text:
         return line_of_row(text, row + file.dialect.header, file.scan(), skip_empty=skip_empty)
-
-
-def _floats(column: pa.Array) -> np.ndarray:
-    if pa.types.is_boolean(column.type):
-        column = pc.cast(pc.cast(column, pa.uint8()), pa.float64())
-    return column.to_numpy(zero_copy_only=False)
 
 
 def _are_integers(labels: pa.Array) -> bool:

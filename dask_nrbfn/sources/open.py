@@ -2,12 +2,13 @@
 
 import csv
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
@@ -16,6 +17,8 @@ from dask_nrbfn.sources.source import Source
 
 if TYPE_CHECKING:
     from dask_nrbfn.sources.columnar import Table
+    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.tables import Asked
 
 SUFFIXES = {
     ".npz": "npz",
@@ -60,6 +63,10 @@ def open_source(
     label: str | None = None,
     target: str | None = None,
     weights: str | None = None,
+    schema: Schema | None = None,
+    table: "TableOptions | None" = None,
+    classes: Sequence[int | str] | None = None,
+    spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     **written: Unpack[Written],
 ) -> Source:
@@ -87,6 +94,17 @@ def open_source(
     weights : str, optional
         Name of the array in an .npz file, of the column in a table, or path of the
         .npy file with one weight per row; by default there are none.
+    schema : Schema, optional
+        What the columns of a table are, and how its files are written where that is not said here;
+        by default what they have decides.
+    table : TableOptions, optional
+        What is said of the columns of a table.
+    classes : sequence of int or str, optional
+        The labels that a model knows: those of a table that differ from one of them by a full stop
+        at the end are taken for it.
+    spoiled : bool
+        Whether rows of a table may lack values, and have cells that are not of the kind of their
+        column, which then count as none.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
     **written : Written
@@ -139,11 +157,19 @@ def open_source(
         return open_npy(place, y=y, target=target, weights=weights)
     if kind == "svmlight":
         return _open_svmlight(tuple(files), str(place), target)
-    targets = None if target is None else _columns("target", target)
-    roles = {"origin": str(place), "label": label, "targets": targets, "weights": weights}
+    targets = None if target is None else named_columns("target", target)
+    asked = _asked(
+        origin=str(place),
+        roles=(label, targets, weights),
+        options=table,
+        schema=schema,
+        classes=None if classes is None else tuple(classes),
+        spoiled=spoiled,
+    )
     if kind == "csv":
-        return _open_csv(tuple(files), written, **roles)
-    return _open_columnar(kind, files, x=None if x is None else _columns("x", x), **roles)
+        return _open_csv(tuple(files), written, asked)
+    roles = {"origin": str(place), "label": label, "targets": targets, "weights": weights}
+    return _open_columnar(kind, files, x=None if x is None else named_columns("x", x), **roles)
 
 
 # Each format's own library is loaded where a file of it is read.
@@ -160,11 +186,31 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
     return open_svmlight(files, origin=origin, numbers=target is not None)
 
 
-def _open_csv(files: tuple[File, ...], written: Written, **roles: Any) -> Source:
+def _asked(
+    *,
+    roles: tuple[str | None, tuple[str, ...] | None, str | None],
+    options: "TableOptions | None",
+    schema: Schema | None,
+    **further: Any,
+) -> "Asked":
+    from dask_nrbfn.sources.survey import Roles, TableOptions
+    from dask_nrbfn.sources.tables import Asked
+
+    options = options or TableOptions()
+    if schema is not None:
+        options = options.beside(schema)
+    return Asked(roles=Roles(*roles), options=options, schema=schema, **further)
+
+
+def _open_csv(files: tuple[File, ...], written: Written, asked: "Asked") -> Source:
     from dask_nrbfn.sources.delimited import open_csv
     from dask_nrbfn.sources.textfile import text_files
 
-    return open_csv(text_files(files, **written), **roles)
+    if asked.schema is not None:
+        said = {name: value for name, value in written.items() if value not in (None, False)}
+        own = {name: asked.schema.written.get(name) for name in Written.__annotations__}
+        written = {**own, **said}  # type: ignore[typeddict-item]
+    return open_csv(text_files(files, **written), asked)
 
 
 def _open_columnar(kind: str, files: Mapping[File, Mapping[str, str]], **roles: Any) -> Source:
@@ -246,7 +292,14 @@ def _kind(file: File) -> str:
     return SUFFIXES[suffix]
 
 
-def _columns(option: str, given: str) -> tuple[str, ...]:
+def named_columns(option: str, given: str) -> tuple[str, ...]:
+    """Return the names with commas between them that an option gives.
+
+    Raises
+    ------
+    ParameterError
+        If they cannot be told apart, or one is given twice.
+    """
     try:
         # Nothing at all is a line without any name.
         names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)

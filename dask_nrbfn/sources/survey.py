@@ -1,8 +1,8 @@
 """What the columns of a table are: every cell looked at once, then decided."""
 
 import copy
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 import numpy as np
@@ -85,6 +85,25 @@ class TableOptions:
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """The columns whose kind is said, by the option that says it."""
         return {"categorical": self.categorical, "numeric": self.numeric, "date": self.date}
+
+    def beside(self, schema: Schema) -> Self:
+        """Return the options with which a table of a schema is read.
+
+        Raises
+        ------
+        ParameterError
+            If they say of its columns what the schema has decided.
+        """
+        for option in ("columns", "drop", *self.kinds):
+            if getattr(self, option):
+                raise ParameterError(
+                    f"`{option}` and `schema` are both given.",
+                    f"Leave `{option}` out, or decide anew without the schema.",
+                )
+        missing_values = self.missing_values
+        if missing_values == MISSING_VALUES:
+            missing_values = tuple(schema.written.get("missing_values", MISSING_VALUES))
+        return replace(self, missing_values=missing_values)
 
     def kind(self, name: str, types: Iterable[pa.DataType]) -> Kind | None:
         """Return the kind of a column that has these types; None if there is none for it."""
@@ -245,7 +264,7 @@ def decide(
     options: TableOptions,
     *,
     ignored: tuple[str, ...] = (),
-    gaps: Mapping[str, str] | None = None,
+    gap: Callable[[str], str] | None = None,
 ) -> Decision:
     """Return what each column is.
 
@@ -257,8 +276,9 @@ def decide(
     options : TableOptions
     ignored : tuple of str
         Further columns that the table has.
-    gaps : mapping, optional
-        What is said of the first gap of a column, such as "of rows.csv has no value in line 3".
+    gap : callable, optional
+        Returns what is said of the first gap of a column, such as "of rows.csv has no value in
+        line 3".
 
     Raises
     ------
@@ -281,7 +301,7 @@ def decide(
             left_out.append(name)
             continue
         if survey.n_missing and options.missing == "error":
-            where = (gaps or {}).get(name, f"has no value in {survey.n_missing} rows")
+            where = gap(name) if gap else f"has no value in {survey.n_missing} of its rows"
             raise gap_error(f"Column {name!r} {where}.")
         columns.append(_decided(name, survey, options))
         lines += _remarks(columns[-1], survey, options)

@@ -1,15 +1,21 @@
 """What tables with named columns have in common, whatever their format."""
 
+import logging
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import STRING
 from dask_nrbfn.sources.layout import check_apart
+from dask_nrbfn.sources.survey import Roles, TableOptions
+
+logger = logging.getLogger(__name__)
 
 NAMES_SHOWN = 10
 
@@ -39,26 +45,122 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
     return columns[first]
 
 
-def feature_columns(
-    columns: tuple[str, ...],
-    label: str | None,
-    targets: tuple[str, ...] | None,
-    weights: str | None,
-    origin: str,
-) -> tuple[str, ...]:
-    """Return the columns that are features; raises DataError if one of the others is not there."""
-    named = [("label", label), *(("target", name) for name in targets or ()), ("weights", weights)]
-    check_apart("weights", weights, label, *(targets or ()))
-    for option, wanted in named:
-        if wanted is not None and wanted not in columns:
-            shown = ", ".join(repr(name) for name in columns[:NAMES_SHOWN])
-            more = f" and {len(columns) - NAMES_SHOWN} more" if len(columns) > NAMES_SHOWN else ""
-            raise DataError(
-                f"{origin} has no column {wanted!r}; it has {shown}{more}.",
-                f"Name one of its columns with `{option}`.",
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a person says of a table.
+
+    Attributes
+    ----------
+    origin : str
+        The path that was named.
+    roles : Roles
+    options : TableOptions
+    schema : Schema or None
+        What the columns are; None: what they have decides.
+    classes : tuple of int or str, or None
+        The labels that a model knows.
+    spoiled : bool
+        Whether rows may have gaps, and cells that are not of the kind of their column, which then
+        count as gaps.
+    """
+
+    origin: str
+    roles: Roles
+    options: TableOptions
+    schema: Schema | None = None
+    classes: tuple[int | str, ...] | None = None
+    spoiled: bool = False
+
+    def columns(self, names: tuple[str, ...]) -> "TableColumns":
+        """Return what the columns of these names are for.
+
+        Raises
+        ------
+        DataError
+            If one that is asked for is not there.
+        ParameterError
+            If one is named for two purposes.
+        """
+        options, roles = self.options, self._roles(names)
+        targets = tuple(("target", name) for name in roles.targets or ())
+        used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", options.id)]
+        check_apart("weights", roles.weights, roles.label, *(roles.targets or ()))
+        check_apart("id", options.id, roles.label, roles.weights, *(roles.targets or ()))
+        groups = {"columns": options.columns, "drop": options.drop, **options.kinds}
+        named = [(option, name) for option, group in groups.items() for name in group]
+        for option, name in (*used, *named):
+            if name is not None and name not in names:
+                raise _no_column(
+                    self.origin, name, names, f"Name one of its columns with `{option}`."
+                )
+        taken = {name for _, name in used}
+        for option, name in named:
+            check_apart(option, name, *taken)
+        rest = tuple(name for name in names if name not in taken)
+        if self.schema is not None:
+            features = self._known(names, rest)
+        else:
+            wanted = options.columns or rest
+            features = tuple(name for name in rest if name in wanted and name not in options.drop)
+        ignored = tuple(name for name in rest if name not in features)
+        return TableColumns(features, ignored, roles, options.id)
+
+    def _roles(self, names: tuple[str, ...]) -> Roles:
+        """Return the roles that are asked for, or those of the schema that there are."""
+        roles, schema = self.roles, self.schema
+        if schema is None:
+            return roles
+        label, targets, weights = roles
+        if label is None and targets is None:
+            label = schema.label if schema.label in names else None
+            targets = schema.targets if {*(schema.targets or ("",))} <= {*names} else None
+        return Roles(
+            label, targets, weights or (schema.weights if schema.weights in names else None)
+        )
+
+    def _known(self, names: tuple[str, ...], rest: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the columns of the schema, all of which must be there."""
+        assert self.schema is not None
+        features = tuple(column.name for column in self.schema.columns)
+        for name in features:
+            if name not in rest:
+                remedy = "Give a table with all columns of the schema, in any order."
+                raise _no_column(self.origin, name, names, remedy)
+        roles = (self.schema.label, self.schema.weights, self.schema.id)
+        expected = {*features, *self.schema.ignored, *(self.schema.targets or ()), *roles}
+        if further := [name for name in rest if name not in expected]:
+            logger.info(
+                "ingest: %s has further columns, which are left out: %s",
+                self.origin,
+                shown_names(further),
             )
-    taken = {name for _, name in named}
-    return tuple(name for name in columns if name not in taken)
+        return features
+
+
+class TableColumns(NamedTuple):
+    """What the columns of a table are for.
+
+    Names of those that become features, of those that nothing is made of, and of the others.
+    """
+
+    features: tuple[str, ...]
+    ignored: tuple[str, ...]
+    roles: Roles
+    id: str | None
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return the first names of columns, between quotes.
+
+    >>> shown_names([f"c{j}" for j in range(12)]).split(", ")[-2:]
+    ["'c8'", "'c9' and 2 more"]
+    """
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:NAMES_SHOWN])) + more
+
+
+def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
+    return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
 
 
 def first_not_finite(X: np.ndarray) -> tuple[int, int] | None:

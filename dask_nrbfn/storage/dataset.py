@@ -32,7 +32,7 @@ from dask_nrbfn.storage.chunks import (
     row_bytes,
 )
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import Encoded, LabelledRows, SideBySide
+from dask_nrbfn.storage.location import Encoded, LabelledRows, SideBySide, WrittenFrom
 from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import metadata_named
 
@@ -139,6 +139,8 @@ class Dataset:
             return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
         if isinstance(location, Encoded):
             return cls.open(location.place).encoded_by(location.schema)
+        if isinstance(location, WrittenFrom):
+            return replace(cls.open(location.place), location=location)
         location = normalize(location)
         group = open_group(location, kind="dataset")
         with metadata_named(location):

@@ -88,6 +88,17 @@ class Encoded:
         return str(self.place)
 
 
+@dataclass(frozen=True)
+class WrittenFrom:
+    """The dataset at `place`, which what is said and recorded calls by its `origin`, a file."""
+
+    place: "Location"
+    origin: str
+
+    def __str__(self) -> str:
+        return self.origin
+
+
 Location = (
     str
     | os.PathLike[str]
@@ -96,6 +107,7 @@ Location = (
     | LabelledRows
     | SideBySide
     | Encoded
+    | WrittenFrom
 )
 """A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
 
@@ -111,7 +123,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, LabelledRows | Encoded):
+    if isinstance(location, LabelledRows | Encoded | WrittenFrom):
         return normalize(location.place)
     if isinstance(location, zarr.abc.store.Store | SideBySide):
         return location

@@ -82,7 +82,7 @@ def test_stored__day(dtype):
     ],
 )
 def test_stored__cell_of_another_kind_is_named(array, kind, row):
-    with pytest.raises(CellError, match=r"Column 'a' has '.*', which is not ") as caught:
+    with pytest.raises(CellError, match=r"Column 'a' has '.*', which is n") as caught:
         stored_values(array, Column("a", kind))
     assert caught.value.row == row
     found = stored_values(array, Column("a", kind), spoiled=True)

@@ -125,7 +125,9 @@ def test_decide__gaps():
     schema, _ = decided(columns, missing="impute")
     number, category = schema.columns
     assert (number.fill, number.missing, category.missing) == (3.0, 0.25, 0.25)
-    with pytest.raises(DataError, match=r"Column 'n' has no value in 1 rows\. Say missing: impute"):
+    with pytest.raises(
+        DataError, match=r"Column 'n' has no value in 1 of its rows\. Say missing: impute"
+    ):
         decided(columns)
     schema, _ = decided(columns, missing="drop")
     assert [column.missing for column in schema.columns] == [0, 0]

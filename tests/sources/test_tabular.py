@@ -16,6 +16,7 @@ from pyarrow import parquet as arrow_parquet
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import columnar, delimited, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING, label_of_text
+from dask_nrbfn.sources.survey import TableOptions
 
 N = 37
 BLOCK_ROWS = [1, 5, N, 100]
@@ -216,7 +217,7 @@ def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
     monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
     monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
-    message = r"'true' in line 42, which is not a number\. Write numbers only, or .* only, .* and n"
+    message = r"'true' in line 42, which is not a number\. Write .*missing_values.*categorical"
     with pytest.raises(DataError, match=message):
         list(open_source(path, weights=weights).blocks(5))
 
@@ -262,14 +263,15 @@ def test_csv__value_that_is_not_finite_is_named(
         list(open_source(path, label="y").blocks(100))
     # Nine rows of two lines each and an empty line follow the header.
     assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
-    assert "every value must be finite" in caught.value.remedy
+    remedy = "Say missing: impute" if has == "no value" else "every value must be finite"
+    assert remedy in caught.value.remedy
 
 
 def test_csv__empty_line_of_one_column_is_a_row(tmp_path):
-    source = open_source(csv_of(tmp_path, "a\n1\n\n3\n"))
-    assert source.n_rows == 3
+    path = csv_of(tmp_path, "a\n1\n\n3\n")
     with pytest.raises(DataError, match=r"Column 'a' of .* has no value in line 3"):
-        list(source.blocks(5))
+        open_source(path)
+    assert open_source(path, table=TableOptions(missing="impute")).n_rows == 3
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -332,7 +334,7 @@ def test_csv__row_that_is_too_long_is_named_by_its_line(tmp_path, monkeypatch, c
 def test_csv__text_in_a_number_column(tmp_path, end):
     path = csv_of(tmp_path, "a,y,b\n1,0,1\n2,0,abc" + end)
     with pytest.raises(DataError) as caught:
-        list(open_source(path, label="y").blocks(2))
+        open_source(path, label="y", table=TableOptions(numeric=("b",)))
     assert caught.value.problem == (
         f"Column 'b' of {path} has 'abc' in line 3, which is not a number."
     )
@@ -340,8 +342,10 @@ def test_csv__text_in_a_number_column(tmp_path, end):
 
 @pytest.mark.parametrize("text", ["a,y\r1,u\r2,v\rx,u\r", "\na,y\n1,u\nx,u\n", '"b\nb",y\n\nx,u\n'])
 def test_csv__line_is_that_of_any_editor(tmp_path, text):
+    path = csv_of(tmp_path, text)
+    options = TableOptions(numeric=tuple({"a", "b\nb"} & {*open_source(path).feature_names}))
     with pytest.raises(DataError, match=r"has 'x' in line 4, which is not a number"):
-        list(open_source(csv_of(tmp_path, text), label="y").blocks(2))
+        open_source(path, label="y", table=options)
 
 
 @pytest.mark.parametrize(
@@ -800,9 +804,8 @@ def test_csv__text_in_a_target_is_found_at_once(tmp_path):
 def test_csv__target_that_is_not_finite_is_named_by_its_line(tmp_path, cell, message):
     csv_of(tmp_path, "a,s,t\n1,1,2\n", "1.csv")
     csv_of(tmp_path, f"a,s,t\n1,1,2\n\n1,1,{cell}\n", "2.csv")
-    source = open_source(tmp_path, target="t,s")
     with pytest.raises(DataError, match=rf"Column 't' of .*2\.csv {message} in line 4\."):
-        list(source.blocks(2))
+        open_source(tmp_path, target="t,s")
 
 
 def test_csv__target_of_true_and_false(tmp_path):

@@ -1,0 +1,67 @@
+"""Options that say how files are read."""
+
+import click
+
+from dask_nrbfn.cli.options import together
+
+x_option = click.option(
+    "--x",
+    metavar="NAME",
+    help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
+    "and Arrow that are the features, also lists of numbers [default: all others].",
+)
+
+# What rows are learned with, and judged by.
+target_options = together(
+    click.option(
+        "--y",
+        metavar="NAME",
+        help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
+    ),
+    click.option("--label", metavar="COLUMN", help="Label column of a table."),
+    click.option(
+        "--target",
+        metavar="NAME",
+        help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of a table, "
+        'with "" around a name that has a comma; a member of an .npz file; for an .npy file, '
+        "another one; for svmlight the word label, which is the number that each line begins with.",
+    ),
+    click.option(
+        "--weights",
+        metavar="NAME",
+        help="One weight above 0 per row: a member of an .npz file, a column of a table, or, for "
+        "an .npy file, another one.  [default: every row weighs the same]",
+    ),
+    click.option(
+        "--unlabelled",
+        metavar="VALUE",
+        help="The label of rows that have none; of numbers what stands for none, such as nan. Such "
+        "rows join the basis, scale and width of a fit.  [default: every row has its label]",
+    ),
+)
+
+# How CSV is written.
+written_options = together(
+    click.option(
+        "--delimiter",
+        metavar="MARK",
+        help="Between the cells of CSV.  [default: what the first lines show; in doubt a comma, in "
+        ".tsv a tab]",
+    ),
+    click.option(
+        "--quote",
+        metavar="MARK",
+        help='Around text in CSV, " or \'.  [default: what the first lines show; in doubt "]',
+    ),
+    click.option("--decimal", metavar="MARK", help="Before decimals in CSV, . or ,  [default: .]"),
+    click.option(
+        "--encoding",
+        help="Of CSV, such as latin-1.  [default: utf-8, or utf-16 where a file begins with its "
+        "mark]",
+    ),
+    click.option(
+        "--no-header",
+        is_flag=True,
+        help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
+    ),
+)
