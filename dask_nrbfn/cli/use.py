@@ -100,7 +100,7 @@ def predict(
         {
             "n_rows": job.n_rows,
             "n_skipped": n_skipped,
-            "ignored_columns": list(opened.ignored),
+            "ignored_columns": opened.ignored(names),
             "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },
@@ -145,7 +145,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
             watched_stage(engine, "evaluate", n_rows=job.n_rows),
         ):
             evaluation = evaluate_dataset(run, opened.dataset, engine)
-    figures = {"ignored_columns": list(opened.ignored), **evaluation.figures()}
+    figures = {"ignored_columns": opened.ignored(), **evaluation.figures()}
     show(describe_model(model) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")

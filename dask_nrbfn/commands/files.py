@@ -40,11 +40,10 @@ class Rows:
     dataset: Dataset
     source: Source | None = None
 
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The columns of the file that are not used."""
-        columns = getattr(self.source, "columns", None)
-        return () if columns is None else columns.ignored
+    def ignored(self, kept: Sequence[str] = ()) -> list[str]:
+        """Return the columns of the file that are not used."""
+        schema = None if self.source is None else self.source.schema
+        return [] if schema is None else [name for name in schema.ignored if name not in kept]
 
     def kept(self, names: Sequence[str]) -> "pa.RecordBatchReader | None":
         """Return some columns of the file as they are; None if there are no names.

@@ -285,9 +285,12 @@ def predict_dataset(
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            return write_predictions(scratch, unfinished, kept)
+            n_skipped = write_predictions(scratch, unfinished, kept)
     finally:
         remove_group(scratch)
+    if n_skipped:
+        logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
+    return n_skipped
 
 
 def check_asked(
