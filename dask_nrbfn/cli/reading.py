@@ -1,5 +1,7 @@
 """Options that say how files are read."""
 
+from typing import Any
+
 import click
 
 from dask_nrbfn.cli.options import together
@@ -123,3 +125,14 @@ table_options = together(
         help="Write what the columns are to a .toml or .json file.",
     ),
 )
+
+
+_NAMES = (
+    *("x", "y", "label", "target", "weights", "unlabelled"),
+    *("delimiter", "quote", "decimal", "encoding", "no_header"),
+)
+
+
+def take_reading(options: dict[str, Any]) -> dict[str, Any]:
+    """Take what says how a file is read out of the options of a command."""
+    return {name: options.pop(name) for name in _NAMES if name in options}

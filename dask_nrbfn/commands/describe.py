@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages.trials import Ridge, judged_record
 from dask_nrbfn.storage.array import check_stored, get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.versions import n_rows_held, versions_of
 
 if TYPE_CHECKING:
@@ -71,7 +73,13 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         "chunk_rows": dataset.chunk_rows,
         "has_weights": dataset.has_weights,
         "fingerprint": dataset.fingerprint,
+        **_describe_schema(dataset.schema),
     }
+
+
+def _describe_schema(schema: Schema | None) -> dict[str, Any]:
+    """Return what the columns are, if that is known."""
+    return {} if schema is None else {"schema": schema.to_dict()}
 
 
 def _describe_targets(dataset: Dataset) -> dict[str, Any]:
@@ -102,6 +110,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_rows": n_rows_held(attributes),
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
+        **_describe_schema(read_schema(attributes)),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),
@@ -168,6 +177,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "temperature": model.temperature,
         **({"classes": model.classes.tolist()} if model.target_names is None else {}),
         **_heaviest(model.heaviest_features),
+        **_describe_schema(model.schema),
         "params": model.params.to_dict(),
     }
 

@@ -24,7 +24,7 @@ from dask_nrbfn.sources.dtypes import (
     label_of_text,
     to_labels,
 )
-from dask_nrbfn.sources.frames import plain_dtype, plain_rows, typed_labels
+from dask_nrbfn.sources.frames import column_names, plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
 from dask_nrbfn.sources.open import named_columns
 from dask_nrbfn.storage.array import get_array
@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 Names = str | Sequence[str] | None
 """Names of columns, or marks: with commas between them, or one by one."""
+
+# Surveys that one task holds at once.
+_MERGED = 8
 
 
 def ingest_file(
@@ -203,6 +206,8 @@ def ingest_arrays(
     *,
     target: ArrayLike | None = None,
     weights: ArrayLike | None = None,
+    missing: str = "error",
+    schema: Schema | None = None,
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -211,7 +216,9 @@ def ingest_arrays(
 
     Parameters
     ----------
-    X : array-like (n, p)
+    X : array-like (n, c) or frame
+        A frame of pandas, polars, Arrow or another library may have columns of text, categories,
+        dates and booleans.
     y : array-like (n,) or None
         Integers or strings.
     location : Location
@@ -219,6 +226,10 @@ def ingest_arrays(
         Numbers, instead of `y`. A frame names them, and so does a series.
     weights : array-like (n,), optional
         Weights of the rows, finite and above 0.
+    missing : {"error", "impute"}
+        What becomes of rows without a value: refused, or filled with the median of their column.
+    schema : Schema, optional
+        What the columns are; by default it is decided by what they have.
     unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
 
@@ -231,15 +242,18 @@ def ingest_arrays(
     ExistsError
         If something is at `location`.
     """
+    from dask_nrbfn.sources.stored import schema_of, stored_rows
+
     check_one_kind("y", y, target)
-    frame = plain_rows(X)
+    schema = schema or schema_of(X, missing)
     source = ArraySource(
-        np.asarray(frame),
+        np.asarray(plain_rows(X)) if schema is None else stored_rows(X, schema),
         None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
         None if target is None else np.asarray(plain_rows(_as_frame(target), "target")),
     )
-    source.feature_names = _column_names(frame)
+    source.schema = schema
+    source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
@@ -261,11 +275,9 @@ def ingest_source(
     """
     mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
     n_numbers = len(source.target_names or ())
-    schema, width, dtype = source.schema, source.n_features, source.x_dtype
-    if schema is not None and not schema.is_plain:
-        # A chunk of features is what tasks hold.
-        width, dtype = schema.n_features, FLOAT64
-    rows = min(_check_chunk_rows(chunk_rows, width, dtype, n_numbers), source.n_rows)
+    schema = source.schema
+    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers, schema)
+    rows = min(rows, source.n_rows)
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -336,6 +348,8 @@ def ingest_dask(
     *,
     target: Any = None,
     weights: Any = None,
+    missing: str = "error",
+    schema: Schema | None = None,
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -353,6 +367,8 @@ def ingest_dask(
         Numbers, instead of `y`. A dataframe names them, and so does a series.
     weights : dask array (n,) or dask series, optional
         Weights of the rows, finite and above 0.
+    missing, schema
+        As in `ingest_arrays`.
     unlabelled, chunk_rows, overwrite
         As in `ingest_file`.
 
@@ -366,8 +382,8 @@ def ingest_dask(
     import dask
 
     check_one_kind("y", y, target)
-    names = _column_names(X)
-    rows = _counted_rows(X)
+    names = column_names(X)
+    rows, schema = _rows_and_schema(X, missing, schema)
     targets, n_numbers, target_names = None, 0, None
     if target is not None:
         targets = _dask_numbers(target, len(rows))
@@ -378,7 +394,8 @@ def ingest_dask(
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
     y_dtype = None if targets is None else targets.dtype
     mark = _checked_mark(unlabelled, y_dtype, target_names)
-    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers)
+    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema)
+    options = {"unlabelled": mark, "gaps": schema is not None and schema.fills}
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
@@ -389,19 +406,20 @@ def ingest_dask(
             n_numbers=n_numbers,
             weighted=row_weights is not None,
         )
-        writes = _delayed_writes(group, mark, rows, targets, row_weights)
+        writes = _delayed_writes(group, options, rows, targets, row_weights)
         finish_dataset(
             group,
             dask.compute(*writes),
             feature_names=names,
             target_names=target_names,
             unlabelled=mark,
+            schema=schema,
         )
     return Dataset.open(location)
 
 
 def _delayed_writes(
-    group: zarr.Group, unlabelled: Mark | None, rows: "da.Array", *columns: "da.Array | None"
+    group: zarr.Group, options: dict[str, Any], rows: "da.Array", *columns: "da.Array | None"
 ) -> "Iterator[Delayed]":
     import dask
 
@@ -415,11 +433,7 @@ def _delayed_writes(
         for column in columns
     )
     for index, chunk in enumerate(zip(blocks, *others, strict=True)):
-        yield write(group, index, *chunk, unlabelled=unlabelled)
-
-
-def _column_names(X: Any) -> tuple[str, ...] | None:
-    return tuple(map(str, X.columns)) if hasattr(X, "columns") else None
+        yield write(group, index, *chunk, **options)
 
 
 def _as_frame(target: Any) -> Any:
@@ -431,17 +445,24 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
     """Return the names that a frame or series of targets has; None for other arrays."""
     if hasattr(target, "to_frame") and not isinstance(target.name, str):
         return None
-    return _column_names(_as_frame(target))
+    return column_names(_as_frame(target))
 
 
-def dask_rows(X: Any, *, lengths: bool | None = None, name: str = "X") -> "da.Array":
-    """Return the rows of a dask collection as numbers; `lengths` has those of a frame computed.
+def dask_rows(
+    X: Any, *, lengths: bool | None = None, name: str = "X", schema: Schema | None = None
+) -> "da.Array":
+    """Return the rows of a dask collection as numbers, or what is stored of them by a schema.
+
+    `lengths` has those of a frame computed.
 
     Raises
     ------
     DataError
-        If it is no table, or a column is no number; of Python objects, when they are computed.
+        If it is no table, a column is missing or no number; of Python objects, when they are
+        computed.
     """
+    if schema is not None:
+        return _stored(X, schema, name)
     if hasattr(X, "columns"):
         for column, dtype in X.dtypes.items():
             if hasattr(dtype, "categories"):
@@ -453,8 +474,73 @@ def dask_rows(X: Any, *, lengths: bool | None = None, name: str = "X") -> "da.Ar
     return rows.astype(feature_dtype(rows.dtype, name))
 
 
-def _counted_rows(X: Any, name: str = "X") -> "da.Array":
-    rows = _with_lengths(dask_rows(X, lengths=True, name=name))
+def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
+    """Return what is stored of the rows of a dask collection; a frame's are not counted."""
+    from dask_nrbfn.sources.stored import column_labels, stored_rows
+
+    n_columns = len(schema.columns)
+    if hasattr(X, "columns"):
+        own = X[column_labels(X._meta, schema, name)]
+        return own.map_partitions(stored_rows, schema, name, meta=np.empty((0, n_columns)))
+    rows = X.rechunk({1: -1})
+    # Refused before anything is computed.
+    stored_rows(np.empty((0, *rows.shape[1:])), schema, name)
+    chunks = (rows.chunks[0], (n_columns,))
+    return rows.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
+
+
+def _rows_and_schema(
+    X: Any, missing: str, schema: Schema | None
+) -> "tuple[da.Array, Schema | None]":
+    """Return the rows of a collection as they are to be stored, and what its columns are."""
+    import dask
+    import dask.array as da
+
+    from dask_nrbfn.sources.stored import decided, frame_options, needs_schema
+
+    options = frame_options(missing)
+    if schema is not None or not needs_schema(X._meta, options):
+        return _counted_rows(X, schema=schema), schema
+    parts = _parts(X)
+    lengths = [dask.delayed(len)(part) for part in parts]
+    surveys, *lengths = dask.compute(_surveyed(X, parts, options), *lengths)
+    schema = decided(surveys, options)
+    rows = dask_rows(X, schema=schema)
+    return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
+
+
+def _parts(X: Any) -> "list[Delayed]":
+    """Return the parts of a frame, or the blocks of an array, that have whole rows."""
+    whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
+    return list(np.ravel(whole.to_delayed()))
+
+
+def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
+    """Return what the cells of each column are, of all parts together."""
+    import dask
+
+    from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
+
+    found = [types_of(X._meta)]
+    if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
+        # Only the parts show what they are, and Python objects too.
+        found = dask.compute(*map(dask.delayed(types_of), parts))
+    types = {column: {part[column] for part in found} for column in found[0]}
+    kinds = kinds_of(types, options)
+    surveys = [dask.delayed(survey_columns)(part, kinds) for part in parts]
+    while len(surveys) > 1:
+        groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
+        surveys = list(map(dask.delayed(merged), groups))
+    return surveys[0]
+
+
+def _has_unknown_categories(X: Any) -> bool:
+    dtypes = X.dtypes.items() if hasattr(X, "columns") else ()
+    return any(hasattr(of, "categories") and not X[column].cat.known for column, of in dtypes)
+
+
+def _counted_rows(X: Any, name: str = "X", schema: Schema | None = None) -> "da.Array":
+    rows = _with_lengths(dask_rows(X, lengths=True, name=name, schema=schema))
     if len(rows) == 0:
         raise _no_table(name, rows.shape)
     return rows
@@ -536,9 +622,16 @@ def _block_labels(
 
 
 def _check_chunk_rows(
-    chunk_rows: int | None, n_features: int, dtype: np.dtype[Any], n_numbers: int
+    chunk_rows: int | None,
+    n_features: int,
+    dtype: np.dtype[Any],
+    n_numbers: int,
+    schema: Schema | None,
 ) -> int:
     if chunk_rows is None:
+        if schema is not None and not schema.is_plain:
+            # A chunk of features is what tasks hold.
+            n_features, dtype = schema.n_features, FLOAT64
         return default_chunk_rows(n_features, dtype, n_numbers=n_numbers)
     if chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")

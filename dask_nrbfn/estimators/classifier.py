@@ -11,17 +11,19 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_nrbfn.commands.fit import check_classes
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.inputs import Table, is_chunked
+from dask_nrbfn.estimators.inputs import Table, is_chunked, is_dask
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_rows
+from dask_nrbfn.estimators.scores import accuracy
 from dask_nrbfn.numeric.content import distinct_labels
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 
 
@@ -106,14 +108,20 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """
         return self._predict(X, Model.probabilities)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows whose label is predicted; of dask collections by blocks."""
+        if is_dask(X):
+            return accuracy(self.predict(X), y, sample_weight)
+        return float(super().score(X, y, sample_weight))
+
     def _values(self) -> dict[str, Any]:
         values = super()._values()
         if isinstance(self.class_weight, Mapping):
             del values["class_weight"]
         return values
 
-    def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
-        table = self._labelled(X, y, sample_weight, reset=True)
+    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
+        table = self._labelled(X, y, sample_weight, schema, reset=True)
         labelled = are_labelled(table.targets, self.unlabelled)
         classes, own, _ = distinct_labels(table.targets[labelled])
         check_classes(classes)
@@ -123,7 +131,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         return table._replace(targets=codes, classes=classes, unlabelled=mark)
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
-        table = self._labelled(X, y, sample_weight, reset=False)
+        table = self._labelled(X, y, sample_weight, self.schema_, reset=False)
         table = table.of_labelled(are_labelled(table.targets, self.unlabelled))
         unknown = sorted(set(table.targets.tolist()) - set(self.classes_.tolist()))
         if unknown:
@@ -135,23 +143,23 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         codes = np.searchsorted(self.classes_, table.targets)
         return table._replace(targets=stored.classes[codes])
 
-    def _labelled(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Table:
+    def _labelled(
+        self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
+    ) -> Table:
         """Return rows and labels with the weights of rows and of classes given by name."""
-        rows, labels = training_rows(self, X, y, reset=reset)
+        rows, labels = training_rows(self, X, y, schema, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
             by_class = compute_sample_weight(self.class_weight, labels)
         return Table.of(rows, labels, sample_weight, by_class)
 
-    def _chunked_dataset(
-        self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
-    ) -> Dataset:
+    def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
                 "`class_weight` by class is for arrays in memory.",
                 'Give sample_weight, or class_weight="balanced".',
             )
-        return super()._chunked_dataset(X, y, sample_weight, place, name)
+        return super()._chunked_dataset(*arguments, **options)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
@@ -235,6 +243,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         The label in y of rows that have none. They are candidates for a "random" or "kmeans" basis
         and count in scale and width; everything else is learned from the other rows. None: every
         row has a label.
+    missing : {"error", "impute"}, default="error"
+        What becomes of rows without a value in a column: refused, or filled with its median, a
+        category with one of its own; where more than 1 % lack one a feature says which do.
     store : str, path or RemoteLocation, default=None
         Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
         predictions are put: a directory or URL that all workers can open. A fit of the same rows
@@ -311,6 +322,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
+        missing: str = "error",
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
@@ -338,6 +350,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled
+        self.missing = missing
         self.store = store
 
 

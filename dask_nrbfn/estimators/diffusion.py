@@ -1,23 +1,22 @@
 """Coordinates of rows by eigenfunctions of a basis."""
 
 import os
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import validate_data
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.fitted import ModelEstimator
-from dask_nrbfn.estimators.inputs import chunked_rows, is_chunked
+from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
+from dask_nrbfn.estimators.rows import checked_rows
 from dask_nrbfn.estimators.runs import finished_embedding, workplace
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources.frames import plain_rows
+from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -45,6 +44,8 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
         Seeds the choice of the basis.
+    missing : {"error", "impute"}, default="error"
+        As for `NRBFNClassifier`.
     store : str, path or RemoteLocation, default=None
         As for `NRBFNClassifier`.
 
@@ -94,6 +95,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         kernel: str = "gaussian",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        missing: str = "error",
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_components = n_components
@@ -104,6 +106,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         self.kernel = kernel
         self.n_parts = n_parts
         self.random_state = random_state
+        self.missing = missing
         self.store = store
 
     @classmethod
@@ -124,7 +127,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
 
         Parameters
         ----------
-        X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
+        X : array-like, zarr.Array or dask array (n, c), frame, dask dataframe, or Dataset
         y : None
             Not looked at.
 
@@ -138,13 +141,12 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         FitParams.options()["components"].check("n_components", self.n_components)
         if is_chunked(X):
             with workplace(self.store, X) as place:
-                dataset = chunked_rows(X, place, "dataset")
-                self._train(dataset, place, dataset.feature_names)
+                self._train(chunked_rows(X, place, "dataset", self.missing), place)
             return self
-        rows = validate_data(self, plain_rows(X))
+        schema = schema_of(X, self.missing)
+        source = ArraySource(checked_rows(self, X, schema, reset=True))
         names = getattr(self, "feature_names_in_", None)
-        dataset = ingest_arrays(rows, None, MemoryStore())
-        self._train(dataset, MemoryStore(), None if names is None else tuple(names))
+        self._train(dataset_in_memory(source, schema, names), MemoryStore())
         return self
 
     def transform(self, X: Any) -> Any:
@@ -154,10 +156,10 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     def _values(self) -> dict[str, Any]:
         return super()._values() | {"components": self.n_components}
 
-    def _train(self, dataset: Dataset, place: Location, names: tuple[str, ...] | None) -> None:
+    def _train(self, dataset: Dataset, place: Location) -> None:
         run = finished_embedding(dataset, place, self._params(), basis=self._given_rows())
         self._take_run(run)
-        self._take_model(replace(read_model(run, ""), feature_names=names))
+        self._take_model(read_model(run, ""))
 
     def _take_run(self, run: Run) -> None:
         super()._take_run(run)

@@ -14,7 +14,7 @@ from dask_nrbfn.commands.fit import given_basis
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
-from dask_nrbfn.estimators.rows import plain_array, set_columns
+from dask_nrbfn.estimators.rows import checked_rows, set_columns
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -28,6 +28,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
 
     basis: str | ArrayLike
     random_state: int | np.random.RandomState | None
+    missing: str
     store: str | os.PathLike[str] | RemoteLocation | None
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
@@ -77,7 +78,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self.width_ = model.width
         self.weights_ = model.weights
         self._take_feature_weights(model.scaling.feature_weights)
-        set_columns(self, model.n_features, model.feature_names)
+        set_columns(self, model.n_features, model.feature_names, model.schema)
 
     def _take_feature_weights(self, weights: NDArray[np.float64] | None) -> None:
         if weights is not None:
@@ -100,13 +101,17 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         return outcome(self._model, self._scores(X))
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
+        model, threads = self._model, blas_threads()
         if isinstance(X, Dataset):
-            X = self._model.encoded(X)
-            blocks = X.blocks(0, X.n_rows, block_rows(len(self._model.basis)))
-            threads = blas_threads()
-            scores = [scores_in_blocks(self._model, rows, threads=threads) for rows, *_ in blocks]
+            X = model.encoded(X)
+            blocks = X.blocks(0, X.n_rows, block_rows(len(model.basis)))
+            scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
             return np.concatenate(scores)
+        if isinstance(X, zarr.Array) and model.schema is not None:
+            starts = range(0, X.shape[0], step := block_rows(len(model.basis)))
+            return np.concatenate([self._scores(X[start : start + step]) for start in starts])
         if not isinstance(X, zarr.Array):
-            X = plain_array(self, X)
-        self._model.check_columns(X.shape[1])
-        return scores_in_blocks(self._model, X, threads=blas_threads())
+            X = checked_rows(self, X, model.schema)
+        if model.schema is None:
+            model.check_columns(X.shape[1])
+        return scores_in_blocks(model, X, threads=threads, schema=model.schema)

@@ -1,5 +1,6 @@
 """What estimators are given, as datasets: arrays in memory; Zarr, dask and datasets by chunks."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import dask.array as da
@@ -9,9 +10,11 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import _check_sample_weight
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_source
+from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource
+from dask_nrbfn.sources.frames import typed_labels
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
@@ -22,7 +25,7 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    rows : array (n, p)
+    rows : array (n, p), or (n, c) stored ones
     targets : array (n,) or float64 (n, q)
         Labels, or numbers.
     weights : float64 (n,) or None
@@ -79,19 +82,25 @@ class Table(NamedTuple):
             rows=self.rows[labelled], targets=self.targets[labelled], weights=weights
         )
 
-    def dataset(self) -> Dataset:
-        """Return it as a dataset in memory."""
-        if self.targets.ndim == 1:
-            return ingest_arrays(
-                self.rows,
-                self.targets,
-                MemoryStore(),
-                weights=self.weights,
-                unlabelled=self.unlabelled,
-            )
-        source = ArraySource(self.rows, None, self.weights, self.targets)
+    def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
+        """Return it as a dataset in memory, as `dataset_in_memory` does."""
+        own = self.targets
+        labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
+        source = ArraySource(self.rows, labels, self.weights, numbers)
         source.target_names = self.target_names or source.target_names
-        return ingest_source(source, MemoryStore(), unlabelled=self.unlabelled)
+        return dataset_in_memory(source, schema, names, unlabelled=self.unlabelled)
+
+
+def dataset_in_memory(
+    source: ArraySource,
+    schema: Schema | None,
+    names: Sequence[str] | None,
+    *,
+    unlabelled: Mark | None = None,
+) -> Dataset:
+    """Return rows as a dataset in memory; with a schema they are the stored ones."""
+    source.schema, source.feature_names = schema, None if names is None else tuple(names)
+    return ingest_source(source, MemoryStore(), unlabelled=unlabelled)
 
 
 def is_dask(X: Any) -> bool:
@@ -111,8 +120,10 @@ def chunked_dataset(
     place: Location,
     name: str,
     *,
-    numbers: bool = False,
-    unlabelled: Mark | None = None,
+    numbers: bool,
+    unlabelled: Mark | None,
+    missing: str,
+    schema: Schema | None,
 ) -> Dataset:
     """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
     if isinstance(X, Dataset):
@@ -131,16 +142,18 @@ def chunked_dataset(
         join(place, name),
         target=target,
         weights=weights,
+        missing=missing,
+        schema=schema,
         unlabelled=unlabelled,
         overwrite=True,
     )
 
 
-def chunked_rows(X: Any, place: Location, name: str) -> Dataset:
+def chunked_rows(X: Any, place: Location, name: str, missing: str) -> Dataset:
     """Return chunked rows without targets as a dataset, as `chunked_dataset` does."""
     if isinstance(X, Dataset):
         return X
-    return ingest_dask(_to_dask(X), None, join(place, name), overwrite=True)
+    return ingest_dask(_to_dask(X), None, join(place, name), missing=missing, overwrite=True)
 
 
 def _to_dask(values: Any) -> Any:

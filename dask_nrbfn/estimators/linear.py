@@ -9,13 +9,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.rows import plain_array, set_columns, training_rows
+from dask_nrbfn.estimators.rows import checked_rows, set_columns, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.stages.weights import warn_of_condition
@@ -68,7 +69,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
         Parameters
         ----------
-        X : array-like (n, p) or Dataset
+        X : array-like (n, c), frame or Dataset
         y : array-like (n,)
             None for a `Dataset`, which has its labels.
 
@@ -84,8 +85,13 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
             self._take_dataset(X, y)
             self._fit_rows(X.of_labelled(), None)
         else:
-            rows, labels = training_rows(self, X, y)
+            schema = schema_of(X)
+            rows, labels = training_rows(self, X, y, schema)
             self.classes_, codes, _ = distinct_labels(labels)
+            names = getattr(self, "feature_names_in_", None)
+            if schema is not None:
+                rows, names = schema.expand(rows), schema.feature_names
+            set_columns(self, rows.shape[1], names, schema)
             self._fit_rows(rows, codes)
         return self
 
@@ -117,7 +123,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
                 "Write it without `weights`; all rows count the same.",
             )
         self.classes_ = dataset.classes
-        set_columns(self, dataset.n_features, dataset.feature_names)
+        set_columns(self, dataset.n_features, dataset.feature_names, dataset.schema)
 
     def _fit_rows(self, X: Any, codes: NDArray[np.integer] | None) -> None:
         # What overflows is reported by the check.
@@ -139,10 +145,11 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if isinstance(X, Dataset):
-            check_columns(X.n_features, self.n_features_in_)
-            check_names(X.feature_names, getattr(self, "feature_names_in_", None))
+            check_columns(X.n_features, self.weights_.shape[1] - 1)
+            check_names(X.feature_names, getattr(self, "feature_names_", None))
         else:
-            X = plain_array(self, X)
+            X = checked_rows(self, X, self.schema_)
+            X = X if self.schema_ is None else self.schema_.expand(X)
         n_rows = X.n_rows if isinstance(X, Dataset) else len(X)
         scores = np.empty((n_rows, len(self.classes_)))
         start = 0

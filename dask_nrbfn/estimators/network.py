@@ -23,7 +23,9 @@ from dask_nrbfn.estimators.runs import (
     own_run,
     workplace,
 )
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.searched import of_searched
@@ -42,6 +44,7 @@ class Network(ModelEstimator, ABC):
 
     min_recall: float = FitLimits.min_recall
     unlabelled: Any
+    _of_numbers = False
     _kept_run: KeptRun | None = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -49,7 +52,9 @@ class Network(ModelEstimator, ABC):
 
         Parameters
         ----------
-        X : array-like, zarr.Array or dask array (n, p), dask dataframe, or Dataset
+        X : array-like, zarr.Array or dask array (n, c), frame, dask dataframe, or Dataset
+            A frame of pandas, polars, Arrow or another library may have columns of text,
+            categories, dates and booleans.
         y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
             None for a `Dataset`, which has its own. Rows in which it is `unlabelled` are only
             candidates for the basis and count in scale and width.
@@ -69,12 +74,12 @@ class Network(ModelEstimator, ABC):
             with workplace(self.store, X) as place:
                 dataset = self._chunked_dataset(X, y, sample_weight, place, "dataset")
                 classes = self._classes_of(dataset, y)
-                self._train(dataset, place, classes, dataset.feature_names)
+                self._train(dataset, place, classes)
             return self
-        table = self._table(X, y, sample_weight)
-        names = getattr(self, "feature_names_in_", None)
-        names = None if names is None else tuple(names)
-        self._train(table.dataset(), MemoryStore(), table.classes, names)
+        schema = schema_of(X, self.missing)
+        table = self._table(X, y, sample_weight, schema)
+        dataset = table.dataset(schema, getattr(self, "feature_names_in_", None))
+        self._train(dataset, MemoryStore(), table.classes)
         if table.kept is not None:
             self._number_rows(table.kept)
         return self
@@ -106,7 +111,7 @@ class Network(ModelEstimator, ABC):
         """Return what is fitted, taken once: a generator or a random state gives other values."""
 
     @abstractmethod
-    def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
+    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
         """Return arrays to fit, checked."""
 
     @abstractmethod
@@ -118,18 +123,28 @@ class Network(ModelEstimator, ABC):
         """Return the classes of a dataset as they were given in `y`, (K,); none for numbers."""
 
     def _chunked_dataset(
-        self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
-    ) -> Dataset:
-        """Return rows that are not in memory as a dataset."""
-        return chunked_dataset(X, y, sample_weight, place, name, unlabelled=self.unlabelled)
-
-    def _train(
         self,
-        dataset: Dataset,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
         place: Location,
-        classes: Any,
-        names: tuple[str, ...] | None,
-    ) -> None:
+        name: str,
+        schema: Schema | None = None,
+    ) -> Dataset:
+        """Return rows that are not in memory as a dataset; by default its schema is decided."""
+        return chunked_dataset(
+            X,
+            y,
+            sample_weight,
+            place,
+            name,
+            numbers=self._of_numbers,
+            unlabelled=self.unlabelled,
+            missing=self.missing,
+            schema=schema,
+        )
+
+    def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
         run = finished_run(
             dataset,
             place,
@@ -138,7 +153,7 @@ class Network(ModelEstimator, ABC):
             min_recall=self.min_recall,
         )
         self._take_run(run)
-        self._take_model(replace(read_model(run, ""), classes=classes, feature_names=names))
+        self._take_model(replace(read_model(run, ""), classes=classes))
         self._kept_run = KeptRun.of_fit(run, self.store)
 
     def _take_run(self, run: Run) -> None:
@@ -180,13 +195,14 @@ class Network(ModelEstimator, ABC):
         with self._batch(X, y, sample_weight, own.location) as dataset:
             self._kept_run = own.update(dataset, forget=forget)
         before, after = self._model, Model.load(own.location)
-        self._take_model(replace(after, classes=before.classes, feature_names=before.feature_names))
+        self._take_model(replace(after, classes=before.classes))
 
     @contextmanager
     def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
         """Give rows as a dataset for the run at `location`."""
         if not is_chunked(X):
-            yield self._further_table(X, y, sample_weight, Model.load(location)).dataset()
+            table = self._further_table(X, y, sample_weight, Model.load(location))
+            yield table.dataset(self.schema_, getattr(self, "feature_names_in_", None))
             return
         if isinstance(location, MemoryStore):
             raise ParameterError(
@@ -195,7 +211,7 @@ class Network(ModelEstimator, ABC):
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
-            dataset = self._chunked_dataset(X, y, sample_weight, place, name)
+            dataset = self._chunked_dataset(X, y, sample_weight, place, name, self.schema_)
             try:
                 yield dataset
             finally:

@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError
+from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.frames import column_names
+from dask_nrbfn.sources.stored import check_gaps
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import exists
@@ -25,14 +28,26 @@ Outcome = Callable[[Model, NDArray[np.float64]], NDArray[Any]]
 
 
 def scores_in_blocks(
-    model: Model, X: Any, *, threads: int, first_row: int = 0, within: str = ""
+    model: Model,
+    X: Any,
+    *,
+    threads: int,
+    schema: Schema | None = None,
+    first_row: int = 0,
+    within: str = "",
 ) -> NDArray[np.float64]:
-    """Return the scores of rows, (n, K), holding the activations of one block at a time."""
+    """Return the scores of rows, (n, K), holding the activations of one block at a time.
+
+    With a schema the rows are stored ones.
+    """
     step = block_rows(len(model.basis))
     scores = np.empty((X.shape[0], len(model.weights)))
     buffer = np.empty((min(step, len(scores)), len(model.basis)))
     for start in range(0, len(scores), step):
         rows = np.asarray(X[start : start + step])
+        if schema is not None:
+            check_gaps(rows, schema, first_row=first_row + start, within=within)
+            rows = schema.expand(rows)
         check_finite(rows, first_row=first_row + start, within=within)
         scores[start : start + step] = model.scores(
             rows, buffer=buffer[: len(rows)], threads=threads
@@ -42,10 +57,10 @@ def scores_in_blocks(
 
 def predict_lazily(model: Model, X: Any, outcome: Outcome, store: Location | None) -> da.Array:
     """Return the predictions of a dask collection, chunked as its rows; the model is in `store`."""
-    rows = dask_rows(X)
-    model.check_columns(rows.shape[1])
-    if hasattr(X, "columns"):
-        model.check_names(tuple(map(str, X.columns)))
+    rows = dask_rows(X, schema=model.schema)
+    if model.schema is None:
+        model.check_columns(rows.shape[1])
+        model.check_names(column_names(X))
     rows = rows.rechunk({1: -1})
     nothing = outcome(model, np.empty((0, len(model.weights))))
     return rows.map_blocks(
@@ -99,6 +114,8 @@ def _predict_block(
         # To know how many rows are before it, all blocks before it would have to be computed.
         first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
     # Other blocks keep the other cores busy.
-    scores = scores_in_blocks(model, X, threads=1, first_row=int(first_row), within=within)
+    scores = scores_in_blocks(
+        model, X, threads=1, schema=model.schema, first_row=int(first_row), within=within
+    )
     # A stored model has fewer types of labels than an estimator may be given.
     return outcome(model, scores).astype(dtype, copy=False)

@@ -10,17 +10,21 @@ from sklearn.utils import Tags
 
 from dask_nrbfn.commands.ingest import target_names_of
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.estimators.inputs import Table, chunked_dataset
+from dask_nrbfn.estimators.inputs import Table, is_dask
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_numbers
+from dask_nrbfn.estimators.scores import r2
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 
 
 class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     """Network whose targets are numbers, in one column or several."""
+
+    _of_numbers = True
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -57,15 +61,23 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
         return self._predict(X, _numbers)
 
-    def _table(self, X: Any, y: Any, sample_weight: Any) -> Table:
-        rows, numbers = training_numbers(self, X, y, unlabelled=self.unlabelled)
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2, on average over the targets; of dask collections by blocks."""
+        if is_dask(X):
+            return r2(self.predict(X), y, sample_weight, origin=self.intercept_)
+        return float(super().score(X, y, sample_weight))
+
+    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
+        rows, numbers = training_numbers(self, X, y, schema, unlabelled=self.unlabelled)
         table = Table.of(rows, numbers, sample_weight)
         mark = None if self.unlabelled is None else np.nan
         names = target_names_of(y)
         return table._replace(classes=np.empty(0), target_names=names, unlabelled=mark)
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
-        rows, numbers = training_numbers(self, X, y, unlabelled=self.unlabelled, reset=False)
+        rows, numbers = training_numbers(
+            self, X, y, self.schema_, unlabelled=self.unlabelled, reset=False
+        )
         if numbers.shape[1] != stored.n_targets:
             raise DataError(
                 f"y has {numbers.shape[1]} columns, that of the first rows had {stored.n_targets}.",
@@ -74,13 +86,6 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         names = target_names_of(y) or stored.target_names
         table = Table.of(rows, numbers, sample_weight).of_labelled(has_target(numbers))
         return table._replace(target_names=names)
-
-    def _chunked_dataset(
-        self, X: Any, y: Any, sample_weight: Any, place: Location, name: str
-    ) -> Dataset:
-        return chunked_dataset(
-            X, y, sample_weight, place, name, numbers=True, unlabelled=self.unlabelled
-        )
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         if not dataset.of_numbers:
@@ -95,6 +100,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         if model.embeds:
             raise DataError("the model is one of coordinates.", "Load it with DiffusionMap.")
         super()._take_model(model)
+        assert model.intercept is not None
         self.intercept_ = model.intercept
 
 
@@ -141,6 +147,8 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         What y has, in all its columns, in rows that have no numbers: NaN, for example. They are
         candidates for the basis and count in scale and width; everything else is learned from the
         other rows. None: every row has its numbers.
+    missing : {"error", "impute"}, default="error"
+        As for `NRBFNClassifier`.
     store : str, path or RemoteLocation, default=None
         As for `NRBFNClassifier`.
 
@@ -200,6 +208,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: float | None = None,
+        missing: str = "error",
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.alpha = alpha
@@ -218,6 +227,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled
+        self.missing = missing
         self.store = store
 
 

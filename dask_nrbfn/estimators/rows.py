@@ -6,17 +6,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import plain_labels, plain_rows
+from dask_nrbfn.sources.stored import check_gaps, stored_rows
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, *, reset: bool = True
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool = True
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return rows (n, p) and labels (n,) as arrays.
+    """Return rows (n, p), with a schema stored ones (n, c), and labels (n,) as arrays.
 
     Raises
     ------
@@ -25,7 +27,7 @@ def training_rows(
     ValueError
         If shapes do not fit, or values are not finite.
     """
-    rows, labels = validate_data(estimator, plain_rows(X), plain_labels(y), reset=reset)
+    rows, labels = _checked(estimator, X, plain_labels(y), schema, reset=reset)
     if labels.dtype.kind != "O":
         label_dtype(labels.dtype, "y")
     if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(~are_whole(labels))):
@@ -39,9 +41,15 @@ def training_rows(
 
 
 def training_numbers(
-    estimator: Any, X: Any, y: Any, *, unlabelled: float | None = None, reset: bool = True
+    estimator: Any,
+    X: Any,
+    y: Any,
+    schema: Schema | None,
+    *,
+    unlabelled: float | None = None,
+    reset: bool = True,
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return rows (n, p) and numbers (n, q) as arrays, NaN where y is `unlabelled`.
+    """Return rows as `training_rows`, and numbers (n, q), NaN where y is `unlabelled`.
 
     Raises
     ------
@@ -55,23 +63,52 @@ def training_numbers(
         y = np.asarray(y, dtype=np.float64)
         none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
         y = np.where(none, 0.0, y)
-    rows, numbers = validate_data(
-        estimator, plain_rows(X), y, multi_output=True, y_numeric=True, reset=reset
-    )
+    options = {"multi_output": True, "y_numeric": True}
+    rows, numbers = _checked(estimator, X, y, schema, reset=reset, **options)
     numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 
-def plain_array(estimator: Any, X: Any) -> NDArray[Any]:
-    """Return rows (n, p) to predict, of the columns that the estimator was trained on."""
-    rows: NDArray[Any] = validate_data(estimator, plain_rows(X), reset=False)
-    return rows
+def checked_rows(
+    estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False
+) -> NDArray[Any]:
+    """Return rows (n, p), with a schema stored ones (n, c), as an array.
+
+    Raises
+    ------
+    DataError
+        If a column is no number, or the schema does not fit.
+    ValueError
+        If there are others than the estimator was trained on, or values are not finite.
+    """
+    if schema is None:
+        rows: NDArray[Any] = validate_data(estimator, plain_rows(X), reset=reset)
+        return rows
+    stored = stored_rows(X, schema)
+    check_gaps(stored, schema)
+    return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
 
 
-def set_columns(estimator: Any, n_features: int, names: Sequence[str] | None) -> None:
-    """Set the attributes that say which columns an estimator was trained on."""
-    estimator.n_features_in_ = n_features
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    elif hasattr(estimator, "feature_names_in_"):
-        del estimator.feature_names_in_
+def _checked(
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    if schema is None:
+        return validate_data(estimator, plain_rows(X), y, reset=reset, **options)
+    rows = checked_rows(estimator, X, schema)
+    return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+
+
+def set_columns(
+    estimator: Any, n_features: int, names: Sequence[str] | None, schema: Schema | None
+) -> None:
+    """Set the attributes that say which columns an estimator was trained on, and which features."""
+    columns = names
+    if schema is not None:
+        columns = [column.name for column in schema.columns]
+        n_features = len(columns)
+    estimator.schema_, estimator.n_features_in_ = schema, n_features
+    for attribute, given in (("feature_names_in_", columns), ("feature_names_", names)):
+        if given is not None:
+            setattr(estimator, attribute, np.array(given, dtype=object))
+        elif hasattr(estimator, attribute):
+            delattr(estimator, attribute)

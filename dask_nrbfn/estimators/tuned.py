@@ -78,7 +78,8 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
-n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, store
+n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, \
+missing, store
         As for `NRBFNClassifier`.
 
     Attributes
@@ -153,6 +154,7 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
+        missing: str = "error",
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.n_neighbors = n_neighbors
@@ -185,6 +187,7 @@ n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, 
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled
+        self.missing = missing
         self.store = store
 
 
@@ -196,7 +199,8 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, store
+    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, \
+missing, store
         As for `NRBFNRegressor`.
 
     Attributes
@@ -254,6 +258,7 @@ scales, bases, search_basis, search_rows
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         unlabelled: Mark | None = None,
+        missing: str = "error",
         store: str | os.PathLike[str] | RemoteLocation | None = None,
     ) -> None:
         self.effort = effort
@@ -277,4 +282,5 @@ scales, bases, search_basis, search_rows
         self.n_parts = n_parts
         self.random_state = random_state
         self.unlabelled = unlabelled
+        self.missing = missing
         self.store = store

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, Self
@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 Kind = Literal["number", "boolean", "category", "date"]
 
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")
+MISSING = ("error", "impute", "drop")
 UNSEEN = -1.0
 """Stored for a category that is none of those of a column; NaN is stored for none at all."""
 
@@ -113,7 +114,8 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is not by default, but the name, as JSON values."""
-        return {key: value for key, value in asdict(self).items() if _differs(key, value)}
+        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
+        return {each.name: value for each, value in own.items() if value != each.default}
 
 
 class Features(NamedTuple):
@@ -216,10 +218,7 @@ class Schema:
             if own.name != its.name:
                 return f"has the column {own.name!r} in the place of {its.name!r}"
             if own.coding != its.coding:
-                what = f"other categories, {len(own.categories)}, not {len(its.categories)}"
-                if own.kind != its.kind:
-                    what = f"the kind {own.kind}, not {its.kind}"
-                return f"has a column {own.name!r} of {what}"
+                return f"has a column {own.name!r} of {_other_coding(own, its)}"
             if self.fills and own.missing and not other.fills:
                 return f"has gaps in the column {own.name!r}, which are not filled"
         return None
@@ -250,8 +249,8 @@ class Schema:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, without what is by default."""
-        own = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
-        given = {name: value for name, value in own.items() if value not in _NOTHING}
+        own = {each: getattr(self, each.name) for each in fields(self)[1:]}
+        given = {each.name: value for each, value in own.items() if value not in (each.default, {})}
         return {"columns": {each.name: each.to_dict() for each in self.columns}, **given}
 
     @classmethod
@@ -263,34 +262,74 @@ class Schema:
         DataError
             If a name, or a kind, is not one of these, or a value of another type.
         """
-        _check_names("the schema", values, cls)
+        _check_fields("the schema", values, _FIELDS)
+        _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
         columns = []
         for name, given in values.get("columns", {}).items():
-            _check_names(f"column {name!r} of the schema", given, Column)
-            if given.get("kind") not in KINDS:
-                raise DataError(
-                    f"column {name!r} of the schema is of kind {given.get('kind')!r}.",
-                    f"Give one of {', '.join(KINDS)}.",
-                )
+            place = f"column {name!r} of the schema"
+            _check_fields(place, given, _COLUMN_FIELDS)
+            _check_choice(place, "kind", given.get("kind"), KINDS)
             columns.append(Column(name, **_with_tuples(given)))
         return cls(**_with_tuples({**values, "columns": columns}))
 
 
-_NOTHING: tuple[Any, ...] = (None, (), {})
+def _other_coding(own: Column, its: Column) -> str:
+    if own.kind != its.kind:
+        return f"the kind {own.kind}, not {its.kind}"
+    apart = sorted({*own.categories} ^ {*its.categories})
+    return f"other categories, such as {apart[0]!r}" if apart else "other categories"
 
 
-def _differs(key: str, value: Any) -> bool:
-    default = next(each.default for each in fields(Column) if each.name == key)
-    return key != "name" and value != default
+# What the values of a schema in JSON or TOML are, and what they are called.
+_TEXT, _TEXTS, _FLAG = "a text", "a list of distinct texts", "true or false"
+_NUMBER, _TABLE = "a finite number", "a table"
+_FIELDS = {
+    "columns": _TABLE,
+    "label": _TEXT,
+    "targets": _TEXTS,
+    "weights": _TEXT,
+    "id": _TEXT,
+    "ignored": _TEXTS,
+    "missing": _TEXT,
+    "written": _TABLE,
+}
+_COLUMN_FIELDS = {
+    "kind": _TEXT,
+    "categories": _TEXTS,
+    "others": _FLAG,
+    "fill": _NUMBER,
+    "missing": _NUMBER,
+}
 
 
-def _check_names(what: str, values: Mapping[str, Any], of: type) -> None:
-    known = [each.name for each in fields(of)]
-    for name in values:
-        if name not in known or (of is Column and name == "name"):
+def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
+    """Raise DataError unless `values` are a mapping of known names to values of their types."""
+    if not _is(_TABLE, values):
+        raise DataError(f"{what} is {values!r}.", f"Give {_TABLE} of {', '.join(known)}.")
+    for name, value in values.items():
+        if name not in known:
             raise DataError(
                 f"{what} has {name!r}, which is none of its fields.", f"It has {', '.join(known)}."
             )
+        if not _is(known[name], value):
+            raise DataError(f"{what} has {value!r} as {name}.", f"Give {known[name]}.")
+
+
+def _is(type_name: str, value: Any) -> bool:
+    if type_name == _TEXT:
+        return isinstance(value, str)
+    if type_name == _TEXTS:
+        texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+        return texts and len(set(value)) == len(value)
+    if type_name == _NUMBER:
+        numbers = isinstance(value, int | float) and not isinstance(value, bool)
+        return numbers and bool(np.isfinite(value))
+    return isinstance(value, bool if type_name == _FLAG else Mapping)
+
+
+def _check_choice(what: str, name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise DataError(f"{what} has {value!r} as {name}.", f"Give one of {', '.join(choices)}.")
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,48 @@
-"""What Python users give: pandas frames, categories and objects as plain numbers and text."""
+"""What Python users give: frames, categories and objects as plain numbers and text."""
 
 import math
+from collections import Counter
 from numbers import Real
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import LABEL_RULE, STRING, to_labels
+
+
+def as_frame(X: Any, name: str = "X") -> nw.DataFrame | None:
+    """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest.
+
+    Raises
+    ------
+    DataError
+        If two of its columns have one name.
+    """
+    try:
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        twice = Counter(X.columns).most_common(1)[0][0]
+        raise DataError(
+            f"{name} has several columns named {twice!r}.", "Give each its own name."
+        ) from error
+    return frame if isinstance(frame, nw.DataFrame) else None
+
+
+def column_names(X: Any) -> tuple[str, ...] | None:
+    """Return the names of the columns of a frame, dask's too; None for anything else."""
+    frame = as_frame(getattr(X, "_meta", X))
+    return None if frame is None else tuple(map(str, frame.columns))
+
+
+def has_kinds(X: Any, name: str = "X") -> bool:
+    """Return whether a frame has columns that are neither numbers nor true and false by type."""
+    frame = as_frame(X, name)
+    if frame is None:
+        return False
+    types = frame.schema.values()
+    return not all(of.is_integer() or of.is_float() or of == nw.Boolean for of in types)
 
 
 def plain_rows(X: Any, name: str = "X") -> Any:
@@ -22,11 +57,8 @@ def plain_rows(X: Any, name: str = "X") -> Any:
         If a column is text, a category of text, dates or anything else that is no number, or two
         have one name.
     """
-    if not hasattr(X, "isetitem"):
+    if as_frame(X, name) is None or not hasattr(X, "isetitem"):
         return X
-    if not X.columns.is_unique:
-        twice = X.columns[X.columns.duplicated()][0]
-        raise DataError(f"{name} has several columns named {twice!r}.", "Give each its own name.")
     plain = X
     for place, (column_name, dtype) in enumerate(zip(X.columns, X.dtypes, strict=True)):
         kind = plain_dtype(dtype).kind

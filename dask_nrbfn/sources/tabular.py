@@ -20,7 +20,7 @@ from dask_nrbfn.sources.survey import ColumnSurvey, decide, gap_error
 from dask_nrbfn.sources.tables import (
     Asked,
     TableColumns,
-    check_columns,
+    check_column,
     no_value_error,
     not_finite_error,
 )
@@ -77,25 +77,6 @@ class TableSource(Layout):
         """
         return recut(self._batches(block_rows), block_rows)
 
-    def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """Return columns of the tables, as they are, of all rows.
-
-        Raises
-        ------
-        DataError
-            If there is no such column.
-        """
-        features, ignored, roles, of_rows = self.columns
-        others = (roles.label, *(roles.targets or ()), roles.weights, of_rows)
-        check_columns(
-            self.asked.origin, names, (*features, *ignored, *filter(None, others)), "keep"
-        )
-        kinds = dict.fromkeys(names)
-        cells = (cells for _, _, cells in read(self.tables, kinds, SURVEY_ROWS))
-        batches = (pa.record_batch([cells[name] for name in names], list(names)) for cells in cells)
-        first = next(batches)
-        return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
-
     def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
         raise NotImplementedError
@@ -103,6 +84,25 @@ class TableSource(Layout):
     def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
         raise NotImplementedError
+
+    def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
+        """Return some columns of all rows as they are, those of CSV as text.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or one has several types.
+        """
+        for name in names:
+            check_column(self.asked.origin, name, self.columns.names, "keep")
+        kinds = dict.fromkeys(names)
+        batches = (
+            batch.select(names)
+            for table in self.tables
+            for batch in table.batches(kinds, SURVEY_ROWS)
+        )
+        first = next(batches)
+        return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
         kinds = {column.name: column.kind for column in self.schema.columns}
@@ -211,8 +211,10 @@ def survey_tables(
         table, row = gaps[name]
         return f"of {table} has no value in {table.place(row)}"
 
-    schema = asked.schema
-    if schema is None:
+    if asked.schema is not None:
+        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
+        schema = replace(asked.schema, **used)
+    else:
         decision = decide(surveys, columns.roles, asked.options, ignored=columns.ignored, gap=gap)
         schema = decision.schema
         for line in decision.lines:

@@ -270,6 +270,7 @@ class Run:
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
                 "target_names": dataset.target_names,
+                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
                 "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
@@ -521,7 +522,7 @@ class Run:
     def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
         """Return the attributes of a run with some finished stages of this one, and no rows."""
         own = self.attributes
-        kept = ("n_features", "n_classes", "target_names", "basis_n_rows", "environment")
+        kept = ("n_features", "n_classes", "target_names", "schema", "basis_n_rows", "environment")
         return {
             **{name: own.get(name) for name in kept},
             "run_id": uuid.uuid4().hex,

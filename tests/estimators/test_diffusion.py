@@ -25,8 +25,8 @@ def test_diffusion_map__scikit_learn_contract(estimator, check):
 def test_diffusion_map__signature_is_that_of_the_parameters():
     parameters = inspect.signature(DiffusionMap).parameters.values()
     found = {parameter.name: parameter.default for parameter in parameters}
-    own = {name: found.pop(name) for name in ("n_components", "basis", "store")}
-    assert own == {"n_components": 2, "basis": "random", "store": None}
+    own = {name: found.pop(name) for name in ("n_components", "basis", "missing", "store")}
+    assert own == {"n_components": 2, "basis": "random", "missing": "error", "store": None}
     options = FitParams.options()
     assert found == {name: options[name].default for name in found}
 

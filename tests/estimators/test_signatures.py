@@ -29,18 +29,18 @@ def defaults(*kinds):
     }
 
 
+OF_TABLES = {"unlabelled": None, "missing": "error", "store": None}
+
+
 def test_classifier__signature_is_that_of_the_parameters():
-    assert defaults_of(NRBFNClassifier) == defaults(FitParams, FitLimits) | {
-        "unlabelled": None,
-        "store": None,
-    }
+    assert defaults_of(NRBFNClassifier) == defaults(FitParams, FitLimits) | OF_TABLES
 
 
 def test_classifier_cv__signature_is_that_of_the_parameters():
     fixed = {name: value for name, value in defaults(FitParams).items() if name not in TUNED}
     tried = defaults(TuneParams)
     del tried["validation"]  # a dataset; an estimator holds out folds
-    expected = fixed | tried | defaults(FitLimits) | {"unlabelled": None, "store": None}
+    expected = fixed | tried | defaults(FitLimits) | OF_TABLES
     assert defaults_of(NRBFNClassifierCV) == expected
 
 

@@ -139,6 +139,20 @@ def test_standard__small_spread_is_not_constant():
     np.testing.assert_allclose(standard(X).apply(X).std(axis=0), 1.0, rtol=1e-5)
 
 
+def test_standard__a_category_weighs_as_a_number_does():
+    rng = np.random.default_rng(0)
+    codes = rng.choice(4, 400, p=[0.7, 0.2, 0.09, 0.01])
+    X = np.column_stack([np.eye(4)[codes], 30 * draw(400, 1), np.ones((400, 2))])
+    grouped = Scaling.from_statistics("standard", statistics_of(X), [(0, 4), (5, 7)])
+    scaled = grouped.apply(X)
+    # Of all pairs of rows the mean squared difference, in the category and in the number.
+    np.testing.assert_allclose(2 * scaled[:, :4].var(axis=0).sum(), 2.0)
+    np.testing.assert_allclose(2 * scaled[:, 4].var(), 2.0)
+    np.testing.assert_array_equal(grouped.scale[:4], grouped.scale[0])
+    np.testing.assert_array_equal(grouped.scale[4:], standard(X).scale[4:])
+    np.testing.assert_array_equal(grouped.shift, standard(X).shift)
+
+
 @pytest.mark.parametrize("mean", [1.0, -1e17])
 def test_standard__column_of_rounding_becomes_0(mean):
     X = np.array([[mean, 1.0], [np.nextafter(mean, 0), 2.0], [mean, 3.0]])

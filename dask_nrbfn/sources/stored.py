@@ -1,0 +1,223 @@
+"""What is stored of tables in memory: frames of any library, and arrays of columns."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.schema import Kind, Schema
+from dask_nrbfn.sources.cells import CellError, stored_values
+from dask_nrbfn.sources.frames import as_frame, has_kinds
+from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions, decide
+from dask_nrbfn.sources.tables import NAMES_SHOWN
+
+logger = logging.getLogger(__name__)
+
+
+def schema_of(X: Any, missing: str = "error", name: str = "X") -> Schema | None:
+    """Return what the columns of a table in memory are; None if they are numbers alone.
+
+    Raises
+    ------
+    DataError
+        If a column is none that features can be made of, or a value is missing.
+    """
+    options = frame_options(missing)
+    if not needs_schema(X, options, name):
+        return None
+    types = {column: {arrow} for column, arrow in types_of(X, name).items()}
+    return decided(survey_columns(X, kinds_of(types, options, name), name), options)
+
+
+def frame_options(missing: str) -> TableOptions:
+    """Return the options of a table whose columns were chosen before.
+
+    Raises
+    ------
+    ParameterError
+        If `missing` is neither "error" nor "impute".
+    """
+    if missing not in ("error", "impute"):
+        raise ParameterError(
+            f"`missing` is {missing!r}.", "Give error or impute; leave rows out beforehand."
+        )
+    return TableOptions(missing=missing)  # type: ignore[arg-type]
+
+
+def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
+    """Return whether features have to be made of what a table has."""
+    return options.missing == "impute" or has_kinds(X, name)
+
+
+def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
+    """Return the Arrow types of the columns of a frame, or of an array (n, c) as x0, x1, ...
+
+    Raises
+    ------
+    DataError
+        If `X` has not two dimensions, or a column has values of several types.
+    """
+    frame = _framed(X, name)
+    return {str(column.name): _arrow(column, name).type for column in frame.iter_columns()}
+
+
+def kinds_of(
+    types: Mapping[str, Collection[pa.DataType]], options: TableOptions, name: str = "X"
+) -> dict[str, Kind]:
+    """Return what columns are by the types that they have in the parts of a table.
+
+    Raises
+    ------
+    DataError
+        If a type has no kind.
+    """
+    kinds = {}
+    for column, given in types.items():
+        kind = options.kind(column, given)
+        if kind is None:
+            raise DataError(
+                f"Column {column!r} of {name} has type {', '.join(map(str, given))}, which is no "
+                "number, boolean, text, category or date.",
+                "Leave it out, or give it another type.",
+            )
+        kinds[column] = kind
+    return kinds
+
+
+def survey_columns(X: Any, kinds: Mapping[str, Kind], name: str = "X") -> dict[str, ColumnSurvey]:
+    """Return what the cells of each column of a table are, or of a part of one."""
+    surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
+    for column in _framed(X, name).iter_columns():
+        surveys[str(column.name)].add(_arrow(column, name))
+    return surveys
+
+
+def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
+    """Return the surveys of the parts of a table as those of all."""
+    return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
+
+
+def decided(surveys: Mapping[str, ColumnSurvey], options: TableOptions) -> Schema:
+    """Return what the columns are; what was not asked for is logged.
+
+    Raises
+    ------
+    DataError
+        If a row has no value where it must have one.
+    """
+    schema, lines = decide(surveys, Roles(), options)
+    for line in lines:
+        logger.info("%s", line)
+    return schema
+
+
+def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
+    """Return the labels that the columns of a schema have in a frame, in the order of the schema.
+
+    Raises
+    ------
+    DataError
+        If the frame lacks one.
+    """
+    labels = {str(label): label for label in _framed(X, name).columns}
+    names = [column.name for column in schema.columns]
+    for wanted in names:
+        if wanted not in labels:
+            shown = ", ".join(map(repr, list(labels)[:NAMES_SHOWN]))
+            more = f" and {len(labels) - NAMES_SHOWN} more" if len(labels) > NAMES_SHOWN else ""
+            raise DataError(
+                f"{name} has no column {wanted!r}; it has {shown}{more}.",
+                "Give all columns of the training rows, in any order.",
+            )
+    roles = (schema.label, schema.weights, schema.id)
+    known = {*names, *schema.ignored, *(schema.targets or ()), *roles}
+    if extra := [repr(label) for label in labels if label not in known]:
+        logger.info("%s: no column of the training rows, left out: %s", name, ", ".join(extra))
+    return [labels[wanted] for wanted in names]
+
+
+def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
+    """Return what is stored of the rows of a table, float64 (n, c).
+
+    Parameters
+    ----------
+    X : frame, with the columns of the schema in any order, or array (n, c) of them in order
+    schema : Schema
+    name : str
+        Of `X`, for the errors.
+
+    Raises
+    ------
+    DataError
+        If a column is missing, or a value is not of its kind.
+    """
+    frame = _framed(X, name, [column.name for column in schema.columns])
+    given = {column.name: column for column in frame.iter_columns()}
+    stored = np.empty((len(frame), len(schema.columns)))
+    for place, label in enumerate(column_labels(frame, schema, name)):
+        try:
+            stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
+        except CellError as error:
+            raise DataError(
+                f"{error.args[0].rstrip('.')}, in row {error.row} of {name} (the first is 0).",
+                "Give the column as it was in the training rows.",
+            ) from error
+    return stored
+
+
+def check_gaps(
+    stored: NDArray[np.float64],
+    schema: Schema,
+    *,
+    first_row: int = 0,
+    within: str = "",
+    name: str = "X",
+) -> None:
+    """Raise DataError naming the first value (b, c) that is not there and is not filled in.
+
+    Its row is counted from `first_row` on, in the table or in what `within` says.
+    """
+    gaps = np.argwhere(np.isnan(stored))
+    if len(gaps) and not schema.fills:
+        row, place = gaps[0]
+        raise DataError(
+            f"Column {schema.columns[place].name!r} of {name} has no value in row "
+            f"{first_row + row}{within} (the first is 0).",
+            "Fill it in or leave the row out, or fit with `missing` as impute.",
+        )
+
+
+def _framed(X: Any, name: str, names: Sequence[str] | None = None) -> nw.DataFrame:
+    """Return a frame in one form, or an array (n, c) as one whose columns have these names."""
+    frame = as_frame(X, name)
+    if frame is not None:
+        return frame
+    rows = np.asarray(X)
+    if rows.ndim != 2:
+        raise DataError(f"{name} has shape {rows.shape}.", "Give a table of rows and columns.")
+    names = names or [f"x{j}" for j in range(rows.shape[1])]
+    if len(names) != rows.shape[1]:
+        raise DataError(
+            f"{name} has {rows.shape[1]} columns, but the model was trained on {len(names)}.",
+            "Give a frame, or an array, with the columns of the training rows.",
+        )
+    columns = [pa.array(rows[:, j], from_pandas=True) for j in range(rows.shape[1])]
+    return nw.from_native(pa.table(columns, names=list(names)), eager_only=True)
+
+
+def _arrow(column: nw.Series, name: str) -> pa.Array:
+    try:
+        return column.to_arrow()
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"Column {column.name!r} of {name} has values of several types, or of none that is "
+            f"known ({error}).",
+            f"Give it one, such as {name}[{column.name!r}].astype(str).",
+        ) from error

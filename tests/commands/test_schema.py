@@ -1,0 +1,138 @@
+"""Fits, predictions and updates of tables whose stored values are not their features."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, RunMismatchError
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.columns import read_statistics
+from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, stored_rows, write_rows
+from tests.storage.written import write_dataset
+
+N = 120
+X = stored_rows(N)
+Y = (np.nan_to_num(X[:, 0]) + X[:, 4] > 0).astype(np.int64) + (X[:, 2] == 1)
+PARAMS = FitParams(basis="random", basis_size=20, alpha=1e-6, scale="standard", n_parts=2)
+ENGINE = InlineEngine()
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fitted")
+    dataset = write_rows(place / "data", X[:80], Y[:80])
+    write_rows(place / "more", X[80:], Y[80:], schema=OTHER_FILLS)
+    fit_dataset(dataset, place / "run", PARAMS, ENGINE)
+    return place
+
+
+def scores(place):
+    return get_array(open_group(place, kind="predictions"), "scores")[:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["none", "unit"])
+def test_fit__is_that_of_the_features(tmp_path, scale):
+    params = replace(PARAMS, scale=scale)
+    stored = write_rows(tmp_path / "stored", X, Y)
+    features = write_dataset(tmp_path / "features", FILLED.expand(X), Y, chunk_rows=7)
+    one, other = (
+        Model.load(fit_dataset(data, tmp_path / name, params, ENGINE).location)
+        for name, data in (("one", stored), ("other", features))
+    )
+    for name in ("basis", "weights", "width"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert (one.schema, one.feature_names) == (FILLED, FILLED.feature_names)
+
+
+def test_fit__scales_the_indicators_of_a_category_alike(fitted):
+    run, model = Run.open(fitted / "run"), Model.load(fitted / "run")
+    statistics = read_statistics(run)
+    expected = Scaling.from_statistics("standard", statistics, FILLED.groups)
+    np.testing.assert_array_equal(model.scaling.scale, expected.scale)
+    assert (model.scaling.scale != Scaling.from_statistics("standard", statistics).scale).any()
+
+
+def test_predict__takes_the_filling_of_the_model(tmp_path, fitted):
+    more, features = Dataset.open(fitted / "more"), FILLED.expand(X[80:])
+    predict_dataset(fitted / "run", more, tmp_path / "out", ENGINE)
+    model = Model.load(fitted / "run")
+    np.testing.assert_allclose(scores(tmp_path / "out"), model.scores(features), rtol=1e-12)
+    expected = (model.classes[model.scores(features).argmax(axis=1)] != Y[80:]).sum()
+    assert evaluate_dataset(fitted / "run", more, ENGINE).n_errors == expected
+
+
+def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
+    models = []
+    for name, schema in (("same", FILLED), ("other", OTHER_FILLS)):
+        run = branch_run(fitted / "run", tmp_path / name)
+        more = write_rows(tmp_path / f"rows-{name}", X[80:], Y[80:], schema=schema)
+        update_run(run.location, more, ENGINE)
+        record = Run.open(run.location).attributes["versions"][0]
+        assert record["members"][0]["dataset"] == str(more.location)
+        models.append(Model.load(run.location))
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
+    assert models[1].schema == FILLED
+
+
+def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
+    run = branch_run(fitted / "run", tmp_path / "run")
+    branch = branch_run(fitted / "run", tmp_path / "branch")
+    for to, name in ((run, "data"), (branch, "more")):
+        update_run(to.location, Dataset.open(fitted / name), ENGINE)
+    merged = merge_runs(run.location, branch.location, ENGINE)
+    assert merged["n_rows"] == 40
+    other = fit_dataset(
+        Dataset.open(fitted / "data").encoded_by(OTHER_FILLS), tmp_path / "other", PARAMS, ENGINE
+    )
+    with pytest.raises(RunMismatchError, match=r"differ in .*schemas"):
+        merge_runs(run.location, other.location, ENGINE)
+
+
+@pytest.mark.slow
+def test_refresh__of_all_rows_has_the_filling_of_the_first(tmp_path, fitted):
+    run = fit_dataset(Dataset.open(fitted / "data"), tmp_path / "run", PARAMS, ENGINE)
+    update_run(run.location, Dataset.open(fitted / "more"), ENGINE)
+    refresh_run(run.location, [], ENGINE)
+    whole = fit_dataset(write_rows(tmp_path / "all", X, Y), tmp_path / "whole", PARAMS, ENGINE)
+    one, other = Model.load(run.location), Model.load(whole.location)
+    np.testing.assert_array_equal(one.basis, other.basis)
+    assert one.schema == FILLED
+
+
+@pytest.mark.slow
+def test_tune__judges_rows_by_the_filling_of_the_training_rows(tmp_path, fitted):
+    data, tuning = Dataset.open(fitted / "data"), TuneParams(alphas=(1e-8, 1e-4))
+    figures = []
+    for name, schema in (("same", FILLED), ("other", OTHER_FILLS)):
+        judged = write_rows(tmp_path / f"rows-{name}", X[80:], Y[80:], schema=schema)
+        run = tune_dataset(data, tmp_path / name, PARAMS, tuning, ENGINE, validation=judged)
+        figures.append(run.stages["validation"]["path"])
+    assert figures[0] == figures[1]
+
+
+def test_predict__of_other_columns_says_which(fitted):
+    columns = (*COLUMNS[:2], replace(COLUMNS[2], categories=("f", "n")), *COLUMNS[3:])
+    other = write_rows(fitted / "other", X, Y, schema=replace(FILLED, columns=columns))
+    for use in (evaluate_dataset, update_run):
+        with pytest.raises(DataError, match="has a column 'sex' of other categories, such as 'm'"):
+            use(fitted / "run", other, ENGINE)
+
+
+def test_describe__has_the_schema(tmp_path, fitted):
+    Model.load(fitted / "run").save(tmp_path / "model")
+    for place in (fitted / "data", fitted / "run", tmp_path / "model"):
+        assert describe(place)["schema"] == FILLED.to_dict()

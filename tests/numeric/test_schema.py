@@ -1,0 +1,168 @@
+import json
+import math
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.schema import Column, Schema
+from tests.numeric.chunkings import row_chunkings, split
+from tests.schemas import COLUMNS, FILLED, N, stored_rows
+
+
+def features_of(value, column, *, fills):
+    """Make the features of one stored value, one after another."""
+    gap = math.isnan(value)
+    if column.kind == "category":
+        names = [*column.categories, *["other"] * column.others]
+        names += ["missing"] * (column.missing > 0)
+        shown = "missing" if gap else (names[int(value)] if value >= 0 else "unseen")
+        made = [float(name == shown) for name in names]
+    else:
+        number = column.fill if gap else value
+        made = [number]
+        if column.kind == "date":
+            angle = 2 * math.pi * number / 365.2425
+            made += [math.cos(angle), math.sin(angle)]
+        made += [float(gap)] * (column.missing > 0.01)
+    return made if fills or not gap else [math.nan] * len(made)
+
+
+def expanded(schema, stored):
+    return np.array(
+        [
+            [
+                feature
+                for value, column in zip(row, schema.columns, strict=True)
+                for feature in features_of(value, column, fills=schema.fills)
+            ]
+            for row in stored.tolist()
+        ]
+    )
+
+
+@pytest.mark.parametrize("missing", ["impute", "error"])
+def test_expand__is_what_each_value_means(missing):
+    schema, stored = replace(FILLED, missing=missing), stored_rows()
+    found = schema.expand(stored)
+    assert (found.shape, found.dtype) == ((N, schema.n_features), np.float64)
+    np.testing.assert_allclose(found, expanded(schema, stored), rtol=1e-12, atol=1e-12)
+    assert np.isnan(found).any() == (missing == "error")
+
+
+@given(lengths=row_chunkings(N), order=st.permutations(range(len(COLUMNS))))
+def test_expand__any_chunks_and_order_of_columns(lengths, order):
+    stored = stored_rows()
+    whole = FILLED.expand(stored)
+    np.testing.assert_array_equal(
+        np.concatenate([FILLED.expand(rows) for rows in split(stored, lengths)]), whole
+    )
+    ordered = replace(FILLED, columns=tuple(COLUMNS[place] for place in order))
+    places = [FILLED.feature_names.index(name) for name in ordered.feature_names]
+    np.testing.assert_array_equal(ordered.expand(stored[:, order]), whole[:, places])
+
+
+def test_expand__of_a_plain_schema_is_nothing_new():
+    schema = Schema((Column("a", "number"), Column("b", "boolean", missing=0.01)))
+    assert schema.is_plain
+    for dtype in ("u1", "f4"):
+        stored = np.arange(6, dtype=dtype).reshape(3, 2)
+        np.testing.assert_array_equal(schema.expand(stored), stored)
+
+
+def test_schema__names_of_features_and_their_groups():
+    assert FILLED.feature_names == (
+        *("age", "age_missing", "pay", "sex=f", "sex=m", "sex=(missing)"),
+        *("town=Bonn", "town=Köln", "town=Mainz", "town=(other)", "paid"),
+        *("day", "day_cos", "day_sin", "day_missing"),
+    )
+    assert FILLED.groups == ((3, 6), (6, 10))
+    assert (FILLED.n_features, Schema(()).n_features) == (15, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "missing", "is_plain"),
+    [
+        ((COLUMNS[1], COLUMNS[4]), "drop", True),
+        ((COLUMNS[1], COLUMNS[4]), "impute", False),
+        ((COLUMNS[1], COLUMNS[3]), "error", False),
+        ((Column("day", "date"),), "error", False),
+    ],
+)
+def test_schema__is_plain_where_stored_values_are_the_features(columns, missing, is_plain):
+    assert Schema(columns, missing=missing).is_plain == is_plain
+
+
+def test_schema__comes_back_from_json():
+    written = {"delimiter": ";", "missing_values": ["?", "NA"]}
+    full = replace(FILLED, targets=("p", "q"), weights="w", id="i", ignored=("z",), written=written)
+    for schema in (full, FILLED, Schema(COLUMNS[:1])):
+        text = json.dumps(schema.to_dict())
+        assert Schema.from_dict(json.loads(text)) == schema == pickle.loads(pickle.dumps(schema))
+    assert Schema(COLUMNS[4:5]).to_dict() == {"columns": {"paid": {"kind": "boolean"}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"colums": {}}, "the schema has 'colums', which is none of its fields"),
+        ({"columns": ["a"]}, r"the schema has \['a'\] as columns"),
+        ({"columns": {"a": "number"}}, "column 'a' of the schema is 'number'"),
+        ({"columns": {"a": {"kind": "text"}}}, "column 'a' of the schema has 'text' as kind"),
+        ({"columns": {"a": {"fill": 1}}}, "column 'a' of the schema has None as kind"),
+        ({"columns": {"a": {"kind": "number", "name": "b"}}}, "has 'name', which is none"),
+        ({"columns": {"a": {"kind": "number", "fill": "1"}}}, "has '1' as fill"),
+        ({"columns": {"a": {"kind": "number", "fill": math.nan}}}, "has nan as fill"),
+        ({"columns": {"a": {"kind": "category", "categories": [1]}}}, r"\[1\] as categories"),
+        ({"columns": {"a": {"kind": "category", "categories": ["b", "b"]}}}, "as categories"),
+        ({"columns": {"a": {"kind": "category", "others": 1}}}, "has 1 as others"),
+        ({"missing": "median"}, "the schema has 'median' as missing"),
+        ({"label": 3}, "the schema has 3 as label"),
+    ],
+)
+def test_from_dict__refuses_what_is_no_schema(values, problem):
+    with pytest.raises(DataError, match=problem):
+        Schema.from_dict(values)
+
+
+def changed(place, **changes):
+    columns = [*COLUMNS]
+    columns[place] = replace(columns[place], **changes)
+    return replace(FILLED, columns=tuple(columns))
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (replace(FILLED, columns=COLUMNS[:5]), "has a column 'day' more"),
+        (changed(0, name="years"), "has the column 'age' in the place of 'years'"),
+        (changed(4, kind="date"), "a column 'paid' of the kind boolean, not date"),
+        (changed(3, categories=("Bonn",)), "a column 'town' of other categories, such as 'Köln'"),
+        (changed(2, others=True), "a column 'sex' of other categories"),
+        (replace(FILLED, missing="error"), "has gaps in the column 'age', which are not filled"),
+    ],
+)
+def test_difference__names_the_first_column(other, difference):
+    assert difference in FILLED.difference(other)
+    assert FILLED.digest != other.digest
+
+
+def test_difference__is_none_where_values_are_stored_alike():
+    assert FILLED.difference(changed(0, fill=0.0, missing=0.0)) is None
+    assert FILLED.difference(changed(4, kind="number")) is None
+    without_gaps = replace(FILLED, missing="error")
+    assert without_gaps.difference(FILLED) is None
+    assert replace(FILLED, columns=COLUMNS[:5]).difference(FILLED) == "has no column 'day'"
+
+
+def test_digest__is_of_the_features_alone():
+    written = replace(FILLED, label="other", id="i", ignored=("z",), written={"delimiter": ";"})
+    assert written.digest == FILLED.digest != changed(0, fill=0.0).digest
+    assert FILLED.coding_factor % 2 == 1 != FILLED.coding_factor
+    assert changed(0, fill=0.0, name="years").coding_factor == FILLED.coding_factor
+    assert changed(2, categories=("f", "n")).coding_factor != FILLED.coding_factor
+    assert Schema(COLUMNS[:2], missing="impute").coding_factor == 1

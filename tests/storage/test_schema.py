@@ -1,0 +1,215 @@
+"""Datasets and models with a schema: what is stored is not what is read."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.storage.chunks import default_chunk_rows
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.strict import checksum
+from tests.schemas import COLUMNS, FILLED, OTHER_FILLS, N, X, Y, write_rows
+from tests.storage.written import bytes_restored, edit_attributes, make_model, table, write_dataset
+
+PLAIN = Schema((Column("a", "number"), Column("b", "boolean"), Column("c", "number")))
+
+
+@settings(max_examples=30)
+@given(
+    chunk_rows=st.integers(1, N),
+    block_rows=st.integers(1, N),
+    span=st.tuples(*[st.integers(0, N)] * 2),
+)
+def test_blocks__any_chunks_have_the_features_of_the_stored_values(chunk_rows, block_rows, span):
+    start, stop = sorted(span)
+    features = FILLED.expand(X)
+    y = np.where(Y == 2, -1, Y)
+    dataset = write_rows(MemoryStore(), y=y, unlabelled=-1, chunk_rows=chunk_rows)
+    assert (dataset.n_features, dataset.dtype) == (FILLED.n_features, np.float64)
+    assert dataset.feature_names == FILLED.feature_names
+    blocks = [block.X for block in dataset.blocks(start, stop, block_rows)]
+    np.testing.assert_array_equal(np.concatenate([features[:0], *blocks]), features[start:stop])
+    rows = np.arange(start, stop, 3)
+    np.testing.assert_array_equal(dataset.take(rows), features[rows])
+    labelled = Dataset.open(dataset.of_labelled().location)
+    (block,) = labelled.blocks(0, labelled.n_rows, N)
+    np.testing.assert_array_equal(block.X, features[Y != 2])
+    np.testing.assert_array_equal(block.targets, Y[Y != 2])
+
+
+def test_dataset__chunks_are_of_16_mib_of_features(tmp_path):
+    wide = Schema((Column("k", "category", tuple(f"{i:04}" for i in range(2000))),))
+    codes = np.arange(3000.0)[:, None] % 2000
+    dataset = write_rows(tmp_path / "data", codes, None, schema=wide, chunk_rows=None)
+    assert dataset.chunk_rows == default_chunk_rows(2000, np.float64) < 3000
+    # The chunk in use and the next one, beside four of the stored values.
+    assert dataset.reading_bytes == dataset.chunk_rows * 8 * (2 * 2000 + 4)
+    planned = dataset.with_n_rows(10**6)
+    assert (planned.n_features, planned.chunk_rows) == (2000, dataset.chunk_rows)
+    assert planned.reading_bytes == dataset.reading_bytes
+
+
+@pytest.mark.parametrize(
+    "ids", [np.arange(N) * 7, np.array([f"k{i}" for i in range(N)], dtype=np.dtypes.StringDType())]
+)
+def test_ids__come_back_beside_the_rows(tmp_path, ids):
+    dataset = write_rows(tmp_path / "data", ids=ids)
+    assert dataset.ids[:].tolist() == ids.tolist()
+    assert dataset.read_chunk(2).ids.tolist() == ids[14:21].tolist()
+    without = write_rows(MemoryStore())
+    assert without.ids is None
+    assert (dataset.content, dataset.fingerprint) == (without.content, without.fingerprint)
+    assert check_dataset(dataset).problems == ()
+
+
+def test_ids__a_damaged_chunk_is_found(tmp_path):
+    write_rows(tmp_path / "data", ids=np.arange(N))
+    with bytes_restored(tmp_path / "data" / "ids" / "c" / "1") as good:
+        (tmp_path / "data" / "ids" / "c" / "1").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        (problem,) = check_dataset(Dataset.open(tmp_path / "data")).problems
+        assert "ids" in problem
+    (tmp_path / "data" / "ids" / "c" / "1").unlink()
+    assert "ids/c/1" in check_dataset(Dataset.open(tmp_path / "data")).problems[0]
+
+
+def test_gaps__are_stored_where_the_schema_fills_them(tmp_path):
+    dataset = write_rows(tmp_path / "data")
+    np.testing.assert_array_equal(dataset.X[:], X)
+    assert check_dataset(dataset).problems == ()
+    strict = replace(FILLED, missing="error")
+    with pytest.raises(DataError, match="X has nan in row"):
+        write_rows(MemoryStore(), schema=strict)
+    endless = np.where(np.isnan(X), np.inf, X)
+    with pytest.raises(DataError, match="X has inf in row"):
+        write_rows(MemoryStore(), endless)
+    scratch = write_rows(MemoryStore(), schema=strict, gaps=True)
+    (block,) = scratch.blocks(0, N, N)
+    np.testing.assert_array_equal(block.X, strict.expand(X))
+    assert np.isnan(block.X).any()
+
+
+def test_gaps__any_nan_is_the_same():
+    other_nan = np.where(np.isnan(X), -np.nan, X)
+    assert other_nan.tobytes() != X.tobytes()
+    one, other = write_rows(MemoryStore()), write_rows(MemoryStore(), other_nan)
+    assert (one.content, one.fingerprint) == (other.content, other.fingerprint)
+
+
+def test_content__is_of_the_rows_and_what_their_codes_mean():
+    one = write_rows(MemoryStore())
+    turned = write_rows(MemoryStore(), X[::-1], Y[::-1].copy(), chunk_rows=9)
+    refilled = write_rows(MemoryStore(), schema=OTHER_FILLS)
+    assert one.content == turned.content == refilled.content
+    assert len({each.fingerprint for each in (one, turned, refilled)}) == 3
+    columns = (*COLUMNS[:2], replace(COLUMNS[2], categories=("f", "n")), *COLUMNS[3:])
+    assert write_rows(MemoryStore(), schema=replace(FILLED, columns=columns)).content != one.content
+    halves = [write_rows(MemoryStore(), X[half], Y[half]) for half in (slice(15), slice(15, N))]
+    together = sum(int(each.content, 16) for each in halves) % 2**64
+    assert f"{together:016x}" == one.content
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f4", "f8"])
+def test_dataset__with_a_plain_schema_is_as_without(tmp_path, dtype):
+    rows = table(11, dtype=dtype)
+    plain = write_rows(tmp_path / "plain", rows, None, schema=PLAIN, chunk_rows=4)
+    without = write_dataset(tmp_path / "without", rows, chunk_rows=4, feature_names=("a", "b", "c"))
+    for name in ("fingerprint", "content", "dtype", "n_features", "feature_names", "reading_bytes"):
+        assert getattr(plain, name) == getattr(without, name)
+    assert (plain.schema, without.schema) == (PLAIN, None)
+    formats = [
+        open_group(tmp_path / name, kind="dataset").attrs["format_version"]
+        for name in ("plain", "without")
+    ]
+    assert formats == [4, 4]
+
+
+def test_dataset__that_versions_without_schemas_would_misread_has_a_newer_format(tmp_path):
+    write_rows(tmp_path / "data")
+    assert open_group(tmp_path / "data", kind="dataset").attrs["format_version"] == 5
+    make_model(schema=FILLED, n_features=FILLED.n_features).save(tmp_path / "model")
+    assert open_group(tmp_path / "model", kind="model").attrs["format_version"] == 5
+    make_model(schema=PLAIN, n_features=3).save(tmp_path / "plain")
+    assert open_group(tmp_path / "plain", kind="model").attrs["format_version"] == 4
+
+
+def test_dataset__and_schema_must_fit(tmp_path):
+    write_rows(tmp_path / "data")
+    attributes = dict(open_group(tmp_path / "data", kind="dataset").attrs)
+    del attributes["schema"]["columns"]["age"], attributes["checksum"]
+    edit_attributes(tmp_path / "data", **attributes, checksum=checksum(attributes))
+    with pytest.raises(DamagedDataError, match=r"X and the schema of .* do not fit together"):
+        Dataset.open(tmp_path / "data")
+
+
+def test_encoded_by__another_filling_of_the_same_rows(tmp_path):
+    dataset = write_rows(tmp_path / "data")
+    other = dataset.encoded_by(OTHER_FILLS)
+    for opened in (other, Dataset.open(pickle.loads(pickle.dumps(other.location)))):
+        np.testing.assert_array_equal(opened.take(np.arange(N)), OTHER_FILLS.expand(X))
+        assert opened.fingerprint == other.fingerprint != dataset.fingerprint
+        assert opened.content == dataset.content
+    assert str(other.location) == str(tmp_path / "data")
+    labelled = Dataset.open(other.of_labelled().location)
+    np.testing.assert_array_equal(labelled.take(np.arange(N)), OTHER_FILLS.expand(X))
+
+
+def test_encoded_by__is_the_dataset_where_features_are_the_same():
+    dataset, plain = write_rows(MemoryStore()), write_dataset(MemoryStore(), table(5))
+    assert dataset.encoded_by(replace(FILLED, label="other", written={"delimiter": ";"})) is dataset
+    assert dataset.encoded_by(None) is dataset
+    assert plain.encoded_by(FILLED) is plain
+
+
+def test_encoded_by__rows_side_by_side(tmp_path):
+    first = write_rows(tmp_path / "first", X[:15], Y[:15])
+    further = write_rows(tmp_path / "further", X[15:], None, schema=OTHER_FILLS)
+    both = first.with_unlabelled(further)
+    np.testing.assert_array_equal(both.take(np.arange(N)), FILLED.expand(X))
+    for opened in (both, Dataset.open(both.location)):
+        other = opened.encoded_by(OTHER_FILLS)
+        np.testing.assert_array_equal(other.take(np.arange(N)), OTHER_FILLS.expand(X))
+        np.testing.assert_array_equal(
+            Dataset.open(other.location).take(np.arange(N)), OTHER_FILLS.expand(X)
+        )
+
+
+def test_encoded_by__what_cannot_be_is_named():
+    dataset = write_rows(MemoryStore())
+    columns = (*COLUMNS[:2], replace(COLUMNS[2], categories=("m", "w")), *COLUMNS[3:])
+    with pytest.raises(DataError, match="has a column 'sex' of other categories, such as 'f'"):
+        dataset.encoded_by(replace(FILLED, columns=columns))
+    with pytest.raises(DataError, match="has gaps in the column 'age'"):
+        dataset.with_unlabelled(dataset).encoded_by(replace(FILLED, missing="error"))
+
+
+def test_model__schema_comes_back_and_encodes(tmp_path):
+    model = make_model(schema=OTHER_FILLS, n_features=FILLED.n_features)
+    model = replace(model, feature_names=FILLED.feature_names)
+    model.save(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model")
+    assert loaded.schema == OTHER_FILLS
+    assert loaded.digest() == model.digest()
+    assert loaded.digest() != replace(model, schema=FILLED).digest()
+    encoded = loaded.encoded(write_rows(MemoryStore()))
+    np.testing.assert_array_equal(encoded.take(np.arange(N)), OTHER_FILLS.expand(X))
+    with pytest.raises(DataError, match="has no column 'day'"):
+        loaded.encoded(
+            write_rows(MemoryStore(), X[:, :5], schema=replace(FILLED, columns=COLUMNS[:5]))
+        )
+    with pytest.raises(DataError, match="X has 3 columns, but the model was trained on 15"):
+        loaded.encoded(write_dataset(MemoryStore(), table(5)))
+
+
+def test_model__and_schema_must_fit(tmp_path):
+    make_model(schema=FILLED, n_features=4).save(tmp_path / "model")
+    with pytest.raises(DamagedDataError, match="do not fit together"):
+        Model.load(tmp_path / "model")
