@@ -7,7 +7,6 @@ from typing import Any
 import click
 import numpy as np
 
-from dask_nrbfn.report.formats import MISSING, columns, number, percent, plural
 
 # Of every class: shown as tables, with headings, by who has them.
 _TABLES = ("per_class", "confusion")
@@ -42,6 +41,9 @@ def show(figures: Mapping[str, Any], as_json: bool) -> None:
             for feature, weight in value.items():
                 click.echo(f"{'weight of ' + feature:<18} {weight:.4g}")
         elif name == "schema":
+            # Loads numpy, which most commands that only say something do without.
+            from dask_nrbfn.report.formats import schema_table
+
             click.echo(schema_table(value))
         elif isinstance(value, dict):
             for key, item in value.items():
