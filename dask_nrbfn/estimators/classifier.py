@@ -88,7 +88,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the label of every row, (n,); lazily for a dask array."""
-        return self._predict(X, _labels)
+        return self._shown(self._predict(X, _labels), X, ["label"])
 
     def decision_function(self, X: Any) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
@@ -97,7 +97,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         positive or negative by itself, with the logistic one log odds unless few passes were better
         on held-out rows. Lazily for a dask array.
         """
-        return self._predict(X, _decisions)
+        scores = self._predict(X, _decisions)
+        return self._shown(scores, X, [f"score_{label}" for label in self.classes_])
 
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, (n, K); lazily for a dask array.
@@ -106,7 +107,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
         loss, the softmax of the scores at the temperature that fits held-out rows best.
         """
-        return self._predict(X, Model.probabilities)
+        shares = self._predict(X, Model.probabilities)
+        return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose label is predicted; of dask collections by blocks."""

@@ -59,7 +59,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
-        return self._predict(X, _numbers)
+        return self._shown(self._predict(X, _numbers), X, self._model.target_names)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2, on average over the targets; of dask collections by blocks."""
