@@ -1,5 +1,7 @@
 """Options that say how files are read."""
 
+from typing import Any
+
 import click
 
 from dask_nrbfn.cli.options import together
@@ -65,3 +67,14 @@ written_options = together(
         help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
     ),
 )
+
+
+_NAMES = (
+    *("x", "y", "label", "target", "weights", "unlabelled"),
+    *("delimiter", "quote", "decimal", "encoding", "no_header"),
+)
+
+
+def take_reading(options: dict[str, Any]) -> dict[str, Any]:
+    """Take what says how a file is read out of the options of a command."""
+    return {name: options.pop(name) for name in _NAMES if name in options}

@@ -106,6 +106,6 @@ def _readable(name: str, value: Any) -> str:
     if name == "error_rate":
         return f"{100 * value:.2f} %"
     if isinstance(value, list):
-        shown = ", ".join(_readable(name, item) for item in value[:20])
+        shown = ", ".join(_readable(name, item) for item in value[:20]) or "none"
         return shown if len(value) <= 20 else f"{shown}, ... ({len(value)})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
@@ -170,6 +170,23 @@ def open_source(
         return _open_csv(tuple(files), written, asked)
     roles = {"origin": str(place), "label": label, "targets": targets, "weights": weights}
     return _open_columnar(kind, files, x=None if x is None else named_columns("x", x), **roles)
+
+
+def holds_rows(
+    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
+    place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
+    try:
+        if not place.is_directory():
+            # A server may know no directories.
+            return not place.is_remote or _suffix(place) in SUFFIXES
+    except MissingDataError:
+        return _suffix(place) in SUFFIXES
+    inside = place.entries()
+    if any(entry.name == "zarr.json" for entry in inside):
+        return False
+    return any(_suffix(entry) in SUFFIXES or "=" in entry.name for entry in inside)
 
 
 # Each format's own library is loaded where a file of it is read.
