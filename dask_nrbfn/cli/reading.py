@@ -68,6 +68,64 @@ written_options = together(
     ),
 )
 
+# What the columns of a table are.
+table_options = together(
+    click.option(
+        "--columns",
+        metavar="COLUMNS",
+        help="Columns of a table that are features: COLUMN or COLUMN,COLUMN, here and below.  "
+        "[default: all others]",
+    ),
+    click.option("--drop", metavar="COLUMNS", help="Columns of a table to leave out."),
+    click.option(
+        "--id",
+        metavar="COLUMN",
+        help="What names the rows of a table: no feature, but carried along to predictions.",
+    ),
+    click.option(
+        "--categorical",
+        metavar="COLUMNS",
+        help="Columns of categories, though they may be numbers.  [default: columns of text, but "
+        "for those in which nearly all rows differ]",
+    ),
+    click.option(
+        "--numeric", metavar="COLUMNS", help="Columns of numbers, whatever they begin with."
+    ),
+    click.option("--date", metavar="COLUMNS", help="Columns of dates, whatever they begin with."),
+    click.option(
+        "--missing",
+        type=click.Choice(["error", "drop", "impute"]),
+        default="error",
+        show_default=True,
+        help="Rows without a value in a feature: refuse, leave out, or fill with the median.",
+    ),
+    click.option(
+        "--missing-values",
+        metavar="MARKS",
+        help="What stands for no value in CSV beside nothing at all, such as ?,-  [default: ?, NA, "
+        "N/A, NaN, nan, null, NULL, None, #N/A]",
+    ),
+    click.option(
+        "--max-categories",
+        type=int,
+        default=100,
+        show_default=True,
+        help="The most frequent categories of a column that have a feature each; the others have "
+        "one together.",
+    ),
+    click.option(
+        "--schema",
+        metavar="PLACE",
+        help="What the columns are: a .toml or .json file, or a dataset, run or model of such a "
+        "table.  [default: what the table has]",
+    ),
+    click.option(
+        "--write-schema",
+        metavar="FILE",
+        help="Write what the columns are to a .toml or .json file.",
+    ),
+)
+
 
 _NAMES = (
     *("x", "y", "label", "target", "weights", "unlabelled"),

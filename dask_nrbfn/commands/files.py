@@ -15,7 +15,7 @@ from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.open import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
-from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom
+from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import latest_place
@@ -125,7 +125,7 @@ def opened_rows(
     scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
-        yield Rows(Dataset.open(WrittenFrom(scratch, str(place))), source)
+        yield Rows(Dataset.open(WrittenFrom(scratch, str(normalize(place)))), source)
     finally:
         remove_group(scratch)
 

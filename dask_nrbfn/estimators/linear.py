@@ -150,6 +150,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if isinstance(X, Dataset):
+            X = X.encoded_by(self.schema_)
             check_columns(X.n_features, self.weights_.shape[1] - 1)
             check_names(X.feature_names, getattr(self, "feature_names_", None))
         else:

@@ -219,6 +219,7 @@ def survey_tables(
         schema = decision.schema
         for line in decision.lines:
             logger.info("ingest: %s", line)
+    schema = replace(schema, **columns.roles._asdict(), id=columns.id)
     if schema.missing == "drop" and not asked.spoiled:
         n_rows = _n_whole(tables, schema, asked.origin)
     return schema, n_rows
