@@ -90,7 +90,7 @@ class Asked:
         named = [(option, name) for option, group in groups.items() for name in group]
         for option, name in (*used, *named):
             if name is not None and name not in names:
-                raise _no_column(
+                raise no_column(
                     self.origin, name, names, f"Name one of its columns with `{option}`."
                 )
         taken = {name for _, name in used}
@@ -125,7 +125,7 @@ class Asked:
         for name in features:
             if name not in rest:
                 remedy = "Give a table with all columns of the schema, in any order."
-                raise _no_column(self.origin, name, names, remedy)
+                raise no_column(self.origin, name, names, remedy)
         roles = (self.schema.label, self.schema.weights, self.schema.id)
         expected = {*features, *self.schema.ignored, *(self.schema.targets or ()), *roles}
         if further := [name for name in rest if name not in expected]:
@@ -159,7 +159,8 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMES_SHOWN])) + more
 
 
-def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
+def no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
+    """Return the error about a column that a table has not."""
     return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
 
 
