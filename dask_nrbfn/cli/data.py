@@ -7,7 +7,7 @@ import click
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import json_option, locations
-from dask_nrbfn.cli.reading import target_options, written_options, x_option
+from dask_nrbfn.cli.reading import table_options, target_options, written_options, x_option
 from dask_nrbfn.cli.show import show
 
 
@@ -17,10 +17,11 @@ from dask_nrbfn.cli.show import show
 @x_option
 @target_options
 @written_options
+@table_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
-@locations("source", "dataset")
+@locations("source", "dataset", "schema")
 @click.pass_obj
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.

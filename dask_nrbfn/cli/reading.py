@@ -1,5 +1,7 @@
 """Options that say how files are read."""
 
+from typing import Any
+
 import click
 
 from dask_nrbfn.cli.options import together
@@ -65,3 +67,72 @@ written_options = together(
         help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
     ),
 )
+
+# What the columns of a table are.
+table_options = together(
+    click.option(
+        "--columns",
+        metavar="COLUMNS",
+        help="Columns of a table that are features: COLUMN or COLUMN,COLUMN, here and below.  "
+        "[default: all others]",
+    ),
+    click.option("--drop", metavar="COLUMNS", help="Columns of a table to leave out."),
+    click.option(
+        "--id",
+        metavar="COLUMN",
+        help="What names the rows of a table: no feature, but carried along to predictions.",
+    ),
+    click.option(
+        "--categorical",
+        metavar="COLUMNS",
+        help="Columns of categories, though they may be numbers.  [default: columns of text, but "
+        "for those in which nearly all rows differ]",
+    ),
+    click.option(
+        "--numeric", metavar="COLUMNS", help="Columns of numbers, whatever they begin with."
+    ),
+    click.option("--date", metavar="COLUMNS", help="Columns of dates, whatever they begin with."),
+    click.option(
+        "--missing",
+        type=click.Choice(["error", "drop", "impute"]),
+        default="error",
+        show_default=True,
+        help="Rows without a value in a feature: refuse, leave out, or fill with the median.",
+    ),
+    click.option(
+        "--missing-values",
+        metavar="MARKS",
+        help="What stands for no value in CSV beside nothing at all, such as ?,-  [default: ?, NA, "
+        "N/A, NaN, nan, null, NULL, None, #N/A]",
+    ),
+    click.option(
+        "--max-categories",
+        type=int,
+        default=100,
+        show_default=True,
+        help="The most frequent categories of a column that have a feature each; the others have "
+        "one together.",
+    ),
+    click.option(
+        "--schema",
+        metavar="PLACE",
+        help="What the columns are: a .toml or .json file, or a dataset, run or model of such a "
+        "table.  [default: what the table has]",
+    ),
+    click.option(
+        "--write-schema",
+        metavar="FILE",
+        help="Write what the columns are to a .toml or .json file.",
+    ),
+)
+
+
+_NAMES = (
+    *("x", "y", "label", "target", "weights", "unlabelled"),
+    *("delimiter", "quote", "decimal", "encoding", "no_header"),
+)
+
+
+def take_reading(options: dict[str, Any]) -> dict[str, Any]:
+    """Take what says how a file is read out of the options of a command."""
+    return {name: options.pop(name) for name in _NAMES if name in options}

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from datetime import date, timedelta
 from typing import Any
 
 import click
-import numpy as np
 
 from dask_nrbfn.report.formats import MISSING, columns, number, percent, plural
 
@@ -84,7 +84,8 @@ def _column_line(name: str, column: Mapping[str, Any], *, fills: bool) -> list[s
         values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
     elif fills:
         value = column.get("fill", 0.0)
-        fill = str(np.datetime64(round(value), "D")) if kind == "date" else number(value)
+        day = date(1970, 1, 1) + timedelta(days=round(value)) if kind == "date" else None
+        fill = number(value) if day is None else str(day)
     return [name or "(empty)", kind, values, percent(share, 1) if share else MISSING, fill]
 
 
@@ -106,6 +107,6 @@ def _readable(name: str, value: Any) -> str:
     if name == "error_rate":
         return f"{100 * value:.2f} %"
     if isinstance(value, list):
-        shown = ", ".join(_readable(name, item) for item in value[:20])
+        shown = ", ".join(_readable(name, item) for item in value[:20]) or "none"
         return shown if len(value) <= 20 else f"{shown}, ... ({len(value)})"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,7 @@
 """Commands that bring a run up to date: update, merge, branch, refresh."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from dask_nrbfn.cli.options import (
     together,
     watch_options,
 )
+from dask_nrbfn.cli.reading import take_reading, target_options, written_options, x_option
 from dask_nrbfn.cli.show import show
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.update import Judge
 
 _judge_options = together(
-    click.option("--evaluate", metavar="DATASET", help="Try the new model on these rows."),
+    click.option(
+        "--evaluate",
+        metavar="ROWS",
+        help="Try the new model on these rows, of a dataset or a file such as RUN was trained on.",
+    ),
     click.option(
         "--max-error-rate",
         type=click.FloatRange(0, 1),
@@ -32,53 +38,69 @@ _judge_options = together(
 )
 
 
-def _judge(evaluate: str | None, max_error_rate: float | None) -> "Judge | None":
+@contextmanager
+def _judging(
+    run: Any, evaluate: str | None, max_error_rate: float | None
+) -> "Iterator[Judge | None]":
+    """Give what a new model of a run is judged by, if that is asked for."""
     if (evaluate is None) != (max_error_rate is None):
         raise ParameterError(
             "one of `evaluate` and `max_error_rate` is missing.", "Give both or none."
         )
     if evaluate is None or max_error_rate is None:
-        return None
+        yield None
+        return
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.update import Judge
-    from dask_nrbfn.storage.dataset import Dataset
 
-    return Judge(Dataset.open(evaluate), max_error_rate)
+    with opened_rows(evaluate, run, beside=run) as opened:
+        yield Judge(opened.dataset, max_error_rate)
 
 
 @click.command()
 @click.argument("run")
-@click.argument("dataset")
+@click.argument("rows")
 @click.option("--forget", is_flag=True, help="Take the rows away.")
 @_judge_options
+@x_option
+@target_options
+@written_options
 @engine_options
 @watch_options
 @json_option
-@locations("run", "dataset", "evaluate")
+@locations("run", "rows", "evaluate")
 @click.pass_obj
 def update(
     job: Job,
     run: str,
-    dataset: str,
+    rows: str,
     forget: bool,
     evaluate: str | None,
     max_error_rate: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Add the rows of DATASET to RUN at its basis and width, without reading older rows.
+    """Add the rows of ROWS to RUN at its basis and width, without reading older rows.
+
+    ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
+    names, in any order, and read as those that RUN was trained on.
 
     The new version becomes the run's latest model. Rows that the run holds already are refused.
     Says how the new rows differ, and whether a refresh of the basis is due.
     """
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.update import update_run
-    from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("update", run)
-    opened, judge = Dataset.open(dataset), _judge(evaluate, max_error_rate)
-    job.n_rows = opened.n_rows
-    with job.engine(options) as engine:
-        record = update_run(run, opened, engine, forget=forget, judge=judge)
-    show(_figures(record), as_json)
+    reading = take_reading(options)
+    with (
+        _judging(run, evaluate, max_error_rate) as judge,
+        opened_rows(rows, run, beside=run, **reading) as opened,
+    ):
+        job.n_rows = opened.dataset.n_rows
+        with job.engine(options) as engine:
+            record = update_run(run, opened.dataset, engine, forget=forget, judge=judge)
+    show({**_figures(record), "ignored_columns": opened.ignored()}, as_json)
 
 
 @click.command()
@@ -103,8 +125,10 @@ def merge(
     from dask_nrbfn.commands.update import merge_runs
 
     job.begin("merge", run)
-    judge = _judge(evaluate, max_error_rate)
-    with job.engine(options) as engine:
+    with (
+        _judging(run, evaluate, max_error_rate) as judge,
+        job.engine(options) as engine,
+    ):
         record = merge_runs(run, other, engine, judge=judge)
     job.n_rows = record["n_rows"]
     show(_figures(record), as_json)
@@ -157,8 +181,10 @@ def refresh(
 
     job.begin("refresh", run)
     opened = [Dataset.open(dataset) for dataset in datasets]
-    judge = _judge(evaluate, max_error_rate)
-    with job.engine(options) as engine:
+    with (
+        _judging(run, evaluate, max_error_rate) as judge,
+        job.engine(options) as engine,
+    ):
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)

@@ -6,12 +6,13 @@ import click
 
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
+from dask_nrbfn.cli.reading import take_reading, target_options, written_options, x_option
 from dask_nrbfn.cli.show import show
 
 
 @click.command()
 @click.argument("run")
-@click.argument("dataset")
+@click.argument("rows")
 @click.argument("out")
 @click.option(
     "--probabilities",
@@ -24,59 +25,83 @@ from dask_nrbfn.cli.show import show
     help="Write the score of every class too. A Zarr group has them in any case.",
 )
 @click.option(
+    "--keep",
+    metavar="COLUMNS",
+    help="Columns of the file, as COLUMN or COLUMN,COLUMN, to stand beside the predictions in a "
+    ".csv or .parquet file.",
+)
+@click.option(
+    "--skip-bad",
+    is_flag=True,
+    help="Leave the predictions of rows empty that have no value, or none that can be read, where "
+    "one is needed; say how many. Of a .csv or .parquet file.  [default: an error]",
+)
+@click.option(
     "--overwrite",
     is_flag=True,
     help="Replace OUT, and the file of --performance-report, once the new one is complete.",
 )
+@x_option
+@written_options
 @engine_options
 @watching
 @json_option
-@locations("run", "dataset", "out")
+@locations("run", "rows", "out")
 @click.pass_obj
 def predict(
     job: Job,
     run: str,
-    dataset: str,
+    rows: str,
     out: str,
-    probabilities: bool,
-    scores: bool,
+    keep: str | None,
+    skip_bad: bool,
     overwrite: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write the label, or the predicted numbers, of every row of DATASET to OUT.
+    """Write the label, or the predicted numbers, of every row of ROWS to OUT.
 
-    RUN is a finished run or a saved model. OUT is a Zarr group, or by its suffix a .csv or
-    .parquet file.
+    RUN is a finished run or a saved model. ROWS is a dataset, or a file or directory that ingest
+    takes: its columns are found by their names, in any order, and read as those that RUN was
+    trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file.
     """
     from dask_nrbfn.commands.describe import describe_targets
-    from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.storage.dataset import Dataset
+    from dask_nrbfn.sources.open import named_columns
     from dask_nrbfn.storage.model import Model
 
     job.begin("predict", out)
-    opened, model = Dataset.open(dataset), Model.load(run)
-    job.n_rows = opened.n_rows
+    model = Model.load(run)
+    names = () if keep is None else named_columns("keep", keep)
+    wanted = {name: options.pop(name) for name in ("probabilities", "scores")}
     check_prediction_place(out, overwrite=overwrite)
+    check_asked(model, out, **wanted, keep=bool(names), skip_bad=skip_bad)
+    reading = take_reading(options)
     options["overwrite"] = overwrite and options["performance_report"] is not None
-    with (
-        job.engine(options, out=out) as engine,
-        watched_stage(engine, "predict", n_rows=opened.n_rows),
-    ):
-        predict_dataset(
-            run,
-            opened,
-            out,
-            engine,
-            scores=scores,
-            probabilities=probabilities,
-            overwrite=overwrite,
-        )
+    with opened_rows(rows, run, beside=out, labelled=False, spoiled=skip_bad, **reading) as opened:
+        kept, job.n_rows = opened.kept(names), opened.dataset.n_rows
+        with (
+            job.engine(options, out=out) as engine,
+            watched_stage(engine, "predict", n_rows=job.n_rows),
+        ):
+            n_skipped = predict_dataset(
+                run,
+                opened.dataset,
+                out,
+                engine,
+                **wanted,
+                kept=kept,
+                skip_bad=skip_bad,
+                overwrite=overwrite,
+            )
     show(
         {
-            "n_rows": opened.n_rows,
-            "n_features": opened.n_features,
+            "n_rows": job.n_rows,
+            "n_skipped": n_skipped,
+            "ignored_columns": opened.ignored(names),
+            "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },
         as_json,
@@ -85,34 +110,42 @@ def predict(
 
 @click.command()
 @click.argument("run")
-@click.argument("dataset")
+@click.argument("rows")
+@x_option
+@target_options
+@written_options
 @engine_options
 @watch_options
 @json_option
-@locations("run", "dataset")
+@locations("run", "rows")
 @click.pass_obj
-def evaluate(job: Job, run: str, dataset: str, as_json: bool, **options: Any) -> None:
-    """Print how RUN, or a saved model, does on DATASET: its error rate, or R2, RMSE and MAE.
+def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> None:
+    """Print how RUN, or a saved model, does on ROWS: its error rate, or R2, RMSE and MAE.
+
+    ROWS is a dataset, or a file or directory that ingest takes: its columns are found by their
+    names, in any order, and read as those that RUN was trained on.
 
     Of classes it prints precision, recall, F1 and rows of each, and which were taken for which.
     Labels that the model does not know are errors; n_unknown_labels counts their rows, which are
     the last line of the confusion; log_loss and roc_auc are those of the other rows.
     """
     from dask_nrbfn.commands.describe import describe_model
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import class_tables
-    from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.model import Model
 
     job.begin("evaluate", run)
-    opened, model = Dataset.open(dataset), Model.load(run)
-    job.n_rows = opened.n_rows
-    with (
-        job.engine(options) as engine,
-        watched_stage(engine, "evaluate", n_rows=opened.n_rows),
-    ):
-        evaluation = evaluate_dataset(run, opened, engine)
-    show(describe_model(model) | evaluation.figures(), as_json)
+    model, reading = Model.load(run), take_reading(options)
+    with opened_rows(rows, run, beside=run, **reading) as opened:
+        job.n_rows = opened.dataset.n_rows
+        with (
+            job.engine(options) as engine,
+            watched_stage(engine, "evaluate", n_rows=job.n_rows),
+        ):
+            evaluation = evaluate_dataset(run, opened.dataset, engine)
+    figures = {"ignored_columns": opened.ignored(), **evaluation.figures()}
+    show(describe_model(model) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")

@@ -2,16 +2,18 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -24,6 +26,7 @@ from dask_nrbfn.sources.dtypes import (
 )
 from dask_nrbfn.sources.frames import column_names, plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
+from dask_nrbfn.sources.open import named_columns
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Names = str | Sequence[str] | None
+"""Names of columns, or marks: with commas between them, or one by one."""
+
 # Surveys that one task holds at once.
 _MERGED = 8
 
@@ -63,6 +69,17 @@ def ingest_file(
     decimal: str | None = None,
     encoding: str | None = None,
     no_header: bool = False,
+    columns: Names = None,
+    drop: Names = None,
+    id: str | None = None,
+    categorical: Names = None,
+    numeric: Names = None,
+    date: Names = None,
+    missing: Literal["error", "drop", "impute"] = "error",
+    missing_values: Names = None,
+    max_categories: int = 100,
+    schema: Schema | Location | None = None,
+    write_schema: str | os.PathLike[str] | None = None,
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -94,6 +111,28 @@ def ingest_file(
         UTF-16 where a file begins with its mark.
     no_header : bool
         Whether the first line of CSV is a row; the columns are column_0, column_1, ...
+    columns, drop : str or sequence of str, optional
+        Columns of a table that become features, by default all that are nothing else; and those
+        that are left out. Names as "A,B", here and below, with double quotes around one that has a
+        comma.
+    id : str, optional
+        Column that names the rows of a table and is carried along to their predictions.
+    categorical, numeric, date : str or sequence of str, optional
+        Columns of that kind. By default what their cells are decides: text is a category, and left
+        out if nearly all rows differ.
+    missing : {"error", "drop", "impute"}
+        What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
+        dates with the median, with a feature that says so where more than 1 % of the rows do.
+    missing_values : str or sequence of str, optional
+        What stands for no value in CSV beside nothing at all; default: ?, NA, N/A, NaN, nan, null,
+        NULL, None and #N/A.
+    max_categories : int
+        The most frequent ones have a feature of their own, the others one together.
+    schema : Schema, path or Location, optional
+        What the columns of a table are, or the TOML or JSON file, dataset, run or model that says
+        so. A category column of a file may lack its categories: then they are looked for.
+    write_schema : path, optional
+        TOML or JSON file to which the schema is written.
     unlabelled : str, int or float, optional
         The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
         as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
@@ -113,6 +152,18 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
+    table = _table_options(
+        {
+            **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
+            **{"date": date, "missing_values": missing_values},
+        },
+        id=id,
+        missing=missing,
+        max_categories=max_categories,
+    )
+    if write_schema is not None:
+        check_schema_file(write_schema)
+        check_output_file(write_schema, overwrite=overwrite)
     opened = open_source(
         path,
         x=x,
@@ -125,11 +176,27 @@ def ingest_file(
         decimal=decimal,
         encoding=encoding,
         no_header=no_header,
+        schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
+        table=table,
         storage_options=storage_options,
     )
-    return ingest_source(
+    dataset = ingest_source(
         opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )
+    if write_schema is not None and dataset.schema is not None:
+        save_schema(dataset.schema, write_schema, overwrite=overwrite)
+    return dataset
+
+
+def _table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+    from dask_nrbfn.sources.survey import TableOptions
+
+    given = {
+        option: named_columns(option, value) if isinstance(value, str) else tuple(value)
+        for option, value in names.items()
+        if value is not None
+    }
+    return TableOptions(**given, **further)
 
 
 def ingest_arrays(
@@ -415,11 +482,11 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
         return own.map_partitions(stored_rows, schema, name, meta=np.empty((0, n_columns)))
-    rows = X.rechunk({1: -1})
     # Refused before anything is computed.
-    stored_rows(np.empty((0, *rows.shape[1:])), schema, name)
-    chunks = (rows.chunks[0], (n_columns,))
-    return rows.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
+    stored_rows(_no_rows(X), schema, name)
+    chunks = (X.chunks[0], (n_columns,))
+    whole = X.rechunk({1: -1})
+    return whole.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
 
 
 def _rows_and_schema(
@@ -432,7 +499,7 @@ def _rows_and_schema(
     from dask_nrbfn.sources.stored import decided, frame_options, needs_schema
 
     options = frame_options(missing)
-    if schema is not None or not needs_schema(X._meta, options):
+    if schema is not None or not needs_schema(_no_rows(X), options):
         return _counted_rows(X, schema=schema), schema
     parts = _parts(X)
     lengths = [dask.delayed(len)(part) for part in parts]
@@ -440,6 +507,11 @@ def _rows_and_schema(
     schema = decided(surveys, options)
     rows = dask_rows(X, schema=schema)
     return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
+
+
+def _no_rows(X: Any) -> Any:
+    """Return the columns of a dask collection, in memory, without any row."""
+    return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
 
 
 def _parts(X: Any) -> "list[Delayed]":
@@ -454,7 +526,7 @@ def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delay
 
     from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
 
-    found = [types_of(X._meta)]
+    found = [types_of(_no_rows(X))]
     if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
         # Only the parts show what they are, and Python objects too.
         found = dask.compute(*map(dask.delayed(types_of), parts))

@@ -267,14 +267,12 @@ def predict_dataset(
         the second also if what is asked for does not go with `out` or the model.
     """
     check_prediction_place(out, overwrite=overwrite)
-    in_table = _suffix(out) in TABLES
-    if not in_table:
-        _check_table_unasked(out, keep=kept is not None, skip_bad=skip_bad)
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
-    wanted = {"labels": True, "scores": scores or not in_table, "probabilities": probabilities}
+    opened, in_table = pinned.load(), _suffix(out) in TABLES
+    asked = {"scores": scores, "probabilities": probabilities}
+    check_asked(opened, out, **asked, keep=kept is not None, skip_bad=skip_bad)
+    wanted = {"labels": True, **asked, "scores": scores or not in_table}
     if opened.target_names is not None:
-        _check_classes_unasked(scores=scores, probabilities=probabilities)
         wanted = {"values": True}
     names = tuple(name for name, is_wanted in {**wanted, "skipped": skip_bad}.items() if is_wanted)
     dataset = _checked(opened, dataset, engine)
@@ -287,26 +285,27 @@ def predict_dataset(
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            return write_predictions(scratch, unfinished, kept)
+            n_skipped = write_predictions(scratch, unfinished, kept)
     finally:
         remove_group(scratch)
+    if n_skipped:
+        logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
+    return n_skipped
 
 
-def _check_table_unasked(out: Location, **asked: bool) -> None:
-    """Raise ParameterError if what only a table has is asked for."""
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise ParameterError(
-                f"`{name}` is given, and {out} is a Zarr group.", "Write .csv or .parquet with it."
-            )
-
-
-def _check_classes_unasked(**asked: bool) -> None:
-    """Raise ParameterError if what only classes have is asked for."""
-    for name, is_asked in asked.items():
-        if is_asked:
+def check_asked(
+    model: Model, out: Location, *, scores: bool, probabilities: bool, keep: bool, skip_bad: bool
+) -> None:
+    """Raise ParameterError if something is asked for that does not go with a model or `out`."""
+    for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
+        if is_asked and model.target_names is not None:
             raise ParameterError(
                 f"`{name}` are asked for, and the model predicts numbers.", f"Leave `{name}` out."
+            )
+    for name, is_asked in {"keep": keep, "skip_bad": skip_bad}.items():
+        if is_asked and _suffix(out) not in TABLES:
+            raise ParameterError(
+                f"`{name}` is given, and {out} is a Zarr group.", "Write .csv or .parquet with it."
             )
 
 

@@ -180,6 +180,8 @@ def unseen_columns(kind: str, statistics: ColumnStatistics) -> NDArray[np.intp]:
 
 def _group_deviation(deviation: Floats, groups: Iterable[tuple[int, int]]) -> Floats:
     """Return the deviations with the root of the summed variances for every column of a group."""
+    # What a category weighs is decided here alone: left as they are, its indicators would weigh by
+    # their rarity; with 1, any two categories would be as far apart whatever their number.
     joint = deviation.copy()
     for start, stop in groups:
         joint[start:stop] = np.linalg.norm(deviation[start:stop])

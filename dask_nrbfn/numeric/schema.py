@@ -184,6 +184,11 @@ class Schema:
         return not self.fills and all(column.is_stored_as_feature for column in self.columns)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the categories of every column are known."""
+        return all(column.categories or column.kind != "category" for column in self.columns)
+
+    @property
     def groups(self) -> tuple[tuple[int, int], ...]:
         """First and last-plus-one feature of each category column."""
         return tuple((of.start, of.stop) for of in self.features if of.column.kind == "category")

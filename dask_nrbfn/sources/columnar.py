@@ -36,9 +36,9 @@ from dask_nrbfn.sources.tablefile import (
 from dask_nrbfn.sources.tables import (
     Asked,
     TableColumns,
+    check_column,
     common_columns,
     label_values,
-    no_column,
     no_value_error,
     not_finite_error,
 )
@@ -170,9 +170,7 @@ def _with_elements(
         lengths = list_lengths(files, [name for name in lists if f"{name}_0" in known])
     else:
         for name in x:
-            if name not in first.names:
-                remedy = "Name some of its columns with `x`."
-                raise no_column(asked.origin, name, tuple(first.names), remedy)
+            check_column(asked.origin, name, tuple(first.names), "x")
         named = (*x, *asked.options.columns)
         lengths = list_lengths(files, [name for name in lists if name in named])
         columns = [

@@ -3,11 +3,12 @@
 import csv
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
@@ -37,19 +38,24 @@ SUFFIXES = {
     ".svmlight": "svmlight",
     ".libsvm": "svmlight",
 }
+_OF_TABLES = {
+    *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
+    *("missing", "max_categories", "schema"),
+}
 OPTIONS = {
     "npz": {"x", "y", "target", "weights"},
     "npy": {"y", "target", "weights"},
-    "csv": {"label", "target", "weights", *Written.__annotations__},
-    "parquet": {"x", "label", "target", "weights"},
-    "arrow": {"x", "label", "target", "weights"},
+    "csv": {"missing_values", *_OF_TABLES, *Written.__annotations__},
+    "parquet": {"x", *_OF_TABLES},
+    "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
-    "and none but `target` with svmlight; `x` (columns) with .parquet and .arrow, `delimiter`, "
-    "`quote`, `decimal`, `encoding` and `no_header` with .csv alone."
+    "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
+    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding`, `no_header` "
+    "and `missing_values` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -145,6 +151,11 @@ def open_source(
     files = _data_files(place) if place.is_directory() else {place: {}}
     kind = _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
+    if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
+        # Arrays of numbers have such columns in their order.
+        schema = None
+    options |= {} if table is None else table.said
+    options["schema"] = None if schema is None else "FILE"
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
@@ -171,6 +182,23 @@ def open_source(
     return _open_columnar(kind, files, asked, () if x is None else named_columns("x", x))
 
 
+def holds_rows(
+    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
+    place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
+    try:
+        if not place.is_directory():
+            # A server may know no directories.
+            return not place.is_remote or _suffix(place) in SUFFIXES
+    except MissingDataError:
+        return _suffix(place) in SUFFIXES
+    inside = place.entries()
+    if any(entry.name == "zarr.json" for entry in inside):
+        return False
+    return any(_suffix(entry) in SUFFIXES or "=" in entry.name for entry in inside)
+
+
 # Each format's own library is loaded where a file of it is read.
 
 
@@ -195,21 +223,27 @@ def _asked(
     from dask_nrbfn.sources.survey import Roles, TableOptions
     from dask_nrbfn.sources.tables import Asked
 
-    options = options or TableOptions()
+    options, own = options or TableOptions(), Roles(*roles)
     if schema is not None:
         options = options.beside(schema)
-    return Asked(roles=Roles(*roles), options=options, schema=schema, **further)
+        if not schema.is_complete:
+            given = own if any(own) else Roles(schema.label, schema.targets, schema.weights)
+            return Asked(roles=given, options=options.like(schema), **further)
+    return Asked(roles=own, options=options, schema=schema, **further)
 
 
 def _open_csv(files: tuple[File, ...], written: Written, asked: "Asked") -> Source:
     from dask_nrbfn.sources.delimited import open_csv
     from dask_nrbfn.sources.textfile import text_files
 
-    if asked.schema is not None:
-        said = {name: value for name, value in written.items() if value not in (None, False)}
-        own = {name: asked.schema.written.get(name) for name in Written.__annotations__}
-        written = {**own, **said}  # type: ignore[typeddict-item]
-    return open_csv(text_files(files, **written), asked)
+    said = {name: value for name, value in written.items() if value not in (None, False)}
+    before = {} if asked.schema is None else asked.schema.written
+    said = {name: before[name] for name in Written.__annotations__ if name in before} | said
+    source = open_csv(text_files(files, **said), asked)  # type: ignore[arg-type]
+    if "missing_values" in asked.options.said:
+        said["missing_values"] = list(asked.options.missing_values)
+    source.schema = replace(source.schema, written=said)
+    return source
 
 
 def _open_columnar(

@@ -2,8 +2,8 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -94,16 +94,40 @@ class TableOptions:
         ParameterError
             If they say of its columns what the schema has decided.
         """
-        for option in ("columns", "drop", *self.kinds):
-            if getattr(self, option):
+        for option, value in self.said.items():
+            if option not in ("id", "missing_values"):
                 raise ParameterError(
-                    f"`{option}` and `schema` are both given.",
+                    f"`{option}`={value} and `schema` are both given.",
                     f"Leave `{option}` out, or decide anew without the schema.",
                 )
-        missing_values = self.missing_values
-        if missing_values == MISSING_VALUES:
-            missing_values = tuple(schema.written.get("missing_values", MISSING_VALUES))
-        return replace(self, missing_values=missing_values)
+        marks = tuple(schema.written.get("missing_values", self.missing_values))
+        return self if "missing_values" in self.said else replace(self, missing_values=marks)
+
+    def like(self, schema: Schema) -> Self:
+        """Return the options that ask for the columns and kinds of a schema, and for no more."""
+        of_kind = {
+            kind: tuple(column.name for column in schema.columns if column.kind == kind)
+            for kind in ("category", "number", "date")
+        }
+        return replace(
+            self,
+            columns=tuple(column.name for column in schema.columns),
+            categorical=of_kind["category"],
+            numeric=of_kind["number"],
+            date=of_kind["date"],
+            missing=schema.missing,
+            id=self.id or schema.id,
+        )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What is not by default."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            each.name: values[each.name]
+            for each in fields(self)
+            if values[each.name] != each.default
+        }
 
     def kind(self, name: str, types: Iterable[pa.DataType]) -> Kind | None:
         """Return the kind of a column that has these types; None if there is none for it."""

@@ -81,18 +81,16 @@ class Asked:
         ParameterError
             If one is named for two purposes.
         """
-        options, roles = self.options, self._roles(names)
+        options, roles, ids = self.options, self._roles(names), self._ids(names)
         targets = tuple(("target", name) for name in roles.targets or ())
-        used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", options.id)]
+        used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", ids)]
         check_apart("weights", roles.weights, roles.label, *(roles.targets or ()))
-        check_apart("id", options.id, roles.label, roles.weights, *(roles.targets or ()))
+        check_apart("id", ids, roles.label, roles.weights, *(roles.targets or ()))
         groups = {"columns": options.columns, "drop": options.drop, **options.kinds}
         named = [(option, name) for option, group in groups.items() for name in group]
         for option, name in (*used, *named):
-            if name is not None and name not in names:
-                raise no_column(
-                    self.origin, name, names, f"Name one of its columns with `{option}`."
-                )
+            if name is not None:
+                check_column(self.origin, name, names, option)
         taken = {name for _, name in used}
         for option, name in named:
             check_apart(option, name, *taken)
@@ -103,7 +101,7 @@ class Asked:
             wanted = options.columns or rest
             features = tuple(name for name in rest if name in wanted and name not in options.drop)
         ignored = tuple(name for name in rest if name not in features)
-        return TableColumns(features, ignored, roles, options.id)
+        return TableColumns(features, ignored, roles, ids, names)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
         """Return the roles that are asked for, or those of the schema that there are."""
@@ -118,6 +116,11 @@ class Asked:
             label, targets, weights or (schema.weights if schema.weights in names else None)
         )
 
+    def _ids(self, names: tuple[str, ...]) -> str | None:
+        """Return the column of ids that is asked for, or that of the schema if it is there."""
+        own = None if self.schema is None else self.schema.id
+        return self.options.id or (own if own in names else None)
+
     def _known(self, names: tuple[str, ...], rest: tuple[str, ...]) -> tuple[str, ...]:
         """Return the columns of the schema, all of which must be there."""
         assert self.schema is not None
@@ -125,7 +128,7 @@ class Asked:
         for name in features:
             if name not in rest:
                 remedy = "Give a table with all columns of the schema, in any order."
-                raise no_column(self.origin, name, names, remedy)
+                raise _no_column(self.origin, name, names, remedy)
         roles = (self.schema.label, self.schema.weights, self.schema.id)
         expected = {*features, *self.schema.ignored, *(self.schema.targets or ()), *roles}
         if further := [name for name in rest if name not in expected]:
@@ -140,13 +143,20 @@ class Asked:
 class TableColumns(NamedTuple):
     """What the columns of a table are for.
 
-    Names of those that become features, of those that nothing is made of, and of the others.
+    Names of those that become features, of those that nothing is made of, of the others, of all.
     """
 
     features: tuple[str, ...]
     ignored: tuple[str, ...]
     roles: Roles
     id: str | None
+    names: tuple[str, ...]
+
+
+def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
+    """Raise DataError if a table has no column of the name that an option gives."""
+    if name not in names:
+        raise _no_column(origin, name, names, f"Name one of its columns with `{option}`.")
 
 
 def shown_names(names: Sequence[str]) -> str:
@@ -159,8 +169,7 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:NAMES_SHOWN])) + more
 
 
-def no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
-    """Return the error about a column that a table has not."""
+def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
     return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
 
 

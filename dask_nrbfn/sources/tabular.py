@@ -1,8 +1,9 @@
 """Rows of tables, looked at once and then read, whatever their format."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +17,13 @@ from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.sources.survey import ColumnSurvey, decide, gap_error
-from dask_nrbfn.sources.tables import Asked, TableColumns, no_value_error, not_finite_error
+from dask_nrbfn.sources.tables import (
+    Asked,
+    TableColumns,
+    check_column,
+    no_value_error,
+    not_finite_error,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +92,25 @@ class TableSource(Layout):
     def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
         raise NotImplementedError
+
+    def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
+        """Return some columns of all rows as they are, those of CSV as text.
+
+        Raises
+        ------
+        DataError
+            If there is no such column, or one has several types.
+        """
+        for name in names:
+            check_column(self.asked.origin, name, self.columns.names, "keep")
+        kinds = dict.fromkeys(names)
+        batches = (
+            batch.select(names)
+            for table in self.tables
+            for batch in table.batches(kinds, SURVEY_ROWS)
+        )
+        first = next(batches)
+        return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
         kinds = {column.name: column.kind for column in self.schema.columns}
@@ -192,12 +218,15 @@ def survey_tables(
         table, row = gaps[name]
         return f"of {table} has no value in {table.place(row)}"
 
-    schema = asked.schema
-    if schema is None:
+    if asked.schema is not None:
+        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
+        schema = replace(asked.schema, **used)
+    else:
         decision = decide(surveys, columns.roles, asked.options, ignored=columns.ignored, gap=gap)
         schema = decision.schema
         for line in decision.lines:
             logger.info("ingest: %s", line)
+    schema = replace(schema, **columns.roles._asdict(), id=columns.id)
     if schema.missing == "drop" and not asked.spoiled:
         n_rows = _n_whole(tables, schema, asked.origin)
     return schema, n_rows

@@ -1,0 +1,167 @@
+"""Rows as people have them: a dataset, or a file that is read as a model's own rows were."""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.version import read_model
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.sources import Source
+from dask_nrbfn.sources.open import holds_rows, open_source
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
+from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import latest_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dask_nrbfn.sources.survey import TableOptions
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that a model is used on.
+
+    Attributes
+    ----------
+    dataset : Dataset
+    source : Source or None
+        The file that they are from.
+    """
+
+    dataset: Dataset
+    source: Source | None = None
+
+    def ignored(self, kept: Sequence[str] = ()) -> list[str]:
+        """Return the columns of the file that are not used."""
+        schema = None if self.source is None else self.source.schema
+        return [] if schema is None else [name for name in schema.ignored if name not in kept]
+
+    def kept(self, names: Sequence[str]) -> "pa.RecordBatchReader | None":
+        """Return some columns of the file as they are; None if there are no names.
+
+        Raises
+        ------
+        DataError
+            If the file has no such column.
+        ParameterError
+            If the rows are not from a table.
+        """
+        if not names:
+            return None
+        from dask_nrbfn.sources.tabular import TableSource
+
+        if not isinstance(self.source, TableSource):
+            raise ParameterError(
+                f"`keep` is given, and {self.dataset.location} is no table.",
+                "Give a CSV, Parquet or Arrow file, or leave it out.",
+            )
+        return self.source.carried(names)
+
+
+@contextmanager
+def opened_rows(
+    place: str | os.PathLike[str] | RemoteLocation,
+    model: Location,
+    *,
+    beside: Location,
+    labelled: bool = True,
+    spoiled: bool = False,
+    unlabelled: str | int | float | None = None,
+    table: "TableOptions | None" = None,
+    **options: Any,
+) -> Iterator[Rows]:
+    """Give the rows at a place as a model is used on them, as long as the block runs.
+
+    Parameters
+    ----------
+    place : path, URL or RemoteLocation
+        Of a dataset, or of a file or directory that `ingest_file` takes. Of a table the columns of
+        the model are found by their names.
+    model : Location
+        Of a model or a run.
+    beside : Location
+        What a file gives is written beside it, under a hidden name, where all workers must find
+        it, and removed when the block ends.
+    labelled : bool
+        Whether labels, numbers or weights are wanted, those that the model learned with.
+    spoiled : bool
+        Whether rows may lack values, or have cells that are none: their features are NaN.
+    unlabelled, table, **options
+        How the file is read, as `ingest_file` and `open_source` have it; what is not said is as it
+        was when the model's rows were ingested.
+
+    Raises
+    ------
+    DataError, MissingDataError, DamagedDataError, ParameterError, StorageError
+        If the place has no rows, or others than the model takes; if something is said of a file,
+        and it is a dataset.
+    """
+    path, storage_options = (
+        (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
+    )
+    if not holds_rows(path, storage_options):
+        _check_nothing_said(place, unlabelled=unlabelled, table=table, **options)
+        yield Rows(Dataset.open(place))
+        return
+    trained = _model_at(model)
+    source = open_source(
+        path,
+        schema=_schema_of(trained, labelled=labelled),
+        classes=trained.classes.tolist() if trained.target_names is None else None,
+        spoiled=spoiled,
+        table=table,
+        storage_options=storage_options,
+        **options,
+    )
+    scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
+    try:
+        ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
+        yield Rows(Dataset.open(WrittenFrom(scratch, str(normalize(place)))), source)
+    finally:
+        remove_group(scratch)
+
+
+def _model_at(location: Location) -> Model:
+    """Return a model, or the latest one of a run, which may be a branch without rows."""
+    if kind_of(location, ("run", "model")) == "model":
+        return Model.load(location)
+    run = Run.open(location)
+    return read_model(run, latest_place(run.attributes))
+
+
+def _check_nothing_said(place: Any, **options: Any) -> None:
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ParameterError(
+                f"`{name}` is given, and {place} is a dataset.", "Say so of a file only."
+            )
+
+
+def _schema_of(model: Model, *, labelled: bool) -> Schema | None:
+    """Return what the columns of a file are that a model is used on, None if nothing tells."""
+    schema = model.schema
+    if schema is None:
+        if model.feature_names is None:
+            return None
+        schema = Schema(tuple(Column(name, "number") for name in model.feature_names))
+    if labelled:
+        return schema
+    others = (schema.label, *(schema.targets or ()), schema.weights)
+    return replace(
+        schema,
+        label=None,
+        targets=None,
+        weights=None,
+        ignored=(*schema.ignored, *(name for name in others if name is not None)),
+        # Every row gets its line.
+        missing="error" if schema.missing == "drop" else schema.missing,
+    )

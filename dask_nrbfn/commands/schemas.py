@@ -1,0 +1,88 @@
+"""Schemas as files that a person reads and writes, and of what is stored."""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.outputs import new_file
+from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
+from dask_nrbfn.storage.schema import read_schema
+
+_SUFFIXES = (".toml", ".json")
+
+
+def load_schema(location: Location) -> Schema:
+    """Return the schema of a TOML or JSON file, a dataset, a run or a model.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+        If there is nothing, or something else.
+    DataError
+        If it has no schema, or the file cannot be read as one.
+    """
+    if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
+        return Schema.from_dict(_read_file(Path(location)))
+    schema = read_schema(_attributes(location))
+    if schema is None:
+        raise DataError(
+            f"{location} has no schema: it was made of arrays of numbers, or by an older version.",
+            "Leave `schema` out.",
+        )
+    return schema
+
+
+def save_schema(schema: Schema, path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Write a schema to a TOML or JSON file.
+
+    Raises
+    ------
+    ExistsError, ParameterError, StorageError
+        If the file cannot be written, or its name ends otherwise.
+    """
+    check_schema_file(path)
+    with new_file(path, overwrite=overwrite) as unfinished:
+        unfinished.write_text(_text(schema, Path(path).suffix), encoding="utf-8")
+
+
+def check_schema_file(path: str | os.PathLike[str]) -> None:
+    """Raise ParameterError if the name of a file does not say how a schema is written to it."""
+    if Path(path).suffix not in _SUFFIXES:
+        raise ParameterError(
+            f"`write_schema` is {os.fspath(path)}.", "Give a name that ends in .toml or .json."
+        )
+
+
+def _attributes(location: Location) -> dict[str, Any]:
+    if kind_of(location, ("dataset", "run", "model")) == "dataset":
+        return attributes_of(open_group(location, kind="dataset"))
+    # Loads scipy, which no table needs.
+    from dask_nrbfn.storage.model import open_model_group
+
+    return attributes_of(open_model_group(location))
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except FileNotFoundError as error:
+        raise MissingDataError(
+            f"{path} is not a file.", "Give `schema` the path of a TOML or JSON file."
+        ) from error
+    except ValueError as error:
+        raise DataError(
+            f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Mend the file."
+        ) from error
+
+
+def _text(schema: Schema, suffix: str) -> str:
+    if suffix == ".json":
+        return json.dumps(schema.to_dict(), indent=1, ensure_ascii=False) + "\n"
+    import tomli_w
+
+    return tomli_w.dumps(schema.to_dict())
