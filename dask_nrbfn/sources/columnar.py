@@ -211,7 +211,8 @@ def _schema(
     )
     if asked.schema is not None:
         if asked.schema.missing != "drop" or asked.spoiled:
-            return asked.schema, sum(file.footer.n_rows for file in files)
+            used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
+            return replace(asked.schema, **used), sum(file.footer.n_rows for file in files)
         return survey_tables(tuple(files), columns, kinds, asked, _see_nothing)
     if looked_at:
         schema, n_rows = survey_tables(

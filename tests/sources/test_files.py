@@ -24,6 +24,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.sources import delimited, files, open_source
+from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 
@@ -178,10 +179,12 @@ def test_url__query_is_no_part_of_the_suffix(web):
 
 def test_url__bad_value_is_named(web):
     address, directory, _ = web
-    (directory / "bad.csv").write_text("a,y\n1,0\n\n-inf,1\n")
+    (directory / "bad.csv").write_text("a,y\n1,0\n\nx,1\n")
     with pytest.raises(DataError) as caught:
-        list(open_source(f"{address}/bad.csv", label="y").blocks(5))
-    assert caught.value.problem == (f"Column 'a' of {address}/bad.csv has -inf in line 4.")
+        open_source(f"{address}/bad.csv", label="y", table=TableOptions(numeric=("a",)))
+    assert caught.value.problem == (
+        f"Column 'a' of {address}/bad.csv has 'x' in line 4, which is not a number."
+    )
 
 
 def test_url__what_is_not_there(web, memory):
@@ -255,7 +258,6 @@ def test_ingest_file__url_with_options(memory, tmp_path):
 def test_url__first_block_needs_no_whole_file(web, monkeypatch, suffix):
     monkeypatch.setattr(files, "REQUEST_BYTES", 1 << 16)
     monkeypatch.setattr(delimited, "TEXT_BYTES", 1 << 12)
-    monkeypatch.setattr(delimited, "TOGETHER_BYTES", 1 << 16)
     address, directory, _ = web
     path, n = directory / f"large.{suffix}", 60_000
     X = np.random.default_rng(0).normal(size=(n, 2))

@@ -1,5 +1,7 @@
 """One table in every format: the same schema, the same content, the same rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -125,7 +127,7 @@ def test_formats__a_given_schema_is_taken(tmp_path, name):
     later = rows.set_column(4, "city", pa.array(["Atlantis"] * N)).append_column("new", [[1] * N])
     later = later.select([*later.column_names[4:], *later.column_names[:4]])
     source = open_source(written(later, tmp_path, name), schema=trained.schema)
-    assert source.schema is trained.schema
+    assert source.schema == replace(trained.schema, ignored=("new",))
     blocks = list(source.blocks(50))
     columns = trained.schema.columns
     stored = {each.name: place for place, each in enumerate(columns)}
