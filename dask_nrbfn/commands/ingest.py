@@ -152,7 +152,7 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
-    table = _table_options(
+    table = table_options(
         {
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
@@ -188,7 +188,8 @@ def ingest_file(
     return dataset
 
 
-def _table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+    """Return what is said of a table: names, those that are not None, and further options."""
     from dask_nrbfn.sources.survey import TableOptions
 
     given = {
