@@ -66,6 +66,18 @@ written_options = together(
         is_flag=True,
         help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
     ),
+    click.option(
+        "--missing-values",
+        metavar="MARKS",
+        help="What stands for no value in CSV beside nothing at all, such as ?,-  [default: ?, NA, "
+        "N/A, NaN, nan, null, NULL, None, #N/A]",
+    ),
+)
+
+id_option = click.option(
+    "--id",
+    metavar="COLUMN",
+    help="What names the rows of a table: no feature, but carried along to predictions.",
 )
 
 # What the columns of a table are.
@@ -77,11 +89,7 @@ table_options = together(
         "[default: all others]",
     ),
     click.option("--drop", metavar="COLUMNS", help="Columns of a table to leave out."),
-    click.option(
-        "--id",
-        metavar="COLUMN",
-        help="What names the rows of a table: no feature, but carried along to predictions.",
-    ),
+    id_option,
     click.option(
         "--categorical",
         metavar="COLUMNS",
@@ -98,12 +106,6 @@ table_options = together(
         default="error",
         show_default=True,
         help="Rows without a value in a feature: refuse, leave out, or fill with the median.",
-    ),
-    click.option(
-        "--missing-values",
-        metavar="MARKS",
-        help="What stands for no value in CSV beside nothing at all, such as ?,-  [default: ?, NA, "
-        "N/A, NaN, nan, null, NULL, None, #N/A]",
     ),
     click.option(
         "--max-categories",
@@ -128,8 +130,8 @@ table_options = together(
 
 
 _NAMES = (
-    *("x", "y", "label", "target", "weights", "unlabelled"),
-    *("delimiter", "quote", "decimal", "encoding", "no_header"),
+    *("x", "y", "label", "target", "weights", "unlabelled", "id"),
+    *("delimiter", "quote", "decimal", "encoding", "no_header", "missing_values"),
 )
 
 

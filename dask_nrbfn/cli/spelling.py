@@ -15,7 +15,7 @@ def spelling(ctx: click.Context) -> Callable[[str], str]:
     assert isinstance(group, click.Group)
 
     def spell(name: str) -> str:
-        for command in filter(None, (own, *group.list_commands(ctx))):
+        for command in filter(None, (own, *group.commands)):
             if (written := _written(group.get_command(ctx, command), name)) is not None:
                 return written if command == own else f"{command} {written}"
         return name

@@ -6,7 +6,13 @@ import click
 
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
-from dask_nrbfn.cli.reading import take_reading, target_options, written_options, x_option
+from dask_nrbfn.cli.reading import (
+    id_option,
+    take_reading,
+    target_options,
+    written_options,
+    x_option,
+)
 from dask_nrbfn.cli.show import show
 
 
@@ -42,6 +48,7 @@ from dask_nrbfn.cli.show import show
     help="Replace OUT, and the file of --performance-report, once the new one is complete.",
 )
 @x_option
+@id_option
 @written_options
 @engine_options
 @watching

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.commands.ingest import Names, ingest_source, table_options
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
@@ -15,15 +15,13 @@ from dask_nrbfn.sources import Source
 from dask_nrbfn.sources.open import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
-from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom
+from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import latest_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from dask_nrbfn.sources.survey import TableOptions
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,8 @@ def opened_rows(
     labelled: bool = True,
     spoiled: bool = False,
     unlabelled: str | int | float | None = None,
-    table: "TableOptions | None" = None,
+    id: str | None = None,
+    missing_values: Names = None,
     **options: Any,
 ) -> Iterator[Rows]:
     """Give the rows at a place as a model is used on them, as long as the block runs.
@@ -95,9 +94,9 @@ def opened_rows(
         Whether labels, numbers or weights are wanted, those that the model learned with.
     spoiled : bool
         Whether rows may lack values, or have cells that are none: their features are NaN.
-    unlabelled, table, **options
-        How the file is read, as `ingest_file` and `open_source` have it; what is not said is as it
-        was when the model's rows were ingested.
+    unlabelled, id, missing_values, **options
+        How the file is read, as `ingest_file` has it; what is not said is as it was when the
+        model's rows were ingested.
 
     Raises
     ------
@@ -109,7 +108,8 @@ def opened_rows(
         (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
     )
     if not holds_rows(path, storage_options):
-        _check_nothing_said(place, unlabelled=unlabelled, table=table, **options)
+        said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
+        _check_nothing_said(place, **said, **options)
         yield Rows(Dataset.open(place))
         return
     trained = _model_at(model)
@@ -118,14 +118,14 @@ def opened_rows(
         schema=_schema_of(trained, labelled=labelled),
         classes=trained.classes.tolist() if trained.target_names is None else None,
         spoiled=spoiled,
-        table=table,
+        table=table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
         **options,
     )
     scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
-        yield Rows(Dataset.open(WrittenFrom(scratch, str(place))), source)
+        yield Rows(Dataset.open(WrittenFrom(scratch, str(normalize(place)))), source)
     finally:
         remove_group(scratch)
 

@@ -152,7 +152,7 @@ def ingest_file(
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})
     )
-    table = _table_options(
+    table = table_options(
         {
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
@@ -188,7 +188,8 @@ def ingest_file(
     return dataset
 
 
-def _table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
+    """Return what is said of a table: names, those that are not None, and further options."""
     from dask_nrbfn.sources.survey import TableOptions
 
     given = {
@@ -482,11 +483,11 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
         return own.map_partitions(stored_rows, schema, name, meta=np.empty((0, n_columns)))
-    rows = X.rechunk({1: -1})
     # Refused before anything is computed.
-    stored_rows(np.empty((0, *rows.shape[1:])), schema, name)
-    chunks = (rows.chunks[0], (n_columns,))
-    return rows.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
+    stored_rows(_no_rows(X), schema, name)
+    chunks = (X.chunks[0], (n_columns,))
+    whole = X.rechunk({1: -1})
+    return whole.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
 
 
 def _rows_and_schema(
@@ -499,7 +500,7 @@ def _rows_and_schema(
     from dask_nrbfn.sources.stored import decided, frame_options, needs_schema
 
     options = frame_options(missing)
-    if schema is not None or not needs_schema(X._meta, options):
+    if schema is not None or not needs_schema(_no_rows(X), options):
         return _counted_rows(X, schema=schema), schema
     parts = _parts(X)
     lengths = [dask.delayed(len)(part) for part in parts]
@@ -507,6 +508,11 @@ def _rows_and_schema(
     schema = decided(surveys, options)
     rows = dask_rows(X, schema=schema)
     return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
+
+
+def _no_rows(X: Any) -> Any:
+    """Return the columns of a dask collection, in memory, without any row."""
+    return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
 
 
 def _parts(X: Any) -> "list[Delayed]":
@@ -521,7 +527,7 @@ def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delay
 
     from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
 
-    found = [types_of(X._meta)]
+    found = [types_of(_no_rows(X))]
     if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
         # Only the parts show what they are, and Python objects too.
         found = dask.compute(*map(dask.delayed(types_of), parts))

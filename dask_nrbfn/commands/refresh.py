@@ -29,6 +29,7 @@ from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_gr
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.run import Run, content_beside, is_beside, member_beside, members_of
+from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.versions import latest_place, members_by_content, members_held
 
 logger = logging.getLogger(__name__)
@@ -205,7 +206,8 @@ def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
         ) from error
     if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
-    return dataset
+    # As it was read when it joined the run.
+    return dataset.encoded_by(read_schema(run.attributes))
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:

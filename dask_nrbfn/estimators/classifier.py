@@ -88,7 +88,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the label of every row, (n,); lazily for a dask array."""
-        return self._predict(X, _labels)
+        return self._shown(self._predict(X, _labels), X, ["label"])
 
     def decision_function(self, X: Any) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
@@ -97,7 +97,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         positive or negative by itself, with the logistic one log odds unless few passes were better
         on held-out rows. Lazily for a dask array.
         """
-        return self._predict(X, _decisions)
+        scores = self._predict(X, _decisions)
+        return self._shown(scores, X, [f"score_{label}" for label in self.classes_])
 
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities, (n, K); lazily for a dask array.
@@ -106,7 +107,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
         loss, the softmax of the scores at the temperature that fits held-out rows best.
         """
-        return self._predict(X, Model.probabilities)
+        shares = self._predict(X, Model.probabilities)
+        return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose label is predicted; of dask collections by blocks."""
@@ -265,7 +267,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label and
         for those that are no candidates; only with a "sknn" basis.
     feature_weights_, feature_importances_ : ndarray (p,), float64
-        Only with a "learned" scale: the weights of the columns, and the same of sum 1.
+        Only with a "learned" scale: the weights of the features, and the same of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -274,14 +276,25 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     spectral_risk_ : float
         gamma; large where the fit uses the minor directions of the features.
     n_features_in_ : int
-    feature_names_in_ : ndarray (p,)
-        Only when X had column names that are all strings.
+        Columns of X that are used.
+    feature_names_in_ : ndarray (n_features_in_,)
+        Their names, only when all are strings.
+    schema_ : Schema or None
+        What the columns of a frame are, which features are made of them, and what fills gaps;
+        None: the columns are the features.
+    feature_names_ : ndarray (p,)
+        Names of the features, only when the columns have some.
 
     Notes
     -----
     hu-nrbfn (see `dask_nrbfn.numeric`), Algorithms 1 to 3. Arrays in memory are
     fitted in this process; Zarr arrays, dask collections and datasets on the active
     `distributed.Client`, or without one in this process, chunk by chunk.
+
+    A frame of pandas, polars, Arrow or another library, or of dask, may have columns of text,
+    categories, booleans and dates; `ingest` makes the same of such a table. Frames to predict have
+    these columns by name, in any order, others are left out; of numbers alone they have those of
+    the fit, as scikit-learn wants it. A category that no row of the fit had is none of them.
 
     A model that was loaded has no ``confidence_`` and ``basis_indices_``.
 

@@ -64,8 +64,13 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     params_ : FitParams
         The parameters of the fit.
     n_features_in_ : int
-    feature_names_in_ : ndarray (p,)
-        Only when X had column names that are all strings.
+        Columns of X that are used.
+    feature_names_in_ : ndarray (n_features_in_,)
+        Their names, only when all are strings.
+    schema_ : Schema or None
+        As of `NRBFNClassifier`.
+    feature_names_ : ndarray (p,)
+        Names of the features, only when the columns have some.
 
     Notes
     -----

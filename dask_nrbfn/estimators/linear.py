@@ -44,8 +44,13 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     spectral_risk_ : float
         gamma; large where the fit uses the minor directions of the features.
     n_features_in_ : int
-    feature_names_in_ : ndarray (p,)
-        Only when X had column names that are all strings.
+        Columns of X that are used.
+    feature_names_in_ : ndarray (n_features_in_,)
+        Their names, only when all are strings.
+    schema_ : Schema or None
+        As of `NRBFNClassifier`.
+    feature_names_ : ndarray (p,)
+        Names of the features, only when the columns have some.
 
     Notes
     -----
@@ -145,6 +150,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if isinstance(X, Dataset):
+            X = X.encoded_by(self.schema_)
             check_columns(X.n_features, self.weights_.shape[1] - 1)
             check_names(X.feature_names, getattr(self, "feature_names_", None))
         else:

@@ -16,6 +16,7 @@ from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
+from dask_nrbfn.estimators.output import PredictOutput
 from dask_nrbfn.estimators.runs import (
     KeptRun,
     Settings,
@@ -36,7 +37,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
 
-class Network(ModelEstimator, ABC):
+class Network(PredictOutput, ModelEstimator, ABC):
     """Network that is fitted, updated and saved.
 
     Its heirs say what the targets are, and which settings a fit has.

@@ -59,7 +59,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Any:
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
-        return self._predict(X, _numbers)
+        return self._shown(self._predict(X, _numbers), X, self._model.target_names or ())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2, on average over the targets; of dask collections by blocks."""
@@ -164,7 +164,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     intercept_ : ndarray (q,), float64
         Has no penalty.
     feature_weights_, feature_importances_ : ndarray (p,), float64
-        Only with a "learned" scale: the weights of the columns, and the same of sum 1.
+        Only with a "learned" scale: the weights of the features, and the same of sum 1.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
@@ -172,13 +172,18 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     spectral_risk_ : float
         gamma; large where the fit uses the minor directions of the features.
     n_features_in_ : int
-    feature_names_in_ : ndarray (p,)
-        Only when X had column names that are all strings.
+        Columns of X that are used.
+    feature_names_in_ : ndarray (n_features_in_,)
+        Their names, only when all are strings.
+    schema_ : Schema or None
+        As of `NRBFNClassifier`.
+    feature_names_ : ndarray (p,)
+        Names of the features, only when the columns have some.
 
     Notes
     -----
     The ridge system of `NRBFNClassifier` with numbers in place of indicators. Rows are read from
-    memory, Zarr, dask and datasets alike.
+    memory, Zarr, dask and datasets alike, and frames as by `NRBFNClassifier`.
 
     Examples
     --------

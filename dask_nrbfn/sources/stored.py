@@ -1,14 +1,15 @@
 """What is stored of tables in memory: frames of any library, and arrays of columns."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
@@ -33,7 +34,8 @@ def schema_of(X: Any, missing: str = "error", name: str = "X") -> Schema | None:
     if not needs_schema(X, options, name):
         return None
     types = {column: {arrow} for column, arrow in types_of(X, name).items()}
-    return decided(survey_columns(X, kinds_of(types, options, name), name), options)
+    surveys = survey_columns(X, kinds_of(types, options, name), name)
+    return decided(surveys, options, gap=partial(_first_gap, _framed(X, name), name))
 
 
 def frame_options(missing: str) -> TableOptions:
@@ -104,15 +106,21 @@ def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurve
     return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
 
 
-def decided(surveys: Mapping[str, ColumnSurvey], options: TableOptions) -> Schema:
+def decided(
+    surveys: Mapping[str, ColumnSurvey],
+    options: TableOptions,
+    gap: Callable[[str], str] | None = None,
+) -> Schema:
     """Return what the columns are; what was not asked for is logged.
+
+    `gap` is as in `decide`.
 
     Raises
     ------
     DataError
         If a row has no value where it must have one.
     """
-    schema, lines = decide(surveys, Roles(), options)
+    schema, lines = decide(surveys, Roles(), options, gap=gap)
     for line in lines:
         logger.info("%s", line)
     return schema
@@ -165,10 +173,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
         try:
             stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
         except CellError as error:
-            raise DataError(
-                f"{error.args[0].rstrip('.')}, in row {error.row} of {name} (the first is 0).",
-                "Give the column as it was in the training rows.",
-            ) from error
+            raise error.within(name, f"row {error.row} (the first is 0)") from error
     return stored
 
 
@@ -210,6 +215,12 @@ def _framed(X: Any, name: str, names: Sequence[str] | None = None) -> nw.DataFra
         )
     columns = [pa.array(rows[:, j], from_pandas=True) for j in range(rows.shape[1])]
     return nw.from_native(pa.table(columns, names=list(names)), eager_only=True)
+
+
+def _first_gap(frame: nw.DataFrame, name: str, wanted: str) -> str:
+    column = next(column for column in frame.iter_columns() if str(column.name) == wanted)
+    row = pc.index(pc.is_null(_arrow(column, name), nan_is_null=True), True).as_py()
+    return f"of {name} has no value in row {row} (the first is 0)"
 
 
 def _arrow(column: nw.Series, name: str) -> pa.Array:

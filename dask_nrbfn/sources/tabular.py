@@ -27,8 +27,8 @@ from dask_nrbfn.sources.tables import (
 
 logger = logging.getLogger(__name__)
 
-# Rows that are looked at together, at most.
-SURVEY_ROWS = 65_536
+# Rows and cells that are looked at together, at most.
+SURVEY_ROWS, SURVEY_CELLS = 1 << 16, 1 << 22
 
 
 class Table(Protocol):
@@ -77,6 +77,14 @@ class TableSource(Layout):
         """
         return recut(self._batches(block_rows), block_rows)
 
+    def stored(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> np.ndarray:
+        """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
+        columns, spoiled = self.schema.columns, self.asked.spoiled
+        X = np.empty((len(cells[columns[0].name]), len(columns)), self.x_dtype)
+        for j, column in enumerate(columns):
+            X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
+        return X
+
     def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
         raise NotImplementedError
@@ -119,10 +127,8 @@ class TableSource(Layout):
             )
 
     def _block(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> Block:
-        X = np.empty((len(next(iter(cells.values()))), len(self.schema.columns)), self.x_dtype)
+        X = self.stored(cells, table, first_row)
         spoiled = self.asked.spoiled
-        for j, column in enumerate(self.schema.columns):
-            X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
         has_gap = np.isnan(X).any(axis=1)
         if self.schema.missing == "error" and not spoiled and has_gap.any():
             row = int(has_gap.argmax())
@@ -196,7 +202,8 @@ def survey_tables(
         wanted = {columns.features[0]: None}
     gaps: dict[str, tuple[Table, int]] = {}
     n_rows = 0
-    for table, first_row, cells in read(tables, wanted, SURVEY_ROWS):
+    batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
+    for table, first_row, cells in read(tables, wanted, batch_rows):
         n_rows += len(next(iter(cells.values())))
         for name, survey in surveys.items():
             column = Column(name, survey.kind)

@@ -304,12 +304,13 @@ class Dataset:
         """Bytes of the chunks that are held while blocks are read.
 
         One in use, the next one, and that as stored and while it is decoded; where rows are passed
-        over the others of one are copied. Of stored values that are no features those of two.
+        over the others of one are copied. Features that are made of stored values come to that: of
+        two chunks, and of a block that is of both.
         """
         held = 4 + self.labelled_only
         row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
         if self._expanding is not None:
-            row += 2 * row_bytes(self.n_features, np.float64, 0)
+            row += 3 * row_bytes(self.n_features, np.float64, 0)
         own = self.chunk_rows * row
         return own if self.further is None else max(own, self.further.reading_bytes)
 

@@ -103,14 +103,17 @@ def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
 
 
 @pytest.mark.slow
-def test_refresh__of_all_rows_has_the_filling_of_the_first(tmp_path, fitted):
-    run = fit_dataset(Dataset.open(fitted / "data"), tmp_path / "run", PARAMS, ENGINE)
+@pytest.mark.parametrize("schema", [FILLED, OTHER_FILLS])
+def test_refresh__of_all_rows_has_the_filling_of_the_run(tmp_path, fitted, schema):
+    data = Dataset.open(fitted / "data").encoded_by(schema)
+    run = fit_dataset(data, tmp_path / "run", PARAMS, ENGINE)
     update_run(run.location, Dataset.open(fitted / "more"), ENGINE)
     refresh_run(run.location, [], ENGINE)
-    whole = fit_dataset(write_rows(tmp_path / "all", X, Y), tmp_path / "whole", PARAMS, ENGINE)
+    rows = write_rows(tmp_path / "all", X, Y, schema=schema)
+    whole = fit_dataset(rows, tmp_path / "whole", PARAMS, ENGINE)
     one, other = Model.load(run.location), Model.load(whole.location)
     np.testing.assert_array_equal(one.basis, other.basis)
-    assert one.schema == FILLED
+    assert one.schema == other.schema == schema
 
 
 @pytest.mark.slow

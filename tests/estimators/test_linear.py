@@ -12,9 +12,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNError
+from dask_nrbfn import NRBFNClassifier, NRBFNError
 from dask_nrbfn.errors import IllConditionedError, ParameterError
 from dask_nrbfn.estimators import LinearRegressionClassifier
+from tests.schemas import OTHER_FILLS, X, Y, write_rows
 from tests.tables import spirals, write_table
 
 
@@ -167,3 +168,17 @@ def test_linear_classifier__weighted_dataset(tmp_path, table):
     weighted = replace(dataset, sample_weights=dataset.y)
     with pytest.raises(NRBFNError, match="has weights"):
         LinearRegressionClassifier().fit(weighted)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [LinearRegressionClassifier(alpha=1e-3), NRBFNClassifier(basis="random", basis_size=10)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_scores__of_a_dataset_have_the_filling_of_the_training_rows(estimator):
+    estimator = clone(estimator).fit(write_rows(MemoryStore()))
+    same, other = (
+        estimator.decision_function(write_rows(MemoryStore(), X[:20], Y[:20], **schema))
+        for schema in ({}, {"schema": OTHER_FILLS})
+    )
+    np.testing.assert_array_equal(same, other)

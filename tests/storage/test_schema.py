@@ -51,8 +51,8 @@ def test_dataset__chunks_are_of_16_mib_of_features(tmp_path):
     codes = np.arange(3000.0)[:, None] % 2000
     dataset = write_rows(tmp_path / "data", codes, None, schema=wide, chunk_rows=None)
     assert dataset.chunk_rows == default_chunk_rows(2000, np.float64) < 3000
-    # The chunk in use and the next one, beside four of the stored values.
-    assert dataset.reading_bytes == dataset.chunk_rows * 8 * (2 * 2000 + 4)
+    # The chunk in use, the next one and a block of both, beside four of the stored values.
+    assert dataset.reading_bytes == dataset.chunk_rows * 8 * (3 * 2000 + 4)
     planned = dataset.with_n_rows(10**6)
     assert (planned.n_features, planned.chunk_rows) == (2000, dataset.chunk_rows)
     assert planned.reading_bytes == dataset.reading_bytes

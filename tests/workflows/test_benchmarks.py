@@ -133,3 +133,9 @@ def test_start__prints_each_command_beside_its_import(tmp_path):
         assert ratio == pytest.approx(seconds / floor_seconds, abs=0.2)
         assert min(cpu, cpu_ratio, floor_cpu) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files__prints_the_ratio(tmp_path):
+    out = run_benchmark("files", "--rows", 3000, "--basis-size", 50, cwd=tmp_path)
+    assert out.startswith("3000 x ")
+    assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)

@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from incoming import IncomingFile, for_each_file
 from job import run_job
@@ -41,16 +42,17 @@ def ingest_incoming(settings: Settings, file: IncomingFile) -> None:
 
 
 def ingest_source(
-    settings: Settings, source: Mapping[str, str], name: str, *, overwrite: bool = False
+    settings: Settings, source: Mapping[str, Any], name: str, *, overwrite: bool = False
 ) -> None:
-    """Write one dataset, unless it is complete."""
+    """Write one dataset, unless it is complete; its columns are those of the training rows."""
     location = settings.location(name)
     if not overwrite and is_complete(location):
         logger.info("ingest: %s is complete", location)
-    else:
-        ingest_file(
-            **source, location=location, chunk_rows=settings.chunk_rows, overwrite=overwrite
-        )
+        return
+    own = {"chunk_rows": settings.chunk_rows, "overwrite": overwrite}
+    if name != "train":
+        own["schema"] = Dataset.open(settings.location("train")).schema
+    ingest_file(**{**own, **source}, location=location)
 
 
 def is_complete(location: Location) -> bool:

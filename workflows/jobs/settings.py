@@ -4,10 +4,11 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dask_nrbfn import EngineOptions
+from dask_nrbfn import EngineOptions, ingest_file
 from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.params import FitLimits, FitParams
 from dask_nrbfn.stages.refine import check_updatable
@@ -16,7 +17,13 @@ from dask_nrbfn.storage.location import RemoteLocation, join, locate
 SECTIONS = ("data", "fit", "engine", "night", "output", "storage")
 TABLES = ("train", "unlabelled_rows", "test")
 DATA_KEYS = {**dict.fromkeys(TABLES, dict), "chunk_rows": int}
-SOURCE_KEYS = dict.fromkeys(("source", "x", "y", "label", "target", "unlabelled"), str)
+# What is said of a file is what `ingest_file` takes, but for what a job decides; names of columns
+# have commas between them.
+SOURCE_KEYS = {
+    name: type(parameter.default) if isinstance(parameter.default, int) else str
+    for name, parameter in signature(ingest_file).parameters.items()
+    if name not in ("location", "chunk_rows", "write_schema", "overwrite")
+}
 # The parameters check their values themselves.
 FIT_KEYS = dict.fromkeys([*FitParams.options(), *FitLimits.options()], object)
 ENGINE_KEYS = {
@@ -62,7 +69,7 @@ class NightSettings:
         If a rate is not from 0 to 1.
     """
 
-    incoming: Mapping[str, str]
+    incoming: Mapping[str, Any]
     max_error_rate: float
     tolerance: float
     refresh: bool = True
@@ -100,7 +107,7 @@ class Settings:
         What they have beside the label, as `dask_nrbfn.predict_dataset` takes it.
     """
 
-    sources: Mapping[str, Mapping[str, str]]
+    sources: Mapping[str, Mapping[str, Any]]
     chunk_rows: int | None
     fit: FitParams
     limits: FitLimits
@@ -110,7 +117,7 @@ class Settings:
     predictions: str | RemoteLocation
     results: Mapping[str, bool]
 
-    def source(self, part: str) -> Mapping[str, str]:
+    def source(self, part: str) -> Mapping[str, Any]:
         """Return the source of "train", "test" or "unlabelled_rows".
 
         Raises
@@ -230,13 +237,13 @@ def _read_tables(path: Path) -> dict[str, Any]:
         raise ParameterError(f"{path} is no TOML: {error}.", "Correct it.") from error
 
 
-def _read_source(place: str, source: dict[str, str], base: Path) -> dict[str, str]:
+def _read_source(place: str, source: dict[str, Any], base: Path) -> dict[str, Any]:
     _check(place, source, SOURCE_KEYS, required=("source",))
-    resolved = {**source, "source": _resolve(base, source["source"])}
-    # The labels of an .npy file are in another file, those of an .npz file in a member.
-    if source["source"].endswith(".npy") and "y" in source:
-        resolved["y"] = _resolve(base, source["y"])
-    return resolved
+    paths = {"source", "schema"}
+    # The labels of an .npy file are in other files, those of an .npz file in members.
+    if source["source"].endswith(".npy"):
+        paths |= {"y", "target", "weights"}
+    return {key: _resolve(base, value) if key in paths else value for key, value in source.items()}
 
 
 def _read_night(night: dict[str, Any], base: Path) -> NightSettings:

@@ -1,0 +1,222 @@
+"""Commands that use a model on files as people have them."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_source
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import open_source
+from dask_nrbfn.sources.open import holds_rows
+from dask_nrbfn.sources.survey import TableOptions
+from dask_nrbfn.storage.model import Model
+from tests.cli.program import PROGRAM, refuse, succeed
+
+INLINE = ("--workers", 0)
+PARAMS = FitParams(scale="standard", alpha=1e-6)
+
+
+def people(n_rows, seed=0):
+    """Return a table of a number, a category, a boolean, a date, an id, a note and a label."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "person": [f"p{seed}-{row}" for row in range(n_rows)],
+            "age": rng.normal(40, 10, n_rows).round(2),
+            "city": rng.choice(["aa", "bb", "cc"], n_rows),
+            "code": rng.choice([1, 2, 3], n_rows),
+            "member": rng.choice(["true", "false"], n_rows),
+            "day": pd.date_range("2020-01-01", periods=n_rows).strftime("%Y-%m-%d"),
+            "note": [f"a, {row}" for row in range(n_rows)],
+        }
+    )
+    old, first = frame["age"] > 40, frame["city"] == "aa"
+    return frame.assign(bought=np.where(old ^ first, "yes", "no"))
+
+
+def write(place, frame):
+    frame.to_csv(place, index=False)
+    return place
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Give a directory with a run on the rows of a CSV file."""
+    place = tmp_path_factory.mktemp("files")
+    table = TableOptions(id="person", drop=("note",), categorical=("code",))
+    source = open_source(write(place / "train.csv", people(150)), label="bought", table=table)
+    dataset = ingest_source(source, place / "train")
+    fit_dataset(dataset, place / "run", PARAMS, InlineEngine())
+    return place
+
+
+def predicted(place, frame, tmp_path, *options):
+    """Return what the program predicts of a table that is written as CSV, and what it prints."""
+    file, out = write(tmp_path / "rows.csv", frame), tmp_path / "out.csv"
+    figures = succeed("predict", place / "run", file, out, "--overwrite", "--json", *options)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out.csv", "rows.csv"]
+    return pd.read_csv(out, dtype={"note": str}), json.loads(figures)
+
+
+def test_predict__a_file_as_its_dataset(tmp_path, place):
+    succeed("predict", place / "run", place / "train", tmp_path / "out.csv", "--scores", *INLINE)
+    expected = pd.read_csv(tmp_path / "out.csv")
+    found, figures = predicted(place, people(150), tmp_path, "--scores", *INLINE)
+    pd.testing.assert_frame_equal(found, expected)
+    assert figures["ignored_columns"] == ["note", "bought"]
+    assert (figures["n_rows"], figures["n_skipped"]) == (150, 0)
+
+
+def test_predict__columns_by_name_and_others_kept(tmp_path, place):
+    rows = people(90, seed=1).drop(columns="bought")
+    expected, _ = predicted(place, rows, tmp_path, *INLINE)
+    mixed = rows[rows.columns[::-1]].assign(more=1.50)
+    found, figures = predicted(place, mixed, tmp_path, "--keep", "note, age", *INLINE)
+    assert found.columns.tolist() == ["person", "note", "age", "label"]
+    pd.testing.assert_frame_equal(found[["person", "label"]], expected)
+    pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
+    assert figures["ignored_columns"] == ["more"]
+
+
+def test_predict__without_a_column(tmp_path, place):
+    file = write(tmp_path / "rows.csv", people(9).drop(columns="city"))
+    problem, _ = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
+    assert "rows.csv has no column 'city'" in problem
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_predict__without_ids(tmp_path, place):
+    rows = people(9)
+    expected, _ = predicted(place, rows, tmp_path, *INLINE)
+    found, _ = predicted(place, rows.drop(columns="person"), tmp_path, *INLINE)
+    pd.testing.assert_frame_equal(found, expected[["label"]])
+
+
+def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
+    rows = people(9, seed=2).assign(city="zz")
+    found, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    model = Model.load(place / "run")
+    names = [column.name for column in model.schema.columns]
+    days = (pd.to_datetime(rows["day"]) - pd.Timestamp("1970-01-01")).dt.days
+    stored = rows.assign(city=-1, code=rows["code"] - 1, member=rows["member"] == "true", day=days)
+    scores = model.scores(model.schema.expand(stored[names].to_numpy(dtype=float)))
+    np.testing.assert_allclose(found[["score_no", "score_yes"]], scores, rtol=1e-9)
+
+
+def test_predict__a_column_of_another_type(tmp_path, place):
+    rows = people(9).astype({"age": object})
+    rows.loc[3, "age"] = "old"
+    file = write(tmp_path / "rows.csv", rows)
+    problem, _ = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
+    assert "Column 'age' of" in problem
+    assert "'old' in line 5" in problem
+
+
+def test_predict__categories_that_are_numbers_elsewhere(tmp_path, place):
+    rows = people(9)
+    expected, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    found, _ = predicted(place, rows.astype({"code": float}), tmp_path, "--scores", *INLINE)
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_predict__rows_that_are_bad(tmp_path, place):
+    rows = people(90, seed=1).astype({"age": object})
+    expected, _ = predicted(place, rows, tmp_path, *INLINE)
+    bad = [3, 50, 89]
+    rows.loc[bad, "age"] = ["old", None, "inf"]
+    rows.loc[bad[1], "day"] = "soon"
+    found, figures = predicted(place, rows, tmp_path, "--skip-bad", *INLINE)
+    assert (figures["n_rows"], figures["n_skipped"]) == (90, 3)
+    assert found["person"].tolist() == rows["person"].tolist()
+    assert np.flatnonzero(found["label"].isna()).tolist() == bad
+    pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
+    problem, _ = refuse("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
+    assert "in line 5" in problem
+    refused = refuse(
+        "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
+    )
+    assert refused[0].startswith("--skip-bad is given, and")
+
+
+def test_evaluate__a_file_as_its_dataset(tmp_path, place):
+    evaluate = ("evaluate", place / "run")
+    rows = people(90, seed=1)
+    shuffled = write(tmp_path / "rows.csv", rows[rows.columns[::-1]])
+    found = json.loads(succeed(*evaluate, shuffled, "--json", *INLINE))
+    source = open_source(shuffled, schema=Model.load(place / "run").schema)
+    ingest_source(source, tmp_path / "rows")
+    assert found == json.loads(succeed(*evaluate, tmp_path / "rows", "--json", *INLINE)) | {
+        "ignored_columns": ["note"]
+    }
+    assert found["n_rows"] == 90
+    assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
+
+
+def test_update__a_file_is_known_by_its_name(tmp_path, place):
+    succeed("branch", place / "run", tmp_path / "run")
+    update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)), *INLINE)
+    judge = ("--evaluate", place / "train.csv", "--max-error-rate", 1)
+    figures = json.loads(succeed(*update, "--json", *judge))
+    assert figures["n_rows"] == 90
+    assert figures["ignored_columns"] == ["note"]
+    (member,) = zarr.open_group(tmp_path / "run", mode="r").attrs["versions"][0]["members"]
+    assert member["dataset"] == str(tmp_path / "rows.csv")
+    assert "holds the rows of" in refuse(*update)[0]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.csv", "run"]
+
+
+def test_predict__what_is_said_of_a_dataset(tmp_path, place):
+    predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
+    assert "--delimiter is given" in refuse(*predict, "--delimiter", ";")[0]
+    assert "--keep is given" in refuse(*predict, "--keep", "note")[0]
+    assert not any(tmp_path.iterdir())
+
+
+def test_predict__a_file_of_arrays(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    np.savez(tmp_path / "train.npz", X=X, y=X[:, 0] > 0)
+    succeed("ingest", tmp_path / "train.npz", tmp_path / "train")
+    succeed("fit", tmp_path / "train", tmp_path / "run", "--alpha", 1e-6, *INLINE)
+    outs = []
+    for rows in ("train", "train.npz"):
+        outs.append(tmp_path / f"{rows}.csv")
+        succeed("predict", tmp_path / "run", tmp_path / rows, outs[-1], "--scores", *INLINE)
+    assert outs[0].read_text() == outs[1].read_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.csv"], True),
+        (["day=1", "day=2"], True),
+        (["zarr.json", "X", "y"], False),
+        (["zarr.json", "a.csv"], False),
+        ([], False),
+    ],
+)
+def test_holds_rows__of_directories(tmp_path, names, expected):
+    for name in names:
+        (tmp_path / name).touch()
+    assert holds_rows(tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_predict__killed_leaves_nothing(tmp_path, place):
+    rows = write(tmp_path / "rows.csv", pd.concat([people(5000, seed) for seed in range(20)]))
+    command = [*PROGRAM, "predict", place / "run", rows, tmp_path / "out.csv", "--workers", "0"]
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, env=os.environ) as job:
+        while len(list(tmp_path.iterdir())) == 1 and job.poll() is None:
+            time.sleep(0.01)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 128 + signal.SIGTERM
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
