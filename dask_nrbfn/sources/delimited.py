@@ -247,7 +247,9 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         check_size(asked.origin, n_rows=1, n_features=0)
     kinds = {}
     for name in columns.features:
-        kinds[name] = asked.options.kind(name, [table.types[name] for table in tables])
+        kind = asked.options.kind(name, [table.types[name] for table in tables])
+        assert kind is not None  # Of text there is always one.
+        kinds[name] = kind
     label_kind, id_kind = _LabelKind(), _LabelKind()
 
     def see(cells: Mapping[str, pa.Array], table: CsvTable, first_row: int) -> None:
