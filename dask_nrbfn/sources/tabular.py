@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -85,11 +85,11 @@ class TableSource(Layout):
             X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
         return X
 
-    def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
+    def labels(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
         raise NotImplementedError
 
-    def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
+    def ids(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class TableSource(Layout):
         return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
-        kinds = {column.name: column.kind for column in self.schema.columns}
+        kinds: dict[str, Kind | None] = {each.name: each.kind for each in self.schema.columns}
         kinds |= of_others(self.columns)
         n_mended = 0
         for table, first_row, cells in read(self.tables, kinds, block_rows):
@@ -150,7 +150,8 @@ class TableSource(Layout):
         block = Block(X, y, row_weights, ids)
         if self.schema.missing != "drop" or spoiled:
             return block
-        return Block(*(None if part is None else part[~has_gap] for part in block))
+        whole = ~has_gap
+        return Block(X[whole], *(None if part is None else part[whole] for part in block[1:]))
 
 
 def read(
@@ -178,7 +179,7 @@ def survey_tables(
     columns: TableColumns,
     kinds: Mapping[str, Kind],
     asked: Asked,
-    see: Callable[[Mapping[str, pa.Array], Table, int], None],
+    see: Callable[[Mapping[str, pa.Array], Any, int], None],
 ) -> tuple[Schema, int]:
     """Return what the columns of tables are and how many rows they have, reading them once.
 

@@ -97,7 +97,7 @@ def test_arrow__places_outside_of_the_file_are_found(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_keys__of_directories_are_columns(tmp_path, table, suffix, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "dask_nrbfn")
     for year, month, rows in (
         (2023, "11", table[:9]),
         (2023, "2", table[9:20]),

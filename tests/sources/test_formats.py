@@ -220,7 +220,7 @@ def test_parquet__statistics_say_what_need_not_be_looked_at(
 
 
 def test_parquet__numbers_that_look_like_ids_are_said(tmp_path, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "dask_nrbfn")
     path = written(pa.table({"a": np.arange(N), "b": np.arange(N) % 7}), tmp_path)
     assert open_source(path).feature_names == ("a", "b")
     assert "a looks like an id" in caplog.text
