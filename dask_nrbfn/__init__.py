@@ -13,6 +13,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.check import check_dataset
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
     from dask_nrbfn.commands.plan import Plan, plan_fit
@@ -49,6 +50,7 @@ else:
             "estimators.regressor": ["NRBFNRegressor"],
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.check": ["check_dataset"],
+            "commands.files": ["opened_rows"],
             "commands.fit": ["embed_dataset", "fit_dataset", "given_basis", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
             "commands.plan": ["Plan", "plan_fit"],
@@ -102,6 +104,7 @@ __all__ = [
     "ingest_file",
     "ingest_source",
     "merge_runs",
+    "opened_rows",
     "plan_fit",
     "predict_dataset",
     "refresh_run",

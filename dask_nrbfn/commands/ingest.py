@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
@@ -75,7 +75,7 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
-    missing: Literal["error", "drop", "impute"] = "error",
+    missing: str = "error",
     missing_values: Names = None,
     max_categories: int = 100,
     schema: Schema | Location | None = None,
@@ -192,7 +192,7 @@ def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
     """Return what is said of a table: names, those that are not None, and further options."""
     from dask_nrbfn.sources.survey import TableOptions
 
-    given = {
+    given: dict[str, Any] = {
         option: named_columns(option, value) if isinstance(value, str) else tuple(value)
         for option, value in names.items()
         if value is not None

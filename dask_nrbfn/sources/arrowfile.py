@@ -1,43 +1,40 @@
 """Arrow files, which are also called Feather, and Arrow streams."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import dataset, ipc
 
-from dask_nrbfn.sources.columnar import damage_named
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What a file begins with and a stream does not.
 MAGIC = b"ARROW1"
 
 
-@dataclass(frozen=True)
-class ArrowTable:
-    """An Arrow file or stream: a `Table`, of which one record batch is in memory at a time."""
+class ArrowFile(TypedFile):
+    """An Arrow file or stream, of which one record batch is in memory at a time."""
 
-    file: File
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself.
 
-    def __str__(self) -> str:
-        return str(self.file)
-
-    def footer(self) -> tuple[pa.Schema, int]:
-        """Return what the file says of its columns and how many rows it has.
-
-        A stream says the latter with each batch only: it is read as a whole.
+        A stream says the number of its rows batch by batch: it is read as a whole.
         """
         with self._opened() as stream:
             if self._is_stream:
                 reader = ipc.open_stream(stream)
-                return reader.schema, sum(batch.num_rows for batch in reader)
+                return Footer(reader.schema, sum(batch.num_rows for batch in reader))
             counted = dataset.IpcFileFormat().make_fragment(stream)
-            return counted.physical_schema, counted.count_rows()
+            return Footer(counted.physical_schema, counted.count_rows())
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
+        columns = list(kinds)
         with self._opened() as stream:
             for batch in self._read(stream, columns):
                 wanted = batch.select(columns)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from dask_nrbfn.errors import DataError, NRBFNError
-from dask_nrbfn.numeric.schema import Kind
-from dask_nrbfn.sources.cells import NOT_OF_KIND, CellError, kind_of
+from dask_nrbfn.numeric.schema import Column, Kind
+from dask_nrbfn.sources.cells import NOT_OF_KIND, CellError, kind_of, stored_values
 from dask_nrbfn.sources.dialect import BLANKS
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
 from dask_nrbfn.sources.layout import check_size
@@ -40,7 +40,7 @@ TEXT_BYTES = 256 << 10
 LINES_PER_BATCH = 16
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
 BAD_CELL = re.compile(
-    r"CSV column #(\d+): Row #(\d+): CSV conversion error to ([^:]+): invalid value '(.*)'$",
+    r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
     re.DOTALL,
 )
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
@@ -88,6 +88,8 @@ class CsvTable:
         marks = ("", *asked.options.missing_values)
         with _csv_errors(file), _csv_reader(file, {}, marks) as reader:
             schema = reader.schema
+            first = next(iter(reader), None)
+        shown = schema.empty_table().columns if first is None else first.columns
         names = file.dialect.names(schema.names)
         return cls(
             file,
@@ -95,7 +97,7 @@ class CsvTable:
             asked.spoiled,
             names,
             dict(zip(names, schema.names, strict=True)),
-            {name: _known(arrow) for name, arrow in zip(names, schema.types, strict=True)},
+            {name: _shown(cells, marks) for name, cells in zip(names, shown, strict=True)},
         )
 
     def __str__(self) -> str:
@@ -120,12 +122,9 @@ class CsvTable:
                 raise _open_quote_error(self.file, scan.opened)
 
     def _type(self, name: str, kind: Kind | None) -> pa.DataType:
-        own = self.types[name]
-        if kind in (None, "category") or self.spoiled:
+        if kind in (None, "category", "date") or self.spoiled:
             return pa.string()
-        if kind == "date":
-            # Whole seconds in the first rows may be followed by parts of them.
-            return pa.timestamp("us", own.tz if pa.types.is_timestamp(own) else None)
+        own = self.types[name]
         says_true = kind_of(own) == "boolean" or (kind == "boolean" and kind_of(own) != "number")
         return pa.bool_() if says_true else pa.float64()
 
@@ -133,13 +132,21 @@ class CsvTable:
         """Return cells in which what stands for no value is none."""
         if kind is None or not pa.types.is_string(cells.type):
             return cells
-        cells = cells.dictionary_encode()
-        texts = pc.utf8_trim(cells.dictionary, BLANKS)
-        none = pc.is_in(texts, pa.array(self.missing_values))
-        if kind == "number" and self.file.dialect.decimal != ".":
-            texts = pc.replace_substring(texts, self.file.dialect.decimal, ".")
-        texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+        decimal = self.file.dialect.decimal
+        cells = _without_marks(cells, self.missing_values)
+        if kind != "number" or decimal == ".":
+            return cells
+        texts = pc.replace_substring(cells.dictionary, decimal, ".")
         return pa.DictionaryArray.from_arrays(cells.indices, texts)
+
+
+def _without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
+    """Return text without blanks around it, none for what stands for no value."""
+    encoded = cells.dictionary_encode()
+    texts = pc.utf8_trim(encoded.dictionary, BLANKS)
+    none = pc.is_in(texts, pa.array(marks))
+    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+    return pa.DictionaryArray.from_arrays(encoded.indices, texts)
 
 
 def together(
@@ -147,11 +154,13 @@ def together(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`."""
     held: list[pa.RecordBatch] = []
+    held_bytes = held_rows = 0
     for batch in batches:
         held.append(batch)
-        if sum(each.nbytes for each in held) >= n_bytes:
+        held_bytes, held_rows = held_bytes + batch.nbytes, held_rows + len(batch)
+        if held_bytes >= n_bytes or held_rows >= batch_rows:
             yield from _joined(held, batch_rows)
-            held = []
+            held, held_bytes, held_rows = [], 0, 0
     if held:
         yield from _joined(held, batch_rows)
 
@@ -161,9 +170,19 @@ def _joined(batches: list[pa.RecordBatch], batch_rows: int) -> list[pa.RecordBat
     return [whole.slice(start, batch_rows) for start in range(0, len(whole), batch_rows)]
 
 
-def _known(arrow: pa.DataType) -> pa.DataType:
-    """Return the type of a column, text if pyarrow knows more than there are kinds."""
-    return pa.string() if kind_of(arrow) is None else arrow
+def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
+    """Return the type that the first cells of a column suggest.
+
+    pyarrow knows no dates behind blanks, and more than there are kinds. What has decimal commas is
+    no category of text: that it is no number either will be said.
+    """
+    if not pa.types.is_string(cells.type):
+        return pa.string() if kind_of(cells.type) is None else cells.type
+    texts = _without_marks(cells, marks).dictionary_decode().drop_null()
+    if len(texts) and all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
+        return pa.float64()
+    days = stored_values(texts, Column("", "date"), spoiled=True)
+    return pa.timestamp("us") if len(days) and not np.isnan(days).any() else pa.string()
 
 
 @dataclass(kw_only=True)
@@ -228,7 +247,9 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         check_size(asked.origin, n_rows=1, n_features=0)
     kinds = {}
     for name in columns.features:
-        kinds[name] = asked.options.kind(name, [table.types[name] for table in tables])
+        kind = asked.options.kind(name, [table.types[name] for table in tables])
+        assert kind is not None  # Of text there is always one.
+        kinds[name] = kind
     label_kind, id_kind = _LabelKind(), _LabelKind()
 
     def see(cells: Mapping[str, pa.Array], table: CsvTable, first_row: int) -> None:
@@ -413,7 +434,7 @@ def _bad_cell_error(file: TextFile, column: str, row: str, arrow: str, value: st
     with _csv_reader(file, {}, ()) as reader:
         name = file.dialect.names(reader.schema.names)[int(column)]
     place = f"line {_line_of_row(file, _counted(file, int(row)))}"
-    kind = "boolean" if arrow == "bool" else "date" if "timestamp" in arrow else "number"
+    kind = "boolean" if arrow == "bool" else "number"
     error = CellError(name, value, NOT_OF_KIND[kind]).within(file, place)
     if file.dialect.decimal != "," and DECIMAL_COMMA.fullmatch(value):
         return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")

@@ -17,8 +17,8 @@ from dask_nrbfn.sources.layout import check_one_kind
 from dask_nrbfn.sources.source import Source
 
 if TYPE_CHECKING:
-    from dask_nrbfn.sources.columnar import Table
     from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.tablefile import TypedFile
     from dask_nrbfn.sources.tables import Asked
 
 SUFFIXES = {
@@ -179,8 +179,7 @@ def open_source(
     )
     if kind == "csv":
         return _open_csv(tuple(files), written, asked)
-    roles = {"origin": str(place), "label": label, "targets": targets, "weights": weights}
-    return _open_columnar(kind, files, x=None if x is None else named_columns("x", x), **roles)
+    return _open_columnar(kind, files, asked, () if x is None else named_columns("x", x))
 
 
 def holds_rows(
@@ -247,22 +246,25 @@ def _open_csv(files: tuple[File, ...], written: Written, asked: "Asked") -> Sour
     return source
 
 
-def _open_columnar(kind: str, files: Mapping[File, Mapping[str, str]], **roles: Any) -> Source:
-    from dask_nrbfn.sources.columnar import open_columnar, with_keys
+def _open_columnar(
+    kind: str, files: Mapping[File, Mapping[str, str]], asked: "Asked", x: tuple[str, ...]
+) -> Source:
+    from dask_nrbfn.sources.columnar import open_columnar
+    from dask_nrbfn.sources.tablefile import with_keys
 
     return open_columnar(
-        with_keys({_typed_table(kind, file): keys for file, keys in files.items()}), **roles
+        with_keys({_typed_file(kind, file): keys for file, keys in files.items()}), asked, x
     )
 
 
-def _typed_table(kind: str, file: File) -> "Table":
+def _typed_file(kind: str, file: File) -> "TypedFile":
     if kind == "parquet":
-        from dask_nrbfn.sources.parquet import ParquetTable
+        from dask_nrbfn.sources.parquet import ParquetFile
 
-        return ParquetTable(file)
-    from dask_nrbfn.sources.arrowfile import ArrowTable
+        return ParquetFile(file)
+    from dask_nrbfn.sources.arrowfile import ArrowFile
 
-    return ArrowTable(file)
+    return ArrowFile(file)
 
 
 def _data_files(directory: File) -> dict[File, dict[str, str]]:

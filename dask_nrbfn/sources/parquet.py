@@ -1,52 +1,82 @@
 """Parquet files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from dask_nrbfn.sources.columnar import damage_named
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
 COLUMN_BYTES = 64 << 10
 
 
-@dataclass(frozen=True)
-class ParquetTable:
-    """A Parquet file: a `Table`."""
+class ParquetFile(TypedFile):
+    """A Parquet file."""
 
-    file: File
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself."""
+        return Footer(self._metadata.schema.to_arrow_schema(), self._metadata.num_rows)
 
-    def __str__(self) -> str:
-        return str(self.file)
+    def tells(self, name: str) -> bool:
+        """Return whether a column has a value in every row and cannot be an id.
 
-    def footer(self) -> tuple[pa.Schema, int]:
-        """Return what the file says of its columns and how many rows it has."""
+        Ids are whole numbers of which nearly all differ: more than the least and the largest of
+        each row group leave room for.
+        """
+        column = self._places.get(name)
+        if column is None:
+            return False
+        room = 0
+        for group in range(self._metadata.num_row_groups):
+            told = self._metadata.row_group(group).column(column).statistics
+            if told is None or not told.has_min_max or not told.has_null_count or told.null_count:
+                return False
+            if isinstance(told.max, int):
+                room += told.max - told.min + 1
+        return room < self._metadata.num_rows / 2
+
+    @cached_property
+    def _metadata(self) -> parquet.FileMetaData:
         with self._opened() as opened:
-            return opened.schema_arrow, opened.metadata.num_rows
+            return opened.metadata
 
-    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        schema = self._metadata.schema
+        return {schema.column(place).path: place for place in range(len(schema))}
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
-        with self._opened() as opened:
+        columns = list(kinds)
+        # Each text of a category is made once for a batch, not for every row.
+        categories = [name for name, kind in kinds.items() if kind == "category"]
+        with self._opened(categories) as opened:
             # All row groups at once would be fetched at once from a URL.
             for group in range(opened.num_row_groups):
                 yield from opened.iter_batches(batch_rows, row_groups=[group], columns=columns)
 
     @contextmanager
-    def _opened(self) -> Iterator[parquet.ParquetFile]:
+    def _opened(self, categories: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
         with damage_named(self.file, "Parquet"):
             if not self.file.is_remote:
                 with parquet.ParquetFile(
-                    self.file, buffer_size=COLUMN_BYTES, pre_buffer=False
+                    self.file,
+                    read_dictionary=categories,
+                    buffer_size=COLUMN_BYTES,
+                    pre_buffer=False,
                 ) as opened:
                     yield opened
                 return
             # One request for what lies side by side in a row group, not one for each column.
             with (
                 self.file.open(jumps=True, ahead=False) as stream,
-                parquet.ParquetFile(stream, pre_buffer=True) as opened,
+                parquet.ParquetFile(stream, read_dictionary=categories, pre_buffer=True) as opened,
             ):
                 yield opened

@@ -52,8 +52,12 @@ class Source(Protocol):
     has_weights: bool
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
-    schema: Schema | None
     id_dtype: np.dtype | None
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the columns are, of a table that says so."""
+        ...
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, at most `block_rows` at a time."""

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,7 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
-    missing: Literal["error", "impute", "drop"] = "error"
+    missing: str = "error"
     missing_values: tuple[str, ...] = MISSING_VALUES
     max_categories: int = 100
 

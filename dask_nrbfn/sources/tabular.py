@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,8 @@ from dask_nrbfn.sources.tables import (
 
 logger = logging.getLogger(__name__)
 
-# Rows that are looked at together, at most.
-SURVEY_ROWS = 65_536
+# Rows and cells that are looked at together, at most.
+SURVEY_ROWS, SURVEY_CELLS = 1 << 16, 1 << 22
 
 
 class Table(Protocol):
@@ -77,11 +77,19 @@ class TableSource(Layout):
         """
         return recut(self._batches(block_rows), block_rows)
 
-    def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
+    def stored(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> np.ndarray:
+        """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
+        columns, spoiled = self.schema.columns, self.asked.spoiled
+        X = np.empty((len(cells[columns[0].name]), len(columns)), self.x_dtype)
+        for j, column in enumerate(columns):
+            X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
+        return X
+
+    def labels(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
         raise NotImplementedError
 
-    def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
+    def ids(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
         raise NotImplementedError
 
@@ -105,7 +113,7 @@ class TableSource(Layout):
         return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
-        kinds = {column.name: column.kind for column in self.schema.columns}
+        kinds: dict[str, Kind | None] = {each.name: each.kind for each in self.schema.columns}
         kinds |= of_others(self.columns)
         n_mended = 0
         for table, first_row, cells in read(self.tables, kinds, block_rows):
@@ -119,10 +127,8 @@ class TableSource(Layout):
             )
 
     def _block(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> Block:
-        X = np.empty((len(next(iter(cells.values()))), len(self.schema.columns)), self.x_dtype)
+        X = self.stored(cells, table, first_row)
         spoiled = self.asked.spoiled
-        for j, column in enumerate(self.schema.columns):
-            X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
         has_gap = np.isnan(X).any(axis=1)
         if self.schema.missing == "error" and not spoiled and has_gap.any():
             row = int(has_gap.argmax())
@@ -144,7 +150,8 @@ class TableSource(Layout):
         block = Block(X, y, row_weights, ids)
         if self.schema.missing != "drop" or spoiled:
             return block
-        return Block(*(None if part is None else part[~has_gap] for part in block))
+        whole = ~has_gap
+        return Block(X[whole], *(None if part is None else part[whole] for part in block[1:]))
 
 
 def read(
@@ -172,7 +179,7 @@ def survey_tables(
     columns: TableColumns,
     kinds: Mapping[str, Kind],
     asked: Asked,
-    see: Callable[[Mapping[str, pa.Array], Table, int], None],
+    see: Callable[[Mapping[str, pa.Array], Any, int], None],
 ) -> tuple[Schema, int]:
     """Return what the columns of tables are and how many rows they have, reading them once.
 
@@ -196,7 +203,8 @@ def survey_tables(
         wanted = {columns.features[0]: None}
     gaps: dict[str, tuple[Table, int]] = {}
     n_rows = 0
-    for table, first_row, cells in read(tables, wanted, SURVEY_ROWS):
+    batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
+    for table, first_row, cells in read(tables, wanted, batch_rows):
         n_rows += len(next(iter(cells.values())))
         for name, survey in surveys.items():
             column = Column(name, survey.kind)

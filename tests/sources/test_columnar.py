@@ -10,7 +10,7 @@ from pyarrow import feather, ipc
 from pyarrow import parquet as arrow_parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
-from dask_nrbfn.sources import columnar, open_source
+from dask_nrbfn.sources import columnar, open_source, tablefile
 from dask_nrbfn.sources.dtypes import INT64, STRING
 
 N = 37
@@ -97,7 +97,7 @@ def test_arrow__places_outside_of_the_file_are_found(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_keys__of_directories_are_columns(tmp_path, table, suffix, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "dask_nrbfn")
     for year, month, rows in (
         (2023, "11", table[:9]),
         (2023, "2", table[9:20]),
@@ -129,26 +129,23 @@ def test_keys__may_be_the_labels(tmp_path):
         (["1", "-2"], [1, -2]),
         (["1", "2.5"], [1.0, 2.5]),
         (["true", "false"], [True, False]),
-        (["2024-02-29", columnar.HIVE_NULL], [datetime.date(2024, 2, 29), None]),
+        (["2024-02-29", tablefile.HIVE_NULL], [datetime.date(2024, 2, 29), None]),
         (["1", "x"], ["1", "x"]),
     ],
 )
 def test_with_keys__type_is_that_of_all_values(tmp_path, texts, values):
-    tables = {FakeTable(): {"key": text} for text in texts}
-    keyed = columnar.with_keys(tables)
-    read = [next(each.batches(["key", "a"], 9)) for each in keyed]
+    tables = {FakeTable(None): {"key": text} for text in texts}
+    keyed = tablefile.with_keys(tables)
+    read = [next(each.batches({"key": None, "a": None}, 9)) for each in keyed]
     assert [batch["key"].to_pylist() for batch in read] == [[value] * 3 for value in values]
     assert [batch["a"].to_pylist() for batch in read] == [[1, 2, 3]] * 2
 
 
-class FakeTable:
-    rows = pa.table({"a": [1, 2, 3]})
+class FakeTable(tablefile.TypedFile):
+    footer = tablefile.Footer(pa.schema([("a", pa.int64())]), 3)
 
-    def footer(self):
-        return self.rows.schema, 3
-
-    def batches(self, columns, batch_rows):
-        yield from self.rows.select(columns).to_batches(batch_rows)
+    def batches(self, kinds, batch_rows):
+        yield from pa.table({"a": [1, 2, 3]}).select(list(kinds)).to_batches(batch_rows)
 
 
 def test_keys__column_of_the_file_is_the_better_one(tmp_path):
@@ -205,9 +202,9 @@ def test_lists__other_columns_that_are_named_are_features_too(tmp_path):
     ("last", "message"),
     [
         ([1.0], r"Column 'e' of .* has a list of 1 in row 9 \(the first is 0\), not of 2\."),
-        (None, r"Column 'e' of .* has no value in row 9"),
-        ([1.0, None], r"Column 'e' of .* has no value in row 9"),
-        ([1.0, np.inf], r"Column 'e' of .* has inf in row 9"),
+        (None, r"Column 'e_0' of .* has no value in row 9"),
+        ([1.0, None], r"Column 'e_1' of .* has no value in row 9"),
+        ([1.0, np.inf], r"Column 'e_1' of .* has inf in row 9"),
     ],
 )
 def test_lists__wrong_row_is_named(tmp_path, last, message):
@@ -226,14 +223,14 @@ def test_lists__first_tells_the_length(tmp_path, first):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({}, DataError, r"has type list<.*not a number.*name a column of lists of numbers as x"),
-        ({"x": "t"}, DataError, r"Column 't' of .* has type string, which is not a number"),
+        ({}, DataError, r"has type list<.* of which no feature .*name it as x"),
+        ({"x": "s"}, DataError, r"Column 's' of .* has type list<.*, which is no list of numbers"),
         ({"x": "u"}, DataError, r"has no column 'u'"),
-        ({"x": "e", "label": "e"}, DataError, r"has no column 'e' that holds nothing else"),
+        ({"x": "e", "label": "e"}, DataError, r"has no column 'e'; it has 'e_0'"),
         ({"x": "e,e"}, ParameterError, r"x=e,e names 'e' twice"),
     ],
 )
 def test_lists__what_cannot_be_features(tmp_path, options, error, message):
-    path = write(pa.table({"e": [[1.0]], "t": ["x"]}), tmp_path / "d.parquet")
+    path = write(pa.table({"e": [[1.0]], "s": [["x"]]}), tmp_path / "d.parquet")
     with pytest.raises(error, match=message):
         open_source(path, **options)

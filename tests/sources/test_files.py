@@ -24,6 +24,7 @@ from dask_nrbfn.errors import (
     StorageError,
 )
 from dask_nrbfn.sources import delimited, files, open_source
+from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 
@@ -180,7 +181,7 @@ def test_url__bad_value_is_named(web):
     address, directory, _ = web
     (directory / "bad.csv").write_text("a,y\n1,0\n\nx,1\n")
     with pytest.raises(DataError) as caught:
-        list(open_source(f"{address}/bad.csv", label="y").blocks(5))
+        open_source(f"{address}/bad.csv", label="y", table=TableOptions(numeric=("a",)))
     assert caught.value.problem == (
         f"Column 'a' of {address}/bad.csv has 'x' in line 4, which is not a number."
     )

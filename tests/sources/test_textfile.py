@@ -14,6 +14,7 @@ from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import delimited, open_source
 from dask_nrbfn.sources.dialect import Dialect
+from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.sources.textfile import _Unpadding
 
 X = [[1.5, 2.0], [-3.25, 4.0]]
@@ -91,14 +92,14 @@ def test_text__without_header_has_numbered_columns(tmp_path, monkeypatch, batch_
 def test_text__without_header_has_lines_too(tmp_path, row, message):
     path = written(tmp_path / "d.csv", f"1,2\n\n{row}\n")
     with pytest.raises(DataError, match=message):
-        read(path, no_header=True)
+        read(path, no_header=True, table=TableOptions(numeric=("column_0",)))
 
 
 def test_text__lines_are_those_of_the_file(tmp_path):
     text = "a; y\n1; 'x\ny'\n2; 'z'\nlots; 'z'\n"
     path = written(tmp_path / "d.csv", text, "utf-16")
     with pytest.raises(DataError, match=r"Column 'a' of .* has 'lots' in line 5"):
-        read(path, label="y", quote="'")
+        read(path, label="y", quote="'", table=TableOptions(numeric=("a",)))
 
 
 def test_text__other_quote_may_not_stay_open(tmp_path):

@@ -1,0 +1,271 @@
+"""Files whose columns have types, whatever their format: keys of directories, lists as columns."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.cells import kind_of
+from dask_nrbfn.sources.files import File
+
+logger = logging.getLogger(__name__)
+
+# What Hive calls the directory of rows that have no value.
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class Footer(NamedTuple):
+    """What a file says of itself."""
+
+    schema: pa.Schema
+    n_rows: int
+
+
+class TypedFile:
+    """A file whose columns have types: a `Table`.
+
+    Parameters
+    ----------
+    file : File
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself."""
+        raise NotImplementedError
+
+    def tells(self, name: str) -> bool:
+        """Return whether it says that a column has a value in every row and cannot be an id."""
+        return False
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns, as a `Table` does."""
+        raise NotImplementedError
+
+    def place(self, row: int) -> str:
+        """Return the number of a row."""
+        return f"row {row} (the first is 0)"
+
+
+class KeyedFile(TypedFile):
+    """A file with further columns, each of which has one value in all rows.
+
+    Parameters
+    ----------
+    of : TypedFile
+    keys : mapping
+        The value of each column.
+    """
+
+    def __init__(self, of: TypedFile, keys: Mapping[str, pa.Scalar]) -> None:
+        super().__init__(of.file)
+        self._of = of
+        self._keys = keys
+
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself, with the keys."""
+        schema, n_rows = self._of.footer
+        for name, value in self._keys.items():
+            schema = schema.append(pa.field(name, value.type))
+        return Footer(schema, n_rows)
+
+    def tells(self, name: str) -> bool:
+        """Return whether a column has a value in every row and cannot be an id."""
+        return self._keys[name].is_valid if name in self._keys else self._of.tells(name)
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns."""
+        own = {name: kind for name, kind in kinds.items() if name not in self._keys}
+        for batch in self._of.batches(own, batch_rows):
+            for name in kinds:
+                if name in self._keys:
+                    column = pa.repeat(self._keys[name], batch.num_rows)
+                    batch = batch.append_column(name, column)
+            yield batch
+
+
+def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
+    """Return files with the columns that the names of their directories are, key=value.
+
+    Of the columns that a file has itself, the names of its directories say nothing new. The type
+    of a key is that of all its values: integers, numbers, truth values, dates or text.
+    """
+    names = list(dict.fromkeys(name for keys in files.values() for name in keys))
+    if not names:
+        return list(files)
+    logger.info("ingest: columns %s are from the names of directories", ", ".join(names))
+    values = {name: _typed([keys.get(name) for keys in files.values()]) for name in names}
+    keyed: list[TypedFile] = []
+    for place, (file, keys) in enumerate(files.items()):
+        own = set(file.footer.schema.names)
+        further = {name: values[name][place] for name in keys if name not in own}
+        keyed.append(KeyedFile(file, further))
+    return keyed
+
+
+class ListedFile(TypedFile):
+    """A file of which some columns are lists, whose elements are columns of their own.
+
+    Parameters
+    ----------
+    of : TypedFile
+    lengths : mapping
+        How long all lists of each of these columns are.
+    """
+
+    def __init__(self, of: TypedFile, lengths: Mapping[str, int]) -> None:
+        super().__init__(of.file)
+        self._of = of
+        self._lengths = lengths
+        self._lists = {
+            element: name
+            for name, length in lengths.items()
+            for element in element_names(name, length)
+        }
+
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself, with the elements."""
+        schema, n_rows = self._of.footer
+        fields: list[pa.Field] = []
+        for own in schema:
+            if own.name in self._lengths:
+                names = element_names(own.name, self._lengths[own.name])
+                fields += [pa.field(name, own.type.value_type) for name in names]
+            else:
+                fields.append(own)
+        return Footer(pa.schema(fields, schema.metadata), n_rows)
+
+    def tells(self, name: str) -> bool:
+        """Return whether a column cannot be an id; that it has values shows when it is read."""
+        return name in self._lists or self._of.tells(name)
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns."""
+        wanted = list(kinds)
+        own = {self._lists.get(name, name): kind for name, kind in kinds.items()}
+        first_row = 0
+        for batch in self._of.batches(own, batch_rows):
+            columns: dict[str, pa.Array] = {}
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if name in self._lengths:
+                    columns |= self._elements(name, column, first_row)
+                else:
+                    columns[name] = column
+            yield pa.RecordBatch.from_arrays([columns[name] for name in wanted], names=wanted)
+            first_row += batch.num_rows
+
+    def _elements(self, name: str, lists: pa.Array, first_row: int) -> dict[str, pa.Array]:
+        """Return the columns of the elements of some lists, which lack values where a list does."""
+        length = self._lengths[name]
+        lengths = pc.list_value_length(lists)
+        other = pc.index(pc.not_equal(lengths, length), True).as_py()
+        if other >= 0:
+            raise DataError(
+                f"Column {name!r} of {self} has a list of {lengths[other]} in "
+                f"{self.place(first_row + other)}, not of {length}.",
+                "Write lists of one length.",
+            )
+        values = lists.flatten().to_numpy(zero_copy_only=False).reshape(-1, length)
+        if lists.null_count:
+            given = np.full((len(lists), length), np.nan)
+            given[pc.is_valid(lists).to_numpy(zero_copy_only=False)] = values
+            values = given
+        columns = [pa.array(own, from_pandas=True) for own in np.ascontiguousarray(values.T)]
+        return dict(zip(element_names(name, length), columns, strict=True))
+
+
+def element_names(name: str, length: int) -> list[str]:
+    """Return the names of the elements of a column of lists.
+
+    >>> element_names("embedding", 2)
+    ['embedding_0', 'embedding_1']
+    """
+    return [f"{name}_{place}" for place in range(length)]
+
+
+def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
+    """Return how long the first list of each of some columns of lists is.
+
+    Raises
+    ------
+    DataError
+        If elements are no numbers, or the first row has none.
+    """
+    lengths = {}
+    for name in names:
+        arrow = files[0].footer.schema.field(name).type
+        if kind_of(arrow.value_type) not in ("number", "boolean"):
+            raise DataError(
+                f"Column {name!r} of {files[0]} has type {arrow}, which is no list of numbers.",
+                "Leave it out, or write numbers.",
+            )
+        lengths[name] = _first_length(files, name)
+    return lengths
+
+
+def is_list(arrow: pa.DataType) -> bool:
+    """Return whether values of a type are lists."""
+    return any(
+        is_kind(arrow)
+        for is_kind in (
+            pa.types.is_list,
+            pa.types.is_large_list,
+            pa.types.is_fixed_size_list,
+            pa.types.is_list_view,
+            pa.types.is_large_list_view,
+        )
+    )
+
+
+def _first_length(files: Sequence[TypedFile], name: str) -> int:
+    firsts = (
+        batch.column(0)[0].as_py() for file in files for batch in file.batches({name: None}, 1)
+    )
+    if not (first := next(firsts, None)):
+        raise DataError(
+            f"Column {name!r} of {files[0]} has no value in its first row.",
+            "Begin with a row that has one: it tells how long all lists are.",
+        )
+    return len(first)
+
+
+def _typed(texts: Sequence[str | None]) -> pa.Array:
+    values = pa.array([None if text == HIVE_NULL else text for text in texts], pa.string())
+    for dtype in (pa.int64(), pa.float64(), pa.bool_(), pa.date32()):
+        with suppress(pa.ArrowInvalid):
+            return pc.cast(values, dtype)
+    return values
+
+
+@contextmanager
+def damage_named(file: File, format_name: str) -> Iterator[None]:
+    """Name the file in what pyarrow says of bytes that are not of its format."""
+    try:
+        yield
+    except (NRBFNError, PermissionError):
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedDataError(
+            f"{file} cannot be read as {format_name}: {error}.", "Write the file again."
+        ) from error
