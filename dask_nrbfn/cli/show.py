@@ -60,20 +60,25 @@ def schema_table(schema: Mapping[str, Any]) -> str:
       age     number       -   25.0 %          3.5
       y       label        -        -            -
     """
+    shown = list(schema["columns"].items())[:_MOST_COLUMNS]
     lines = [
         _column_line(name, column, fills=schema.get("missing") == "impute")
-        for name, column in schema["columns"].items()
+        for name, column in shown
     ]
-    roles = {"label": [schema.get("label")], "target": schema.get("targets", [])}
-    roles |= {"weight": [schema.get("weights")], "id": [schema.get("id")]}
-    roles["ignored"] = schema.get("ignored", [])
+    roles = {
+        "label": [schema.get("label")],
+        "target": schema.get("targets", []),
+        "weight": [schema.get("weights")],
+        "id": [schema.get("id")],
+        "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
+    }
     lines += [
         [name, role, *[MISSING] * 3] for role, names in roles.items() for name in names if name
     ]
     header = ["column", "kind", "values", "missing", "filled with"]
-    table = columns(header, lines[:_MOST_COLUMNS], [False] * len(lines[:_MOST_COLUMNS]))
-    further = len(lines) - _MOST_COLUMNS
-    return table if further <= 0 else f"{table}\n  and {plural(further, 'column')} more"
+    table, further = columns(header, lines, [False] * len(lines)), len(schema["columns"])
+    further -= len(shown)
+    return table if not further else f"{table}\n  and {plural(further, 'column')} more"
 
 
 def _column_line(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:

@@ -50,12 +50,14 @@ def test_earlier__there_are_some():
 def test_earlier__models_predict_the_same(earlier, name):
     assert_scores(earlier, name)
     assert Model.load(earlier / name).classes.tolist() == ["ash", "birch", "cedar"]
+    assert Model.load(earlier / name).schema is None
 
 
 def test_earlier__datasets_are_sound(earlier):
     for name, n_rows in (("data", 60), ("more", 20)):
         assert not check_dataset(Dataset.open(earlier / name)).problems
         assert describe(earlier / name)["n_rows"] == n_rows
+        assert Dataset.open(earlier / name).schema is None
 
 
 def test_earlier__a_fit_that_was_stopped_is_finished(earlier):
