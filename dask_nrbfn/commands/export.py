@@ -53,6 +53,18 @@ def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]
         )
 
 
+def check_in_csv(kept: "pa.RecordBatchReader") -> None:
+    """Raise ParameterError if a column cannot be written as CSV."""
+    import pyarrow as pa
+
+    for field in kept.schema:
+        if pa.types.is_nested(field.type):
+            raise ParameterError(
+                f"`keep` names {field.name!r}, whose type {field.type} CSV does not have.",
+                "Write .parquet, or leave it out.",
+            )
+
+
 def write_predictions(
     source: Location, target: Path, kept: "pa.RecordBatchReader | None" = None
 ) -> int:

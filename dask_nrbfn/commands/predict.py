@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.commands.export import (
     TABLES,
     check_distinct_columns,
+    check_in_csv,
     column_names,
     write_predictions,
 )
@@ -270,6 +271,8 @@ def predict_dataset(
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     keep = () if kept is None else kept.schema.names
+    if kept is not None and _suffix(out) == ".csv":
+        check_in_csv(kept)
     asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
     names = check_asked(opened, out, **asked, keep=keep)
     dataset = _checked(opened, dataset, engine)

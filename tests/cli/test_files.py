@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -88,6 +89,25 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     pd.testing.assert_frame_equal(found[["person", "label"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
     assert figures["ignored_columns"] == ["more"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather"])
+def test_predict__typed_tables(tmp_path, place, suffix):
+    rows = people(90, seed=1)
+    expected, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    typed = rows.astype({"city": "category", "code": float, "note": "category"})
+    typed = typed.assign(member=rows["member"] == "true", day=pd.to_datetime(rows["day"]))
+    typed = typed.assign(exact=[Decimal(row) / 4 for row in range(90)])
+    file, out = tmp_path / f"rows{suffix}", tmp_path / "out.parquet"
+    (typed.to_parquet if suffix == ".parquet" else typed.to_feather)(file)
+    predict = ("predict", place / "run", file, "--scores", "--keep", "day,note,exact", *INLINE)
+    succeed(*predict, out)
+    found = pd.read_parquet(out)
+    kept = found[["day", "note", "exact"]]
+    pd.testing.assert_frame_equal(kept, typed[["day", "note", "exact"]], check_categorical=False)
+    pd.testing.assert_frame_equal(found[expected.columns], expected, check_dtype=False)
+    succeed(*predict, tmp_path / "typed.csv")
+    assert pd.read_csv(tmp_path / "typed.csv")["note"].tolist() == rows["note"].tolist()
 
 
 def test_predict__without_a_column(tmp_path, place):
