@@ -181,10 +181,11 @@ class FitParams(Params):
 
     Parameters
     ----------
-    scale : {"none", "standard", "unit", "learned"}
+    scale : {"auto", "none", "standard", "unit", "learned"}
         Columns to mean 0 and variance 1, those of a category together, or rows to unit length,
-        before anything else. "learned": columns to mean 0 and variance 1, then each multiplied by
-        the square root of its weight, which is learned on at most 20,000 rows.
+        before anything else. "auto": "standard" for tables with categories, dates or filled gaps,
+        else "none". "learned": columns to mean 0 and variance 1, then each multiplied by the square
+        root of its weight, which is learned on at most 20,000 rows.
     metric_rounds : int
         Rounds in which "learned" weights are learned, at most; those that do best on rows that are
         held out are taken, equal ones unless others gain more than chance.
@@ -264,10 +265,11 @@ class FitParams(Params):
     """
 
     scale: str = option(
-        "none",
+        "auto",
         str,
-        "Columns to mean 0 and variance 1, learned weights on top, or rows to unit length.",
-        choices=("none", "standard", "unit", "learned"),
+        "Columns to mean 0 and variance 1, learned weights on top, or rows to unit length; auto: "
+        "standard for tables with categories, dates or filled gaps, else none.",
+        choices=("auto", "none", "standard", "unit", "learned"),
     )
     metric_rounds: int = option(
         5, int, "Rounds in which the weights of columns are learned.", least=1, most=100
@@ -392,13 +394,23 @@ class FitParams(Params):
         most=2**32 - 1,
     )
 
-    def suited(self, *, numbers: bool) -> Self:
-        """Return the parameters with what "auto" stands for, where the targets are numbers or not.
+    def suited(self, *, numbers: bool, mixed: bool = False) -> Self:
+        """Return the parameters with what "auto" stands for.
 
-        Numbers have no borders between classes, and no scores that sum to 1. Eigenfunctions are of
-        normalized features.
+        Parameters
+        ----------
+        numbers : bool
+            Whether the targets are numbers, which have no borders between classes, and no scores
+            that sum to 1.
+        mixed : bool
+            Whether the features are of several kinds, and so of several units.
+
+        Notes
+        -----
+        Eigenfunctions are of normalized features.
         """
         meant = dict(_AUTO_FOR_NUMBERS if numbers else _AUTO_FOR_CLASSES)
+        meant["scale"] = "standard" if mixed else "none"
         if self.components is not None:
             meant["features"] = "normalized"
         asked = {name for name in meant if getattr(self, name) == "auto"}

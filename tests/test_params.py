@@ -153,3 +153,11 @@ def test_params__one_more_is_one_field(tmp_path):
     assert "was begun with --patience=5 (now 6)." in told["changed"][0]
     assert told["key"] == 4
     assert told["refused key"] == ["[fit] patience is 0.", remedy]
+
+
+@pytest.mark.parametrize(
+    "asked, mixed, scale",
+    [("auto", True, "standard"), ("auto", False, "none"), ("unit", True, "unit")],
+)
+def test_suited__scales_features_of_several_kinds(asked, mixed, scale):
+    assert FitParams(scale=asked).suited(numbers=False, mixed=mixed).scale == scale

@@ -206,7 +206,7 @@ DamagedDataError
     The coordinates are `eigenfunctions` of the basis but for the first, which is constant: the
     eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
-    params = embedding_params(params)
+    params = embedding_params(params, mixed=dataset.is_mixed)
     return _finish(
         _Job(dataset, location, params, engine, basis=basis, min_recall=min_recall, embeds=True)
     )
@@ -214,7 +214,7 @@ DamagedDataError
 
 def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
     """Return the parameters of a fit with what "auto" stands for on a dataset."""
-    return params.suited(numbers=dataset.of_numbers)
+    return params.suited(numbers=dataset.of_numbers, mixed=dataset.is_mixed)
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:

@@ -232,7 +232,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Number of partitions that a row belongs to on average.
     min_recall : float, default=0.95
         Least share of the true neighbours that an approximate search must find.
-    scale : {"none", "standard", "unit", "learned"}, default="none"
+    scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
         Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
         learned on a sample, or rows to unit length.
     metric_rounds : int, default=5
@@ -330,7 +330,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         n_partitions: int | None = None,
         overlap: int = 2,
         min_recall: float = FitLimits.min_recall,
-        scale: str = "none",
+        scale: str = "auto",
         metric_rounds: int = 5,
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,

@@ -37,7 +37,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         Number of basis rows, more than coordinates. None: a quarter of the rows, at most 1,000.
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
-    scale : {"none", "standard", "unit"}, default="none"
+    scale : {"auto", "none", "standard", "unit"}, default="auto"
         Columns to mean 0 and variance 1, or rows to unit length.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     n_parts : int, default=None
@@ -96,7 +96,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         basis: str | ArrayLike = "random",
         basis_size: int | None = None,
         width_factor: float = 1.0,
-        scale: str = "none",
+        scale: str = "auto",
         kernel: str = "gaussian",
         n_parts: int | None = None,
         random_state: int | np.random.RandomState | None = 0,

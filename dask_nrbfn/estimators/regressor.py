@@ -129,7 +129,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
-    scale : {"none", "standard", "unit", "learned"}, default="none"
+    scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
         Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
         learned on a sample, or rows to unit length.
     metric_rounds : int, default=5
@@ -206,7 +206,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         features: str = "plain",
         kernel: str = "gaussian",
         width_factor: float = 1.0,
-        scale: str = "none",
+        scale: str = "auto",
         metric_rounds: int = 5,
         prune: int | None = None,
         components: int | None = None,

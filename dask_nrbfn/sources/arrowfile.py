@@ -1,12 +1,13 @@
 """Arrow files, which are also called Feather, and Arrow streams."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import dataset, ipc
 
+from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What a file begins with and a stream does not.
@@ -29,7 +30,9 @@ class ArrowFile(TypedFile):
             counted = dataset.IpcFileFormat().make_fragment(stream)
             return Footer(counted.physical_schema, counted.count_rows())
 
-    def batches(self, kinds: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         columns = list(kinds)
         with self._opened() as stream:

@@ -1,12 +1,13 @@
 """Parquet files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
 import pyarrow as pa
 from pyarrow import parquet
 
+from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
@@ -49,26 +50,33 @@ class ParquetFile(TypedFile):
         schema = self._metadata.schema
         return {schema.column(place).path: place for place in range(len(schema))}
 
-    def batches(self, kinds: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         columns = list(kinds)
-        with self._opened() as opened:
+        # Each text of a category is made once for a batch, not for every row.
+        categories = [name for name, kind in kinds.items() if kind == "category"]
+        with self._opened(categories) as opened:
             # All row groups at once would be fetched at once from a URL.
             for group in range(opened.num_row_groups):
                 yield from opened.iter_batches(batch_rows, row_groups=[group], columns=columns)
 
     @contextmanager
-    def _opened(self) -> Iterator[parquet.ParquetFile]:
+    def _opened(self, categories: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
         with damage_named(self.file, "Parquet"):
             if not self.file.is_remote:
                 with parquet.ParquetFile(
-                    self.file, buffer_size=COLUMN_BYTES, pre_buffer=False
+                    self.file,
+                    read_dictionary=categories,
+                    buffer_size=COLUMN_BYTES,
+                    pre_buffer=False,
                 ) as opened:
                     yield opened
                 return
             # One request for what lies side by side in a row group, not one for each column.
             with (
                 self.file.open(jumps=True, ahead=False) as stream,
-                parquet.ParquetFile(stream, pre_buffer=True) as opened,
+                parquet.ParquetFile(stream, read_dictionary=categories, pre_buffer=True) as opened,
             ):
                 yield opened

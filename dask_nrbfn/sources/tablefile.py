@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.cells import kind_of
 from dask_nrbfn.sources.files import File
 
@@ -50,7 +51,9 @@ class TypedFile:
         """Return whether it says that a column has a value in every row and cannot be an id."""
         return False
 
-    def batches(self, kinds: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns, as a `Table` does."""
         raise NotImplementedError
 
@@ -86,12 +89,13 @@ class KeyedFile(TypedFile):
         """Return whether a column has a value in every row and cannot be an id."""
         return self._keys[name].is_valid if name in self._keys else self._of.tells(name)
 
-    def batches(self, kinds: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
-        wanted = list(kinds)
-        own = [name for name in wanted if name not in self._keys]
+        own = {name: kind for name, kind in kinds.items() if name not in self._keys}
         for batch in self._of.batches(own, batch_rows):
-            for name in wanted:
+            for name in kinds:
                 if name in self._keys:
                     column = pa.repeat(self._keys[name], batch.num_rows)
                     batch = batch.append_column(name, column)
@@ -154,10 +158,12 @@ class ListedFile(TypedFile):
         """Return whether a column cannot be an id; that it has values shows when it is read."""
         return name in self._lists or self._of.tells(name)
 
-    def batches(self, kinds: Iterable[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         wanted = list(kinds)
-        own = list(dict.fromkeys(self._lists.get(name, name) for name in wanted))
+        own = {self._lists.get(name, name): kind for name, kind in kinds.items()}
         first_row = 0
         for batch in self._of.batches(own, batch_rows):
             columns: dict[str, pa.Array] = {}
@@ -233,7 +239,9 @@ def is_list(arrow: pa.DataType) -> bool:
 
 
 def _first_length(files: Sequence[TypedFile], name: str) -> int:
-    firsts = (batch.column(0)[0].as_py() for file in files for batch in file.batches([name], 1))
+    firsts = (
+        batch.column(0)[0].as_py() for file in files for batch in file.batches({name: None}, 1)
+    )
     if not (first := next(firsts, None)):
         raise DataError(
             f"Column {name!r} of {files[0]} has no value in its first row.",

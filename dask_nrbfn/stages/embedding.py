@@ -30,14 +30,13 @@ _UNASKED = 2
 _SAMPLED_ROWS = 2000
 
 
-def embedding_params(params: FitParams) -> FitParams:
+def embedding_params(params: FitParams, *, mixed: bool = False) -> FitParams:
     """Return the parameters of an embedding, with what "auto" stands for and some coordinates."""
     return replace(
         params,
         basis="random" if params.basis == "auto" else params.basis,
-        features="normalized" if params.features == "auto" else params.features,
         components=params.components or _UNASKED,
-    )
+    ).suited(numbers=False, mixed=mixed)
 
 
 def check_embedding(dataset: Dataset, params: FitParams) -> None:

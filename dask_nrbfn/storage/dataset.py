@@ -259,6 +259,11 @@ class Dataset:
         return None if self.schema is None or self.schema.is_plain else self.schema
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether the features are of several kinds, and not the stored values."""
+        return self._expanding is not None
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
         own = np.dtype(self.X.dtype if self._expanding is None else np.float64)

@@ -40,6 +40,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import LabelledRows, SideBySide
 from dask_nrbfn.storage.migration import todays_params, todays_tuning
+from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
 
@@ -363,6 +364,12 @@ class Run:
     def of_numbers(self) -> bool:
         """Whether the targets are numbers, not classes."""
         return self.attributes.get("target_names") is not None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its features are of several kinds; see `Dataset.is_mixed`."""
+        schema = read_schema(self.attributes)
+        return schema is not None and not schema.is_plain
 
     @property
     def embeds(self) -> bool:

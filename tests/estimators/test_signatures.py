@@ -24,7 +24,7 @@ def defaults(*kinds):
     values = {name: option.default for kind in kinds for name, option in kind.options().items()}
     suited = vars(FitParams().suited(numbers=False))
     return {
-        name: suited[name] if value == "auto" and name != "neighbors" else value
+        name: suited[name] if value == "auto" and name not in ("neighbors", "scale") else value
         for name, value in values.items()
     }
 

@@ -136,7 +136,7 @@ def test_keys__may_be_the_labels(tmp_path):
 def test_with_keys__type_is_that_of_all_values(tmp_path, texts, values):
     tables = {FakeTable(None): {"key": text} for text in texts}
     keyed = tablefile.with_keys(tables)
-    read = [next(each.batches(["key", "a"], 9)) for each in keyed]
+    read = [next(each.batches({"key": None, "a": None}, 9)) for each in keyed]
     assert [batch["key"].to_pylist() for batch in read] == [[value] * 3 for value in values]
     assert [batch["a"].to_pylist() for batch in read] == [[1, 2, 3]] * 2
 

@@ -275,4 +275,4 @@ def test_estimator__names_what_was_chosen():
     ).fit(X, y)
     assert (network.scale_, network.source_) == ("standard", "random")
     assert network.basis_.shape == (20, X.shape[1])
-    assert network.get_params()["scale"] == "none"
+    assert network.get_params()["scale"] == "auto"
