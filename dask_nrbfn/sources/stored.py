@@ -18,6 +18,7 @@ from dask_nrbfn.sources.cells import CellError, stored_values
 from dask_nrbfn.sources.frames import as_frame, has_kinds
 from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions, decide
 from dask_nrbfn.sources.tables import NAMES_SHOWN
+from dask_nrbfn.sources.tabular import SURVEY_ROWS
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,9 @@ def survey_columns(X: Any, kinds: Mapping[str, Kind], name: str = "X") -> dict[s
     """Return what the cells of each column of a table are, or of a part of one."""
     surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
     for column in _framed(X, name).iter_columns():
-        surveys[str(column.name)].add(_arrow(column, name))
+        values = _arrow(column, name)
+        for start in range(0, len(values), SURVEY_ROWS):
+            surveys[str(column.name)].add(values.slice(start, SURVEY_ROWS))
     return surveys
 
 
