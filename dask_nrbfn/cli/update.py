@@ -100,7 +100,7 @@ def update(
         job.n_rows = opened.dataset.n_rows
         with job.engine(options) as engine:
             record = update_run(run, opened.dataset, engine, forget=forget, judge=judge)
-    show({**_figures(record), "ignored_columns": opened.ignored()}, as_json)
+    show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 
 
 @click.command()

@@ -61,7 +61,6 @@ def predict(
     rows: str,
     out: str,
     keep: str | None,
-    skip_bad: bool,
     overwrite: bool,
     as_json: bool,
     **options: Any,
@@ -82,13 +81,13 @@ def predict(
     job.begin("predict", out)
     model = Model.load(run)
     names = () if keep is None else named_columns("keep", keep)
-    wanted = {name: options.pop(name) for name in ("probabilities", "scores")}
+    asked = {name: options.pop(name) for name in ("probabilities", "scores", "skip_bad")}
     check_prediction_place(out, overwrite=overwrite)
-    check_asked(model, out, **wanted, keep=bool(names), skip_bad=skip_bad)
-    reading = take_reading(options)
+    check_asked(model, out, **asked, keep=names)
+    reading = {**take_reading(options), "keep": names, "spoiled": asked["skip_bad"]}
     options["overwrite"] = overwrite and options["performance_report"] is not None
-    with opened_rows(rows, run, beside=out, labelled=False, spoiled=skip_bad, **reading) as opened:
-        kept, job.n_rows = opened.kept(names), opened.dataset.n_rows
+    with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
+        job.n_rows = opened.dataset.n_rows
         with (
             job.engine(options, out=out) as engine,
             watched_stage(engine, "predict", n_rows=job.n_rows),
@@ -98,16 +97,15 @@ def predict(
                 opened.dataset,
                 out,
                 engine,
-                **wanted,
-                kept=kept,
-                skip_bad=skip_bad,
+                **asked,
+                kept=opened.kept,
                 overwrite=overwrite,
             )
     show(
         {
             "n_rows": job.n_rows,
             "n_skipped": n_skipped,
-            "ignored_columns": opened.ignored(names),
+            "ignored_columns": list(opened.ignored),
             "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },
@@ -152,7 +150,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
             watched_stage(engine, "evaluate", n_rows=job.n_rows),
         ):
             evaluation = evaluate_dataset(run, opened.dataset, engine)
-    figures = {"ignored_columns": opened.ignored(), **evaluation.figures()}
+    figures = {"ignored_columns": list(opened.ignored), **evaluation.figures()}
     show(describe_model(model) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")

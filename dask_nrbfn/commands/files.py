@@ -31,38 +31,15 @@ class Rows:
     Attributes
     ----------
     dataset : Dataset
-    source : Source or None
-        The file that they are from.
+    kept : RecordBatchReader or None
+        Columns of the file that they are from, as they are there.
+    ignored : tuple of str
+        Columns of the file that are not used.
     """
 
     dataset: Dataset
-    source: Source | None = None
-
-    def ignored(self, kept: Sequence[str] = ()) -> list[str]:
-        """Return the columns of the file that are not used."""
-        schema = None if self.source is None else self.source.schema
-        return [] if schema is None else [name for name in schema.ignored if name not in kept]
-
-    def kept(self, names: Sequence[str]) -> "pa.RecordBatchReader | None":
-        """Return some columns of the file as they are; None if there are no names.
-
-        Raises
-        ------
-        DataError
-            If the file has no such column.
-        ParameterError
-            If the rows are not from a table.
-        """
-        if not names:
-            return None
-        from dask_nrbfn.sources.tabular import TableSource
-
-        if not isinstance(self.source, TableSource):
-            raise ParameterError(
-                f"`keep` is given, and {self.dataset.location} is no table.",
-                "Give a CSV, Parquet or Arrow file, or leave it out.",
-            )
-        return self.source.carried(names)
+    kept: "pa.RecordBatchReader | None" = None
+    ignored: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -73,6 +50,7 @@ def opened_rows(
     beside: Location,
     labelled: bool = True,
     spoiled: bool = False,
+    keep: Sequence[str] = (),
     unlabelled: str | int | float | None = None,
     id: str | None = None,
     missing_values: Names = None,
@@ -94,6 +72,8 @@ def opened_rows(
         Whether labels, numbers or weights are wanted, those that the model learned with.
     spoiled : bool
         Whether rows may lack values, or have cells that are none: their features are NaN.
+    keep : sequence of str
+        Columns of a table that are given as they are. Ids are given anyway.
     unlabelled, id, missing_values, **options
         How the file is read, as `ingest_file` has it; what is not said is as it was when the
         model's rows were ingested.
@@ -109,7 +89,7 @@ def opened_rows(
     )
     if not holds_rows(path, storage_options):
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
-        _check_nothing_said(place, **said, **options)
+        _check_nothing_said(place, **said, **options, keep=keep)
         yield Rows(Dataset.open(place))
         return
     trained = _model_at(model)
@@ -122,12 +102,31 @@ def opened_rows(
         storage_options=storage_options,
         **options,
     )
+    schema = source.schema
+    kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
+    ignored = () if schema is None else schema.ignored
     scratch = hidden_sibling(beside, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
-        yield Rows(Dataset.open(WrittenFrom(scratch, str(normalize(place)))), source)
+        dataset = Dataset.open(WrittenFrom(scratch, str(normalize(place))))
+        yield Rows(dataset, kept, tuple(name for name in ignored if name not in keep))
     finally:
         remove_group(scratch)
+
+
+def _kept(source: Source, names: Sequence[str], place: object) -> "pa.RecordBatchReader | None":
+    """Return some columns of a table, None if there are no names."""
+    if not names:
+        return None
+    # With pyarrow, which files of arrays do without.
+    from dask_nrbfn.sources.tabular import TableSource
+
+    if not isinstance(source, TableSource):
+        raise ParameterError(
+            f"`keep` is given, and {place} is no table.",
+            "Give a CSV, Parquet or Arrow file, or leave it out.",
+        )
+    return source.carried(names)
 
 
 def _model_at(location: Location) -> Model:
@@ -140,7 +139,7 @@ def _model_at(location: Location) -> Model:
 
 def _check_nothing_said(place: Any, **options: Any) -> None:
     for name, value in options.items():
-        if value not in (None, False):
+        if value not in (None, False, ()):
             raise ParameterError(
                 f"`{name}` is given, and {place} is a dataset.", "Say so of a file only."
             )

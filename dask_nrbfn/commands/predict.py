@@ -3,7 +3,7 @@
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -268,19 +268,16 @@ def predict_dataset(
     """
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
-    opened, in_table = pinned.load(), _suffix(out) in TABLES
-    asked = {"scores": scores, "probabilities": probabilities}
-    check_asked(opened, out, **asked, keep=kept is not None, skip_bad=skip_bad)
-    wanted = {"labels": True, **asked, "scores": scores or not in_table}
-    if opened.target_names is not None:
-        wanted = {"values": True}
-    names = tuple(name for name, is_wanted in {**wanted, "skipped": skip_bad}.items() if is_wanted)
+    opened = pinned.load()
+    keep = () if kept is None else kept.schema.names
+    asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
+    names = check_asked(opened, out, **asked, keep=keep)
     dataset = _checked(opened, dataset, engine)
-    if not in_table:
+    if _suffix(out) not in TABLES:
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return 0
     written = column_names([*names, *_ids_of(dataset)], _attributes(opened, dataset))
-    check_distinct_columns(written, () if kept is None else kept.schema.names)
+    check_distinct_columns(written, keep)
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
@@ -294,19 +291,42 @@ def predict_dataset(
 
 
 def check_asked(
-    model: Model, out: Location, *, scores: bool, probabilities: bool, keep: bool, skip_bad: bool
-) -> None:
-    """Raise ParameterError if something is asked for that does not go with a model or `out`."""
+    model: Model,
+    out: Location,
+    *,
+    scores: bool,
+    probabilities: bool,
+    skip_bad: bool,
+    keep: Sequence[str],
+) -> tuple[str, ...]:
+    """Return the names of the results to write, if all that is asked for goes with model and `out`.
+
+    Raises
+    ------
+    ParameterError
+        Otherwise.
+    """
+    in_table, of_numbers = _suffix(out) in TABLES, model.target_names is not None
     for name, is_asked in {"scores": scores, "probabilities": probabilities}.items():
-        if is_asked and model.target_names is not None:
+        if is_asked and of_numbers:
             raise ParameterError(
                 f"`{name}` are asked for, and the model predicts numbers.", f"Leave `{name}` out."
             )
-    for name, is_asked in {"keep": keep, "skip_bad": skip_bad}.items():
-        if is_asked and _suffix(out) not in TABLES:
+    for name, is_asked in {"keep": bool(keep), "skip_bad": skip_bad}.items():
+        if is_asked and not in_table:
             raise ParameterError(
                 f"`{name}` is given, and {out} is a Zarr group.", "Write .csv or .parquet with it."
             )
+    wanted = {
+        "labels": not of_numbers,
+        "values": of_numbers,
+        "scores": scores or not (in_table or of_numbers),
+        "probabilities": probabilities,
+        "skipped": skip_bad,
+    }
+    names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+    check_distinct_columns(column_names(names, _columns_of(model)), keep)
+    return names
 
 
 def check_prediction_place(out: Location, *, overwrite: bool) -> None:
@@ -464,14 +484,17 @@ def _predict_to_zarr(
 
 def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
     """Return what is recorded of predictions."""
-    told: dict[str, Any] = {"fingerprint": dataset.fingerprint}
-    if model.target_names is None:
-        told["classes"] = model.classes.tolist()
-    else:
-        told["target_names"] = list(model.target_names)
+    told = {**_columns_of(model), "fingerprint": dataset.fingerprint}
     if dataset.schema is not None and _ids_of(dataset):
         told["id"] = dataset.schema.id
     return told
+
+
+def _columns_of(model: Model) -> dict[str, Any]:
+    """Return what names the scores of a model."""
+    if model.target_names is None:
+        return {"classes": model.classes.tolist()}
+    return {"target_names": list(model.target_names)}
 
 
 def _ids_of(dataset: Dataset, start: int = 0, stop: int = 0) -> dict[str, NDArray[Any]]:

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
@@ -20,6 +22,7 @@ from dask_nrbfn.sources.open import holds_rows
 from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import PROGRAM, refuse, succeed
+from tests.tables import spirals, write_table
 
 INLINE = ("--workers", 0)
 PARAMS = FitParams(scale="standard", alpha=1e-6)
@@ -80,7 +83,7 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     rows = people(90, seed=1).drop(columns="bought")
     expected, _ = predicted(place, rows, tmp_path, *INLINE)
     mixed = rows[rows.columns[::-1]].assign(more=1.50)
-    found, figures = predicted(place, mixed, tmp_path, "--keep", "note, age", *INLINE)
+    found, figures = predicted(place, mixed, tmp_path, "--keep", "person, note, age", *INLINE)
     assert found.columns.tolist() == ["person", "note", "age", "label"]
     pd.testing.assert_frame_equal(found[["person", "label"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
@@ -178,6 +181,8 @@ def test_predict__what_is_said_of_a_dataset(tmp_path, place):
     predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
     assert "--delimiter is given" in refuse(*predict, "--delimiter", ";")[0]
     assert "--keep is given" in refuse(*predict, "--keep", "note")[0]
+    file = ("predict", place / "run", place / "train.csv", tmp_path / "out.csv", *INLINE)
+    assert "has no column 'old'" in refuse(*file, "--keep", "age,old")[0]
     assert not any(tmp_path.iterdir())
 
 
@@ -192,6 +197,21 @@ def test_predict__a_file_of_arrays(tmp_path):
         outs.append(tmp_path / f"{rows}.csv")
         succeed("predict", tmp_path / "run", tmp_path / rows, outs[-1], "--scores", *INLINE)
     assert outs[0].read_text() == outs[1].read_text()
+
+
+def test_predict__a_model_that_knows_the_names_alone(tmp_path):
+    X, y = spirals(80)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    run = fit_dataset(write_table(MemoryStore(), X, y), tmp_path / "run", PARAMS, InlineEngine())
+    replace(Model.load(run.location), feature_names=tuple("abcd")).save(tmp_path / "named")
+    mixed = write(tmp_path / "rows.csv", frame[list("dbac")].assign(more="text", kind=y))
+    succeed("predict", tmp_path / "named", mixed, tmp_path / "out.csv", *INLINE)
+    labels = Model.load(run.location).scores(X).argmax(axis=1)
+    assert pd.read_csv(tmp_path / "out.csv")["label"].tolist() == labels.tolist()
+    evaluated = succeed("evaluate", tmp_path / "named", mixed, "--label", "kind", "--json", *INLINE)
+    assert json.loads(evaluated)["n_errors"] == np.sum(labels != y)
+    problem, _ = refuse("predict", tmp_path / "run", mixed, tmp_path / "other.csv", *INLINE)
+    assert "columns, but the model was trained on 4" in problem
 
 
 @pytest.mark.parametrize(
@@ -220,3 +240,20 @@ def test_predict__killed_leaves_nothing(tmp_path, place):
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 128 + signal.SIGTERM
     assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_fit__fills_gaps_by_another_schema(tmp_path):
+    rows, data, schema = tmp_path / "rows.csv", tmp_path / "data", tmp_path / "schema.toml"
+    rows.write_text("a,y\n" + "".join(f"{j % 7 or '?'},{j % 2}\n" for j in range(40)))
+    succeed("ingest", rows, data, "--label", "y", "--missing", "impute", "--write-schema", schema)
+    schema.write_text(schema.read_text().replace("fill = 3.0", "fill = 9.0"))
+    fit = ("--basis", "random", "--basis-size", 5, "--schema", schema, "--workers", 0)
+    succeed("fit", data, tmp_path / "run", *fit)
+    assert [each.fill for each in Model.load(tmp_path / "run").schema.columns] == [9.0]
+
+
+def test_fit__of_arrays_takes_no_schema(tmp_path):
+    np.save(tmp_path / "rows.npy", np.eye(4))
+    succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
+    problem, _ = refuse("plan", tmp_path / "data", "--schema", tmp_path / "data")
+    assert "was made of arrays" in problem
