@@ -229,6 +229,7 @@ def predict_dataset(
     probabilities: bool = False,
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
+    bad_rows: Sequence[int] = (),
     overwrite: bool = False,
 ) -> int:
     """Write labels (n,) and what else is asked for of all rows, or values (n, q) of a regression.
@@ -249,7 +250,9 @@ def predict_dataset(
     kept : RecordBatchReader, optional
         Further columns of the same rows for a .csv or .parquet file.
     skip_bad : bool
-        In such a file, write nulls for rows that have features without a value.
+        In such a file, write nulls for rows that have features without a value,
+    bad_rows : sequence of int
+        and for these.
     overwrite : bool
         Replace what is at `out`, once the predictions are complete: a file by a file, predictions
         by predictions.
@@ -285,7 +288,7 @@ def predict_dataset(
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = write_predictions(scratch, unfinished, kept)
+            n_skipped = write_predictions(scratch, unfinished, kept, bad_rows)
     finally:
         remove_group(scratch)
     if n_skipped:

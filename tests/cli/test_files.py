@@ -170,6 +170,20 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     assert refused[0].startswith("--skip-bad is given, and")
 
 
+def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
+    rows = people(90).astype({"age": object})
+    rows.loc[[4, 9], "age"] = None
+    table = TableOptions(drop=("note", "person"), missing="impute")
+    source = open_source(write(tmp_path / "train.csv", rows), label="bought", table=table)
+    dataset = ingest_source(source, MemoryStore())
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
+    rows.loc[5, "age"] = "old"
+    file, out = write(tmp_path / "rows.csv", rows), tmp_path / "out.csv"
+    figures = succeed("predict", run.location, file, out, "--skip-bad", "--json", *INLINE)
+    assert json.loads(figures)["n_skipped"] == 1
+    assert pd.read_csv(out)["label"].isna().to_numpy().nonzero()[0].tolist() == [5]
+
+
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     evaluate = ("evaluate", place / "run")
     rows = people(90, seed=1)
