@@ -156,7 +156,7 @@ def test_params__one_more_is_one_field(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked, mixed, scale",
+    ("asked", "mixed", "scale"),
     [("auto", True, "standard"), ("auto", False, "none"), ("unit", True, "unit")],
 )
 def test_suited__scales_features_of_several_kinds(asked, mixed, scale):

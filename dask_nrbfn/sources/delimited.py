@@ -181,8 +181,13 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
     texts = _without_marks(cells, marks).dictionary_decode().drop_null()
     if len(texts) and all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
         return pa.float64()
-    days = stored_values(texts, Column("", "date"), spoiled=True)
-    return pa.timestamp("us") if len(days) and not np.isnan(days).any() else pa.string()
+    # The first tells nearly always; all of those that are no dates would be read one by one.
+    are_dates = len(texts) and all(_is_dates(part) for part in (texts[:1], texts))
+    return pa.timestamp("us") if are_dates else pa.string()
+
+
+def _is_dates(texts: pa.Array) -> bool:
+    return not np.isnan(stored_values(texts, Column("", "date"), spoiled=True)).any()
 
 
 @dataclass(kw_only=True)

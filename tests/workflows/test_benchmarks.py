@@ -139,3 +139,12 @@ def test_files__prints_the_ratio(tmp_path):
     out = run_benchmark("files", "--rows", 3000, "--basis-size", 50, cwd=tmp_path)
     assert out.startswith("3000 x ")
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
+
+
+def test_tables__prints_rows_and_ratio(tmp_path):
+    out = run_benchmark("tables", "--rows", 500, 700, "--repeats", 1, cwd=tmp_path)
+    header, *lines = (line.split() for line in out.splitlines())
+    assert [line[0] for line in lines] == ["500", "700"]
+    assert all(len(line) == len(header) for line in lines)
+    assert all(float(figure) > 0 for figure in lines[1][2:])
+    assert list(tmp_path.iterdir()) == []
