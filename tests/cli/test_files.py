@@ -240,3 +240,20 @@ def test_predict__killed_leaves_nothing(tmp_path, place):
         job.send_signal(signal.SIGTERM)
         assert job.wait(60) == 128 + signal.SIGTERM
     assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_fit__fills_gaps_by_another_schema(tmp_path):
+    rows, data, schema = tmp_path / "rows.csv", tmp_path / "data", tmp_path / "schema.toml"
+    rows.write_text("a,y\n" + "".join(f"{j % 7 or '?'},{j % 2}\n" for j in range(40)))
+    succeed("ingest", rows, data, "--label", "y", "--missing", "impute", "--write-schema", schema)
+    schema.write_text(schema.read_text().replace("fill = 3.0", "fill = 9.0"))
+    fit = ("--basis", "random", "--basis-size", 5, "--schema", schema, "--workers", 0)
+    succeed("fit", data, tmp_path / "run", *fit)
+    assert [each.fill for each in Model.load(tmp_path / "run").schema.columns] == [9.0]
+
+
+def test_fit__of_arrays_takes_no_schema(tmp_path):
+    np.save(tmp_path / "rows.npy", np.eye(4))
+    succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
+    problem, _ = refuse("plan", tmp_path / "data", "--schema", tmp_path / "data")
+    assert "was made of arrays" in problem
