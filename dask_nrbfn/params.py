@@ -182,10 +182,10 @@ class FitParams(Params):
     Parameters
     ----------
     scale : {"auto", "none", "standard", "unit", "learned"}
-        Columns to mean 0 and variance 1, or rows to unit length, before anything else. "auto":
-        "standard" for tables with categories, dates or filled gaps, else "none". "learned": columns
-        to mean 0 and variance 1, then each multiplied by the square root of its weight, which is
-        learned on at most 20,000 rows.
+        Columns to mean 0 and variance 1, those of a category together, or rows to unit length,
+        before anything else. "auto": "standard" for tables with categories, dates or filled gaps,
+        else "none". "learned": columns to mean 0 and variance 1, then each multiplied by the square
+        root of its weight, which is learned on at most 20,000 rows.
     metric_rounds : int
         Rounds in which "learned" weights are learned, at most; those that do best on rows that are
         held out are taken, equal ones unless others gain more than chance.

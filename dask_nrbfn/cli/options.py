@@ -192,11 +192,34 @@ unlabelled_option = click.option(
 )
 
 
-def open_rows(dataset: Any, unlabelled_dataset: Any) -> "Dataset":
-    """Open a dataset, with the rows of another beside it if one is given."""
+schema_option = click.option(
+    "--schema",
+    metavar="SCHEMA",
+    help="Fill the gaps of DATASET as this .toml or .json file says, or as another dataset, run or "
+    "model does.  [default: as DATASET says]",
+)
+
+
+def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) -> "Dataset":
+    """Open a dataset, by another schema and with the rows of another beside it if they are given.
+
+    Raises
+    ------
+    ParameterError
+        If a schema is given for rows that have none.
+    """
     from dask_nrbfn.storage.dataset import Dataset
 
     opened = Dataset.open(dataset)
+    if schema is not None:
+        from dask_nrbfn.commands.schemas import load_schema
+
+        if opened.schema is None:
+            raise ParameterError(
+                f"`schema` is {schema}, and {dataset} has none: it was made of arrays.",
+                "Leave it out.",
+            )
+        opened = opened.encoded_by(load_schema(schema))
     if unlabelled_dataset is None:
         return opened
     return opened.with_unlabelled(Dataset.open(unlabelled_dataset))

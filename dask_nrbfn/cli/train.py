@@ -15,6 +15,7 @@ from dask_nrbfn.cli.options import (
     locations,
     open_rows,
     options_of,
+    schema_option,
     take,
     unlabelled_option,
     watch_options,
@@ -29,16 +30,18 @@ from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
 @click.argument("run")
 @options_of(FitParams)
 @options_of(FitLimits)
+@schema_option
 @unlabelled_option
 @engine_options
 @watch_options
 @json_option
-@locations("dataset", "run", "unlabelled_dataset")
+@locations("dataset", "run", "schema", "unlabelled_dataset")
 @click.pass_obj
 def fit(
     job: Job,
     dataset: str,
     run: str,
+    schema: str | None,
     unlabelled_dataset: str | None,
     min_recall: float,
     as_json: bool,
@@ -53,7 +56,7 @@ def fit(
     from dask_nrbfn.report import run_table
 
     job.begin("fit", run)
-    opened = open_rows(dataset, unlabelled_dataset)
+    opened = open_rows(dataset, schema, unlabelled_dataset)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
     with job.engine(options) as engine:
@@ -70,17 +73,19 @@ def fit(
 @options_of(TuneParams)
 @options_of(FitParams, leave_out=TUNED)
 @options_of(FitLimits)
+@schema_option
 @unlabelled_option
 @engine_options
 @watch_options
 @json_option
-@locations("dataset", "run", "validation", "unlabelled_dataset")
+@locations("dataset", "run", "validation", "schema", "unlabelled_dataset")
 @click.pass_obj
 def tune(
     job: Job,
     dataset: str,
     run: str,
     validation: str | None,
+    schema: str | None,
     unlabelled_dataset: str | None,
     min_recall: float,
     as_json: bool,
@@ -98,7 +103,7 @@ def tune(
 
     job.begin("tune", run)
     tuning = TuneParams(**take(options, TuneParams))
-    opened = open_rows(dataset, unlabelled_dataset)
+    opened = open_rows(dataset, schema, unlabelled_dataset)
     params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
@@ -133,6 +138,7 @@ _NOT_OF_EMBEDDINGS = frozenset(
 @click.option("--output", metavar="OUT", help="Write the coordinates of all rows there too.")
 @options_of(FitParams, leave_out=_NOT_OF_EMBEDDINGS)
 @options_of(FitLimits)
+@schema_option
 @engine_options
 @watching
 @click.option(
@@ -141,12 +147,13 @@ _NOT_OF_EMBEDDINGS = frozenset(
     help="Replace OUT, and the file of --performance-report, once the new one is complete.",
 )
 @json_option
-@locations("dataset", "run", "output")
+@locations("dataset", "run", "schema", "output")
 @click.pass_obj
 def embed(
     job: Job,
     dataset: str,
     run: str,
+    schema: str | None,
     output: str | None,
     min_recall: float,
     overwrite: bool,
@@ -164,10 +171,9 @@ def embed(
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import run_table
-    from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("embed", run)
-    opened = Dataset.open(dataset)
+    opened = open_rows(dataset, schema)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
     if output is not None:
@@ -232,13 +238,15 @@ def report(
     type=click.Path(dir_okay=False, path_type=Path),
     help="What a worker does in a second, as plan --json prints it.  [default: measured]",
 )
+@schema_option
 @engine_options
 @json_option
-@locations("dataset")
+@locations("dataset", "schema")
 @click.pass_context
 def plan(
     ctx: click.Context,
     dataset: str,
+    schema: str | None,
     n_rows: int | None,
     rates: Path | None,
     as_json: bool,
@@ -254,9 +262,8 @@ def plan(
     from dask_nrbfn.commands.plan import describe_plan, plan_on_options
     from dask_nrbfn.engine import EngineOptions
     from dask_nrbfn.report import plan_table
-    from dask_nrbfn.storage.dataset import Dataset
 
-    opened = Dataset.open(dataset)
+    opened = open_rows(dataset, schema)
     params, _ = fit_params(options)
     engine = EngineOptions(**options)
     planned = plan_on_options(opened, params, engine, rates=rates, n_rows=n_rows)

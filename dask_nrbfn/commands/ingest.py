@@ -444,7 +444,7 @@ def _as_frame(target: Any) -> Any:
 
 def target_names_of(target: Any) -> tuple[str, ...] | None:
     """Return the names that a frame or series of targets has; None for other arrays."""
-    if hasattr(target, "to_frame") and not isinstance(target.name, str):
+    if hasattr(target, "to_frame") and not (isinstance(target.name, str) and target.name):
         return None
     return column_names(_as_frame(target))
 

@@ -23,7 +23,9 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame | None:
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
     except nw.exceptions.DuplicateError as error:
-        twice = Counter(X.columns).most_common(1)[0][0]
+        # The columns of an Arrow table are not their names.
+        names = getattr(X, "column_names", None) or X.columns
+        twice = Counter(names).most_common(1)[0][0]
         raise DataError(
             f"{name} has several columns named {twice!r}.", "Give each its own name."
         ) from error

@@ -9,15 +9,14 @@ from typing import Any
 import narwhals as nw
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.schema import Kind, Schema
+from dask_nrbfn.numeric.schema import Column, Kind, Schema
 from dask_nrbfn.sources.cells import CellError, stored_values
 from dask_nrbfn.sources.frames import as_frame, has_kinds
 from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions, decide
-from dask_nrbfn.sources.tables import NAMES_SHOWN
+from dask_nrbfn.sources.tables import schema_columns
 from dask_nrbfn.sources.tabular import SURVEY_ROWS
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ def schema_of(X: Any, missing: str = "error", name: str = "X") -> Schema | None:
         return None
     types = {column: {arrow} for column, arrow in types_of(X, name).items()}
     surveys = survey_columns(X, kinds_of(types, options, name), name)
-    return decided(surveys, options, gap=partial(_first_gap, _framed(X, name), name))
+    return decided(surveys, options, gap=partial(_first_gap, X, surveys, name))
 
 
 def frame_options(missing: str) -> TableOptions:
@@ -138,20 +137,8 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
         If the frame lacks one.
     """
     labels = {str(label): label for label in _framed(X, name).columns}
-    names = [column.name for column in schema.columns]
-    for wanted in names:
-        if wanted not in labels:
-            shown = ", ".join(map(repr, list(labels)[:NAMES_SHOWN]))
-            more = f" and {len(labels) - NAMES_SHOWN} more" if len(labels) > NAMES_SHOWN else ""
-            raise DataError(
-                f"{name} has no column {wanted!r}; it has {shown}{more}.",
-                "Give all columns of the training rows, in any order.",
-            )
-    roles = (schema.label, schema.weights, schema.id)
-    known = {*names, *schema.ignored, *(schema.targets or ()), *roles}
-    if extra := [repr(label) for label in labels if label not in known]:
-        logger.info("%s: no column of the training rows, left out: %s", name, ", ".join(extra))
-    return [labels[wanted] for wanted in names]
+    names = tuple(labels)
+    return [labels[column] for column in schema_columns(schema, names, name, names)]
 
 
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
@@ -192,9 +179,11 @@ def check_gaps(
 
     Its row is counted from `first_row` on, in the table or in what `within` says.
     """
-    gaps = np.argwhere(np.isnan(stored))
-    if len(gaps) and not schema.fills:
-        row, place = gaps[0]
+    if schema.fills:
+        return
+    gaps = np.isnan(stored)
+    if gaps.any():
+        row, place = np.argwhere(gaps)[0]
         raise DataError(
             f"Column {schema.columns[place].name!r} of {name} has no value in row "
             f"{first_row + row}{within} (the first is 0).",
@@ -220,10 +209,11 @@ def _framed(X: Any, name: str, names: Sequence[str] | None = None) -> nw.DataFra
     return nw.from_native(pa.table(columns, names=list(names)), eager_only=True)
 
 
-def _first_gap(frame: nw.DataFrame, name: str, wanted: str) -> str:
-    column = next(column for column in frame.iter_columns() if str(column.name) == wanted)
-    row = pc.index(pc.is_null(_arrow(column, name), nan_is_null=True), True).as_py()
-    return f"of {name} has no value in row {row} (the first is 0)"
+def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
+    """Return what is said of the first row without a value of a column."""
+    (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
+    stored = stored_values(_arrow(column, name), Column(wanted, surveys[wanted].kind))
+    return f"of {name} has no value in row {np.isnan(stored).argmax()} (the first is 0)"
 
 
 def _arrow(column: nw.Series, name: str) -> pa.Array:

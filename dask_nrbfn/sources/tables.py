@@ -96,7 +96,7 @@ class Asked:
             check_apart(option, name, *taken)
         rest = tuple(name for name in names if name not in taken)
         if self.schema is not None:
-            features = self._known(names, rest)
+            features = schema_columns(self.schema, rest, self.origin, names)
         else:
             wanted = options.columns or rest
             features = tuple(name for name in rest if name in wanted and name not in options.drop)
@@ -121,24 +121,6 @@ class Asked:
         own = None if self.schema is None else self.schema.id
         return self.options.id or (own if own in names else None)
 
-    def _known(self, names: tuple[str, ...], rest: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the columns of the schema, all of which must be there."""
-        assert self.schema is not None
-        features = tuple(column.name for column in self.schema.columns)
-        for name in features:
-            if name not in rest:
-                remedy = "Give a table with all columns of the schema, in any order."
-                raise _no_column(self.origin, name, names, remedy)
-        roles = (self.schema.label, self.schema.weights, self.schema.id)
-        expected = {*features, *self.schema.ignored, *(self.schema.targets or ()), *roles}
-        if further := [name for name in rest if name not in expected]:
-            logger.info(
-                "ingest: %s has further columns, which are left out: %s",
-                self.origin,
-                shown_names(further),
-            )
-        return features
-
 
 class TableColumns(NamedTuple):
     """What the columns of a table are for.
@@ -151,6 +133,38 @@ class TableColumns(NamedTuple):
     roles: Roles
     id: str | None
     names: tuple[str, ...]
+
+
+def schema_columns(
+    schema: Schema, names: tuple[str, ...], origin: str, all_names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the columns of a schema; which others there are is logged.
+
+    Parameters
+    ----------
+    schema : Schema
+    names : tuple of str
+        Of the columns that are nothing else.
+    origin : str
+        The table, for the error and the log.
+    all_names : tuple of str
+        Of all its columns.
+
+    Raises
+    ------
+    DataError
+        If one is not there.
+    """
+    columns = tuple(column.name for column in schema.columns)
+    for name in columns:
+        if name not in names:
+            remedy = "Give a table with all columns of the schema, in any order."
+            raise _no_column(origin, name, all_names, remedy)
+    roles = (schema.label, schema.weights, schema.id)
+    expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
+    if further := [name for name in names if name not in expected]:
+        logger.info("%s has further columns, which are left out: %s", origin, shown_names(further))
+    return columns
 
 
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import feather
 from pyarrow import parquet as arrow_parquet
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
@@ -873,7 +874,7 @@ def packed(path):
 
 
 @pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet", ".feather"])
 def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     n, p = 400_000, 50
     small, large = tmp_path / f"small{suffix}", tmp_path / f"large{suffix}"
@@ -881,6 +882,10 @@ def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
         columns = {f"c{j}": np.arange(n) + 0.5 for j in range(p)}
         arrow_parquet.write_table(pa.table(columns), large, row_group_size=n, use_dictionary=False)
         arrow_parquet.write_table(pa.table(columns)[:1000], small)
+    elif suffix == ".feather":
+        columns = {f"c{j}": np.arange(n) + 0.5 for j in range(p)}
+        feather.write_feather(pa.table(columns), large, chunksize=10_000)
+        feather.write_feather(pa.table(columns)[:1000], small)
     else:
         header, line = ",".join(f"c{j}" for j in range(p)), ",".join(["0.125"] * p)
         for path, n_lines in ((small, 1000), (large, n)):
