@@ -99,6 +99,7 @@ def predict(
                 engine,
                 **asked,
                 kept=opened.kept,
+                bad_rows=opened.bad_rows,
                 overwrite=overwrite,
             )
     show(

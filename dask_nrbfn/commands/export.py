@@ -1,7 +1,7 @@
 """Predictions as a table: copied from their Zarr group, chunk by chunk."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,8 +53,23 @@ def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]
         )
 
 
+def check_in_csv(kept: "pa.RecordBatchReader") -> None:
+    """Raise ParameterError if a column cannot be written as CSV."""
+    import pyarrow as pa
+
+    for field in kept.schema:
+        if pa.types.is_nested(field.type):
+            raise ParameterError(
+                f"`keep` names {field.name!r}, whose type {field.type} CSV does not have.",
+                "Write .parquet, or leave it out.",
+            )
+
+
 def write_predictions(
-    source: Location, target: Path, kept: "pa.RecordBatchReader | None" = None
+    source: Location,
+    target: Path,
+    kept: "pa.RecordBatchReader | None" = None,
+    bad_rows: Sequence[int] = (),
 ) -> int:
     """Write predictions as a CSV or Parquet file; return how many rows have none.
 
@@ -65,6 +80,8 @@ def write_predictions(
     target : Path
     kept : RecordBatchReader, optional
         Further columns of the same rows, which come after the ids.
+    bad_rows : sequence of int
+        Further rows that are skipped.
 
     Raises
     ------
@@ -78,42 +95,59 @@ def write_predictions(
 
     group = open_group(source, kind="predictions")
     arrays = {name: get_array(group, name) for name in group.array_keys()}
-    tables = _tables(arrays, column_names(arrays, attributes_of(group)))
+    skipped = None
+    if "skipped" in arrays:
+        skipped = read_rows(arrays.pop("skipped"))
+        skipped[[*bad_rows]] = True
+    tables = _tables(arrays, column_names(arrays, attributes_of(group)), skipped)
     if kept is not None:
         tables = _beside(tables, kept, place=int("ids" in arrays))
+    if target.suffix == ".csv" and skipped is not None:
+        tables = map(_without_empty_lines, tables)
     first = next(tables)
     write = pa.csv.CSVWriter if target.suffix == ".csv" else pa.parquet.ParquetWriter
     with write(target, first.schema) as out:
         for table in chain([first], tables):
             out.write_table(table)
-    if "skipped" not in arrays:
-        return 0
-    return int(np.count_nonzero(read_rows(arrays["skipped"])))
+    return 0 if skipped is None else int(np.count_nonzero(skipped))
 
 
 def _tables(
-    arrays: Mapping[str, "zarr.Array[Any]"], names: Mapping[str, list[str]]
+    arrays: Mapping[str, "zarr.Array[Any]"],
+    names: Mapping[str, list[str]],
+    skipped: NDArray[np.bool_] | None,
 ) -> "Iterator[pa.Table]":
     """Yield the predictions of consecutive rows as tables."""
     import pyarrow as pa
 
     n_rows, chunk_rows = next((array.shape[0], array.chunks[0]) for array in arrays.values())
     for start in range(0, n_rows, chunk_rows):
-        chunk = {name: read_rows(each, start, start + chunk_rows) for name, each in arrays.items()}
+        stop = start + chunk_rows
+        chunk = {name: read_rows(each, start, stop) for name, each in arrays.items()}
+        none = None if skipped is None else skipped[start:stop]
         columns = {
-            column: _arrow(values, None if name == "ids" else chunk.get("skipped"))
+            column: _arrow(values, None if name == "ids" else none)
             for name in names
             for column, values in zip(names[name], np.atleast_2d(chunk[name].T), strict=True)
         }
         yield pa.table(columns)
 
 
-def _arrow(values: NDArray[Any], skipped: NDArray[np.bool_] | None) -> "pa.Array":
+def _arrow(values: NDArray[Any], none: NDArray[np.bool_] | None) -> "pa.Array":
     import pyarrow as pa
 
     if values.dtype.kind == "T":
-        return pa.array(values.tolist(), pa.string(), mask=skipped)
-    return pa.array(values, mask=skipped)
+        return pa.array(values.tolist(), pa.string(), mask=none)
+    return pa.array(values, mask=none)
+
+
+def _without_empty_lines(table: "pa.Table") -> "pa.Table":
+    """Return a table of which every row has text in CSV: readers pass over lines without any."""
+    import pyarrow as pa
+
+    if table.num_columns > 1:
+        return table
+    return pa.table([table[0].cast(pa.string()).fill_null("")], names=table.column_names)
 
 
 def _beside(

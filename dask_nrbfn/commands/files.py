@@ -35,11 +35,14 @@ class Rows:
         Columns of the file that they are from, as they are there.
     ignored : tuple of str
         Columns of the file that are not used.
+    bad_rows : list of int
+        Rows that have a cell which cannot be read, though its column may have a filling.
     """
 
     dataset: Dataset
     kept: "pa.RecordBatchReader | None" = None
     ignored: tuple[str, ...] = ()
+    bad_rows: Sequence[int] = ()
 
 
 @contextmanager
@@ -109,7 +112,8 @@ def opened_rows(
     try:
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
         dataset = Dataset.open(WrittenFrom(scratch, str(normalize(place))))
-        yield Rows(dataset, kept, tuple(name for name in ignored if name not in keep))
+        unused = tuple(name for name in ignored if name not in keep)
+        yield Rows(dataset, kept, unused, getattr(source, "bad_rows", ()))
     finally:
         remove_group(scratch)
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.commands.export import (
     TABLES,
     check_distinct_columns,
+    check_in_csv,
     column_names,
     write_predictions,
 )
@@ -228,6 +229,7 @@ def predict_dataset(
     probabilities: bool = False,
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
+    bad_rows: Sequence[int] = (),
     overwrite: bool = False,
 ) -> int:
     """Write labels (n,) and what else is asked for of all rows, or values (n, q) of a regression.
@@ -248,7 +250,9 @@ def predict_dataset(
     kept : RecordBatchReader, optional
         Further columns of the same rows for a .csv or .parquet file.
     skip_bad : bool
-        In such a file, write nulls for rows that have features without a value.
+        In such a file, write nulls for rows that have features without a value,
+    bad_rows : sequence of int
+        and for these.
     overwrite : bool
         Replace what is at `out`, once the predictions are complete: a file by a file, predictions
         by predictions.
@@ -270,6 +274,8 @@ def predict_dataset(
     pinned = PinnedModel.at(model)
     opened = pinned.load()
     keep = () if kept is None else kept.schema.names
+    if kept is not None and _suffix(out) == ".csv":
+        check_in_csv(kept)
     asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
     names = check_asked(opened, out, **asked, keep=keep)
     dataset = _checked(opened, dataset, engine)
@@ -282,7 +288,7 @@ def predict_dataset(
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = write_predictions(scratch, unfinished, kept)
+            n_skipped = write_predictions(scratch, unfinished, kept, bad_rows)
     finally:
         remove_group(scratch)
     if n_skipped:

@@ -81,7 +81,7 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
         Of any type whose values, or whose texts, are of the column's kind.
     column : Column
     spoiled : bool
-        Whether a cell may be of another kind, and count as none.
+        Whether a cell may be of another kind: it is infinite.
 
     Raises
     ------
@@ -104,7 +104,9 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
         return np.full(len(array), np.nan)
     values = _read(array, column.kind)
     bad = np.isnan(values)
-    if not spoiled and bad.any() and (bad := bad & _has_value(array)).any():
+    if bad.any() and (bad := bad & _has_value(array)).any():
+        if spoiled:
+            return np.where(bad, np.inf, values)
         row = int(bad.argmax())
         text = texts_of(array.slice(row, 1))[0].as_py()
         raise CellError(column.name, text, NOT_OF_KIND[column.kind], row)

@@ -187,7 +187,7 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
 
 
 def _is_dates(texts: pa.Array) -> bool:
-    return not np.isnan(stored_values(texts, Column("", "date"), spoiled=True)).any()
+    return bool(np.isfinite(stored_values(texts, Column("", "date"), spoiled=True)).all())
 
 
 @dataclass(kw_only=True)

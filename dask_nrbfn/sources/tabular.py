@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -58,12 +58,16 @@ class TableSource(Layout):
     tables : tuple of Table
     columns : TableColumns
     asked : Asked
+    bad_rows : list of int
+        Where rows may be spoiled, those read so far that have a cell which is no value of its
+        column; they count as none.
     """
 
     tables: tuple[Table, ...]
     columns: TableColumns
     asked: Asked
     schema: Schema
+    bad_rows: list[int] = field(default_factory=list)
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -115,9 +119,14 @@ class TableSource(Layout):
     def _batches(self, block_rows: int) -> Iterator[Block]:
         kinds: dict[str, Kind | None] = {each.name: each.kind for each in self.schema.columns}
         kinds |= of_others(self.columns)
-        n_mended = 0
+        n_mended = n_rows = 0
         for table, first_row, cells in read(self.tables, kinds, block_rows):
             block = self._block(cells, table, first_row)
+            if self.asked.spoiled:
+                bad = np.isinf(block.X)
+                block.X[bad] = np.nan
+                self.bad_rows += (n_rows + np.flatnonzero(bad.any(axis=1))).tolist()
+            n_rows += len(block.X)
             if self.asked.classes is not None and self.y_dtype == STRING:
                 n_mended += _without_stops(block.y, self.asked.classes)
             yield block
@@ -236,7 +245,7 @@ def survey_tables(
 def cell_values(
     array: pa.Array, column: Column, table: Table, first_row: int, *, spoiled: bool = False
 ) -> np.ndarray:
-    """Return what is stored of cells, float64 (b,), none of which is infinite.
+    """Return what is stored of cells, float64 (b,); infinite only if `spoiled`.
 
     Raises
     ------
@@ -248,9 +257,7 @@ def cell_values(
     except CellError as error:
         raise error.within(table, table.place(first_row + error.row)) from error
     infinite = np.isinf(values)
-    if infinite.any():
-        if spoiled:
-            return np.where(infinite, np.nan, values)
+    if infinite.any() and not spoiled:
         row = int(infinite.argmax())
         raise _not_finite(array[row], column.name, table, first_row + row)
     return values

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,25 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     assert figures["ignored_columns"] == ["more"]
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".feather"])
+def test_predict__typed_tables(tmp_path, place, suffix):
+    rows = people(90, seed=1)
+    expected, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    typed = rows.astype({"city": "category", "code": float, "note": "category"})
+    typed = typed.assign(member=rows["member"] == "true", day=pd.to_datetime(rows["day"]))
+    typed = typed.assign(exact=[Decimal(row) / 4 for row in range(90)])
+    file, out = tmp_path / f"rows{suffix}", tmp_path / "out.parquet"
+    (typed.to_parquet if suffix == ".parquet" else typed.to_feather)(file)
+    predict = ("predict", place / "run", file, "--scores", "--keep", "day,note,exact", *INLINE)
+    succeed(*predict, out)
+    found = pd.read_parquet(out)
+    kept = found[["day", "note", "exact"]]
+    pd.testing.assert_frame_equal(kept, typed[["day", "note", "exact"]], check_categorical=False)
+    pd.testing.assert_frame_equal(found[expected.columns], expected, check_dtype=False)
+    succeed(*predict, tmp_path / "typed.csv")
+    assert pd.read_csv(tmp_path / "typed.csv")["note"].tolist() == rows["note"].tolist()
+
+
 def test_predict__without_a_column(tmp_path, place):
     file = write(tmp_path / "rows.csv", people(9).drop(columns="city"))
     problem, _ = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
@@ -148,6 +168,20 @@ def test_predict__rows_that_are_bad(tmp_path, place):
         "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
     )
     assert refused[0].startswith("--skip-bad is given, and")
+
+
+def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
+    rows = people(90).astype({"age": object})
+    rows.loc[[4, 9], "age"] = None
+    table = TableOptions(drop=("note", "person"), missing="impute")
+    source = open_source(write(tmp_path / "train.csv", rows), label="bought", table=table)
+    dataset = ingest_source(source, MemoryStore())
+    run = fit_dataset(dataset, tmp_path / "run", PARAMS, InlineEngine())
+    rows.loc[5, "age"] = "old"
+    file, out = write(tmp_path / "rows.csv", rows), tmp_path / "out.csv"
+    figures = succeed("predict", run.location, file, out, "--skip-bad", "--json", *INLINE)
+    assert json.loads(figures)["n_skipped"] == 1
+    assert pd.read_csv(out)["label"].isna().to_numpy().nonzero()[0].tolist() == [5]
 
 
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):

@@ -111,6 +111,14 @@ def test_predict__kept_columns_have_names_of_their_own(tmp_path, model, name):
         predict_dataset(model, dataset, out, InlineEngine(), kept=kept)
 
 
+def test_predict__lists_are_not_kept_in_csv(tmp_path, model):
+    kept = pa.table({"a": [[1, 2]] * 150}).to_reader()
+    dataset = write(spirals(150)[0], NUMBERS)
+    with pytest.raises(ParameterError, match=r"'a', whose type list<.*> CSV does not have"):
+        predict_dataset(model, dataset, tmp_path / "out.csv", InlineEngine(), kept=kept)
+    predict_dataset(model, dataset, tmp_path / "out.parquet", InlineEngine(), kept=kept)
+
+
 @pytest.mark.parametrize("n_rows", [149, 151])
 def test_predict__kept_columns_of_other_rows(tmp_path, model, n_rows):
     kept = pa.table({"a": np.arange(n_rows)}).to_reader()
