@@ -1,10 +1,12 @@
 import json
 
+import click
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from dask_nrbfn import NRBFNClassifier, NRBFNError, Run
+from dask_nrbfn import Dataset, NRBFNClassifier, NRBFNError, Run
+from dask_nrbfn.cli.data import ingest
 from dask_nrbfn.storage.location import RemoteLocation
 from tests.workflows.script import ROOT, run_here, run_script
 
@@ -257,6 +259,29 @@ def test_settings__storage_goes_with_urls(monkeypatch, tmp_path):
     options = {"client_kwargs": {"endpoint_url": "http://a"}}
     assert settings.location("run") == RemoteLocation("s3://bucket/fits/run.zarr", options)
     assert settings.predictions == f"{tmp_path}/predictions.csv"
+
+
+def test_settings__of_a_file_are_what_ingest_takes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "workflows" / "jobs")
+    from settings import SOURCE_KEYS
+
+    options = {param.name for param in ingest.params if isinstance(param, click.Option)}
+    decided = {"chunk_rows", "overwrite", "write_schema", "as_json", "storage_options"}
+    assert SOURCE_KEYS.keys() == (options - decided) | {"source"}
+
+
+def test_jobs__other_rows_are_read_as_the_training_rows(tmp_path):
+    text = SETTINGS.replace('"train.npz"', '"train.csv", label = "kind", id = "row", quote = "\'"')
+    text = text.replace('"test.npz"', '"test.csv", label = "kind"')
+    (tmp_path / "settings.toml").write_text(text)
+    (tmp_path / "train.csv").write_text("row,color,kind\n1,'red',a\n2,'blue',b\n")
+    (tmp_path / "test.csv").write_text("kind,color,row\na,'red',7\nb,'gray',8\n")
+    process = run_job("ingest", tmp_path / "settings.toml", run=run_here)
+    assert process.returncode == 0, process.stderr
+    train, test = (Dataset.open(tmp_path / f"output/{name}.zarr") for name in ("train", "test"))
+    assert test.schema.columns == train.schema.columns
+    assert test.ids[:].tolist() == [7, 8]
+    np.testing.assert_array_equal(test.take(np.arange(2)), [[0, 1], [0, 0]])
 
 
 @pytest.mark.parametrize("case", ["fit key", "fit value", "no TOML"])
