@@ -220,7 +220,8 @@ def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, 
                 f"Column {name!r} of {files[0]} has type {arrow}, which is no list of numbers.",
                 "Leave it out, or write numbers.",
             )
-        lengths[name] = _first_length(files, name)
+        is_fixed = pa.types.is_fixed_size_list(arrow)
+        lengths[name] = arrow.list_size if is_fixed else _first_length(files, name)
     return lengths
 
 

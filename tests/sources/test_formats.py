@@ -182,8 +182,16 @@ def test_formats__lists_are_known_by_the_names_of_their_elements(tmp_path):
     np.testing.assert_array_equal(next(source.blocks(N)).X, np.c_[X, np.ones(N)])
 
 
-def test_formats__gaps_of_lists_are_filled(tmp_path):
-    lists = [[1.0, 2.0], None, [3.0, None], [5.0, 4.0]]
+def test_formats__lists_are_as_long_as_the_schema_says(tmp_path):
+    schema = Schema((Column("e_0", "number"), Column("e_1", "number")))
+    source = open_source(written(pa.table({"e": [None, [1.0]]}), tmp_path), schema=schema)
+    with pytest.raises(DataError, match=r"Column 'e' of .* has a list of 1 in row 1 .* not of 2"):
+        list(source.blocks(9))
+
+
+@pytest.mark.parametrize("size", [-1, 2])
+def test_formats__gaps_of_lists_are_filled(tmp_path, size):
+    lists = pa.array([[1, 2], None, [3, None], [5, 4]], pa.list_(pa.int16(), size))
     path = written(pa.table({"e": lists}), tmp_path)
     source = open_source(path, x="e", table=TableOptions(missing="impute"))
     assert [column.fill for column in source.schema.columns] == [3, 3]
