@@ -20,7 +20,7 @@ LABEL_RULE = (
     "round numbers that stand for classes, or give the classes names."
 )
 _INTEGER = re.compile(r"0|[+-]?[1-9][0-9]*")
-_NUMBER = re.compile(
+NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan",
     re.IGNORECASE,
 )
@@ -39,7 +39,7 @@ def label_of_text(text: str, decimal: str = ".") -> int | float | str:
         return TRUTH[text]
     # As a number has it that is a feature.
     number = text.strip(" \t").translate(str.maketrans(f".{decimal}", f"{decimal}."))
-    if number == "-0" or not _NUMBER.fullmatch(number):
+    if number == "-0" or not NUMBER.fullmatch(number):
         return text
     value = float(number)
     # Through float64, long integers would lose their last digits.

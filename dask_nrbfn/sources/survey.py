@@ -13,6 +13,7 @@ from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.hashing import splitmix
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
 from dask_nrbfn.sources.cells import encoded, kind_of, stored_values
+from dask_nrbfn.sources.dtypes import NUMBER
 
 MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A")
 """What stands in text for no value, beside nothing at all."""
@@ -322,6 +323,7 @@ def decide(
         reason = _reason_against(name, survey, options)
         if reason:
             lines.append(f"{name} is left out: {reason}")
+            lines += _nearly_numbers(name, survey)
             left_out.append(name)
             continue
         if survey.n_missing and options.missing == "error":
@@ -339,8 +341,15 @@ def decide(
     return Decision(schema, tuple(lines))
 
 
-def gap_error(problem: str) -> DataError:
-    """Return the error about a row without a value where there must be one."""
+def gap_error(problem: str, *, decided: bool = False) -> DataError:
+    """Return the error about a row without a value where there must be one.
+
+    What becomes of gaps may have been decided before.
+    """
+    if decided:
+        return DataError(
+            problem, "Fill it in, leave the row out, or predict the others and `skip_bad` ones."
+        )
     return DataError(
         problem,
         "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
@@ -368,6 +377,20 @@ def _reason_against(name: str, survey: ColumnSurvey, options: TableOptions) -> s
     )
 
 
+def _nearly_numbers(name: str, survey: ColumnSurvey) -> list[str]:
+    """Return what is said of a category of which most rows are numbers: a cell may be misspelt."""
+    texts = {} if survey.texts is None else survey.texts
+    others = [text for text in texts if not NUMBER.fullmatch(text)]
+    n_numbers = survey.n_values - sum(texts[text] for text in others)
+    if not others or n_numbers <= survey.n_values / 2:
+        return []
+    return [
+        f"{name} is text, though {n_numbers} of {survey.n_values} values are numbers, but "
+        f"{min(others)!r} is none. If that is a mistake, numeric={name} says where it is; if it "
+        "stands for no value, say so with missing_values."
+    ]
+
+
 def _decided(name: str, survey: ColumnSurvey, options: TableOptions) -> Column:
     imputes = options.missing == "impute"
     missing = survey.n_missing / survey.n_rows if imputes else 0.0
@@ -382,15 +405,16 @@ def _decided(name: str, survey: ColumnSurvey, options: TableOptions) -> Column:
 
 def _remarks(column: Column, survey: ColumnSurvey, options: TableOptions) -> list[str]:
     name = column.name
+    lines = [] if name in options.categorical else _nearly_numbers(name, survey)
     if column.others:
-        return [
+        lines.append(
             f"{name} has {survey.n_different} categories: the {len(column.categories)} most "
             "frequent have a feature each, the others one together (max_categories)."
-        ]
+        )
     if column.kind == "number" and survey.looks_like_id and name not in options.numeric:
-        return [
+        lines.append(
             f"{name} looks like an id: {survey.n_different} different whole numbers in "
             f"{survey.n_values} rows. It is taken as a number; leave it out with drop={name}, or "
             f"carry it along with id={name}."
-        ]
-    return []
+        )
+    return lines

@@ -143,7 +143,8 @@ class TableSource(Layout):
             row = int(has_gap.argmax())
             name = self.schema.columns[int(np.isnan(X[row]).argmax())].name
             raise gap_error(
-                f"Column {name!r} of {table} has no value in {table.place(first_row + row)}."
+                f"Column {name!r} of {table} has no value in {table.place(first_row + row)}.",
+                decided=self.asked.schema is not None,
             )
         label, targets, weights = self.columns.roles
         y = row_weights = ids = None

@@ -245,6 +245,7 @@ def test_commands__marked_rows_of_a_table(tmp_path, column, mark):
     described = json.loads(out)
     assert described["n_unlabelled"] == 100
     assert list(map(str, described["classes"])) == column.split()
-    problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", "--unlabelled", "?")
+    options = ("--unlabelled", "?", "--missing", "impute")
+    problem, fix = refuse("ingest", tmp_path / "rows.csv", tmp_path / "new", *options)
     assert problem == "--unlabelled is '?', and there are no labels or numbers."
     assert fix == "Leave it out: without labels every row has none."

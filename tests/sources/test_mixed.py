@@ -163,6 +163,12 @@ def test_schema__that_a_table_does_not_fit(tmp_path, text, message):
         rows_of(open_source(path, schema=known(tmp_path)))
 
 
+def test_schema__gap_where_none_was_expected(tmp_path):
+    schema = open_source(csv_of(tmp_path, "a\n1\n2\n", "known.csv")).schema
+    with pytest.raises(DataError, match=r"has no value in line 3\. .* skip_bad ones"):
+        rows_of(open_source(csv_of(tmp_path, "a\n1\n?\n"), schema=schema))
+
+
 def test_schema__categories_that_became_numbers(tmp_path):
     table = csv_of(tmp_path, "c\n1\n2\nx\n")
     schema = open_source(table).schema

@@ -120,6 +120,16 @@ def test_decide__ids_are_not_taken_without_a_word(kind, values, taken, words):
         assert not lines
 
 
+@pytest.mark.parametrize("n_rows", [20, 70])
+def test_decide__numbers_with_a_text_among_them_are_said(n_rows):
+    texts = [*(f"{i / 8}" for i in range(n_rows - 1)), "tall"]
+    columns = {"n": ("number", [0.5] * n_rows), "x": ("category", texts)}
+    _, lines = decided(columns)
+    expected = f"{n_rows - 1} of {n_rows} values are numbers, but 'tall' is none"
+    assert expected in lines[-1]
+    assert not any("tall" in line for line in decided(columns, categorical=("x",))[1])
+
+
 def test_decide__gaps():
     columns = {"n": ("number", [1.0, None, 3.0, 8.0]), "c": ("category", ["a", "a", None, "b"])}
     schema, _ = decided(columns, missing="impute")

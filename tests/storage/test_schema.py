@@ -23,7 +23,7 @@ from tests.storage.written import bytes_restored, edit_attributes, make_model, t
 PLAIN = Schema((Column("a", "number"), Column("b", "boolean"), Column("c", "number")))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     chunk_rows=st.integers(1, N),
     block_rows=st.integers(1, N),

@@ -1,11 +1,12 @@
-"""Time `ingest` of a CSV table of mixed columns against pyarrow's own reading of the same file.
+"""Time `ingest` of a table of mixed columns against pyarrow's own reading of the same file.
 
-The table has 10 numbers, 6 categories of 4 to 10,000 values, gaps, ids and a label. Each of both
-runs in a process of its own, in turn, a few times: seconds are medians after all imports, the ratio
-is the median of those of each turn, and the peak is that of the process. pyarrow streams batches
-and keeps none. Peaks of several numbers of rows show whether memory grows with them:
+The table, CSV or Parquet, has 10 numbers, 6 categories of 4 to 10,000 values, gaps, ids and a
+label. Each of both runs in a process of its own, in turn, a few times: seconds are medians after
+imports, the ratio is the median of those of each turn, and the peak is that of the process. pyarrow
+streams batches and keeps none. Peaks of several numbers of rows show whether memory grows with
+them:
 
-    python workflows/benchmarks/tables.py --rows 1000000 3000000
+    python workflows/benchmarks/tables.py --format parquet --rows 1000000 3000000
 """
 
 import argparse
@@ -18,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from pyarrow import csv, parquet
 
 # Rows that are drawn and written at a time.
 _DRAWN_ROWS = 50_000
@@ -33,12 +35,20 @@ start = time.perf_counter()
 {work}
 print(json.dumps([time.perf_counter() - start, peak_resident_bytes()]))
 """
-_FLOOR = _MEASURED.format(
-    imports="from pyarrow import csv",
-    work="with csv.open_csv(sys.argv[1]) as batches:\n    print(sum(map(len, batches)), end=' ')",
-)
+_OPENED = {
+    "csv": "csv.open_csv(sys.argv[1]) as rows:\n    batches = rows",
+    "parquet": "parquet.ParquetFile(sys.argv[1]) as rows:\n    batches = rows.iter_batches()",
+}
+_FLOORS = {
+    kind: _MEASURED.format(
+        imports=f"from pyarrow import {kind}",
+        work=f"with {opened}\n    print(sum(map(len, batches)), end=' ')",
+    )
+    for kind, opened in _OPENED.items()
+}
 _INGEST = _MEASURED.format(
-    imports="import dask_nrbfn.sources.delimited\nfrom dask_nrbfn import ingest_file",
+    imports="import dask_nrbfn.sources.delimited, dask_nrbfn.sources.parquet\n"
+    "from dask_nrbfn import ingest_file",
     work="written = ingest_file(sys.argv[1], sys.argv[2], label='y', id='id', missing='impute',\n"
     "    overwrite=True)\nprint(written.n_rows, end=' ')",
 )
@@ -48,6 +58,7 @@ def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000])
+    parser.add_argument("--format", choices=_OPENED, default="csv")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scratch", help="directory for the tables; default: the system's")
     options = parser.parse_args()
@@ -58,6 +69,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="tables-", dir=options.scratch) as scratch:
             path = Path(scratch, "rows.csv")
             draw_table(path, n_rows)
+            if options.format == "parquet":
+                path = as_parquet(path)
             print(line(path, n_rows, options.repeats), flush=True)
     return 0
 
@@ -66,7 +79,8 @@ def line(path: Path, n_rows: int, repeats: int) -> str:
     """Measure one table; return its line."""
     dataset = str(path.with_suffix(".zarr"))
     turns = [
-        (ran(_FLOOR, n_rows, path), ran(_INGEST, n_rows, path, dataset)) for _ in range(repeats)
+        (ran(_FLOORS[path.suffix[1:]], n_rows, path), ran(_INGEST, n_rows, path, dataset))
+        for _ in range(repeats)
     ]
     read_s, ingest_s = (median(turn[which][0] for turn in turns) for which in (0, 1))
     peaks = [max(turn[which][1] for turn in turns) / 2**20 for which in (0, 1)]
@@ -103,6 +117,15 @@ def draw_table(path: Path, n_rows: int) -> None:
                 column[rng.random(size) < _MISSING] = ""
             columns.append(rng.choice(["no", "yes"], size))
             file.writelines(",".join(row) + "\n" for row in zip(*columns, strict=True))
+
+
+def as_parquet(path: Path) -> Path:
+    """Return a Parquet file of the rows of a CSV file."""
+    written = path.with_suffix(".parquet")
+    with csv.open_csv(path) as rows, parquet.ParquetWriter(written, rows.schema) as out:
+        for batch in rows:
+            out.write_batch(batch)
+    return written
 
 
 if __name__ == "__main__":
