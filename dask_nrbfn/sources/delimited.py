@@ -30,7 +30,7 @@ from dask_nrbfn.sources.quotes import (
     open_quote,
 )
 from dask_nrbfn.sources.tables import Asked, common_columns, label_values, no_value_error
-from dask_nrbfn.sources.tabular import TableSource, survey_tables
+from dask_nrbfn.sources.tabular import SURVEY_ROWS, TableSource, survey_tables
 from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -121,6 +121,17 @@ class CsvTable:
             if scan.inside:
                 raise _open_quote_error(self.file, scan.opened)
 
+    def types_further_on(self, names: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the types that the first values suggest of columns whose first rows have none."""
+        types = dict.fromkeys(names, pa.null())
+        for batch in self.batches(dict.fromkeys(names), SURVEY_ROWS):
+            for name in filter(lambda name: pa.types.is_null(types[name]), names):
+                cells = pc.replace_substring(batch[name], self.file.dialect.decimal, ".")
+                types[name] = _shown(cells, self.missing_values)
+            if not any(map(pa.types.is_null, types.values())):
+                break
+        return types
+
     def _type(self, name: str, kind: Kind | None) -> pa.DataType:
         if kind in (None, "category", "date") or self.spoiled:
             return pa.string()
@@ -179,15 +190,21 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
     if not pa.types.is_string(cells.type):
         return pa.string() if kind_of(cells.type) is None else cells.type
     texts = _without_marks(cells, marks).dictionary_decode().drop_null()
-    if len(texts) and all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
+    if not len(texts):
+        return pa.null()
+    if all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
         return pa.float64()
-    # The first tells nearly always; all of those that are no dates would be read one by one.
-    are_dates = len(texts) and all(_is_dates(part) for part in (texts[:1], texts))
-    return pa.timestamp("us") if are_dates else pa.string()
+    for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us")):
+        # The first tells nearly always; all of those that are none would be read one by one.
+        if all(_are_of(arrow, part) for part in (texts[:1], texts)):
+            return arrow
+    return pa.string()
 
 
-def _is_dates(texts: pa.Array) -> bool:
-    return bool(np.isfinite(stored_values(texts, Column("", "date"), spoiled=True)).all())
+def _are_of(arrow: pa.DataType, texts: pa.Array) -> bool:
+    kind = kind_of(arrow)
+    assert kind is not None
+    return bool(np.isfinite(stored_values(texts, Column("", kind), spoiled=True)).all())
 
 
 @dataclass(kw_only=True)
@@ -250,9 +267,10 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     label, ids = columns.roles.label, columns.id
     if not columns.features:
         check_size(asked.origin, n_rows=1, n_features=0)
+    types = _types_of(tables, columns.features, asked)
     kinds = {}
     for name in columns.features:
-        kind = asked.options.kind(name, [table.types[name] for table in tables])
+        kind = asked.options.kind(name, types[name])
         assert kind is not None  # Of text there is always one.
         kinds[name] = kind
     label_kind, id_kind = _LabelKind(), _LabelKind()
@@ -284,6 +302,18 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         asked=asked,
         label_is_plain=label_kind.plain,
     )
+
+
+def _types_of(
+    tables: Sequence[CsvTable], names: Sequence[str], asked: Asked
+) -> dict[str, list[pa.DataType]]:
+    """Return the types of columns in each table; where they decide, those of the first values."""
+    types = {name: [table.types[name] for table in tables] for name in names}
+    empty = [name for name in names if all(map(pa.types.is_null, types[name]))]
+    if empty and asked.schema is None:
+        further = [table.types_further_on(empty) for table in tables]
+        types |= {name: [each[name] for each in further] for name in empty}
+    return types
 
 
 class _LabelKind:

@@ -56,6 +56,27 @@ def test_csv__columns_of_all_kinds(tmp_path):
     assert source.schema.columns[0].fill == 2.0
 
 
+@pytest.mark.parametrize(
+    ("cell", "kind", "stored"),
+    [
+        ("0.5", "number", 0.5),
+        (" 7 ", "number", 7.0),
+        ("TRUE", "boolean", 1.0),
+        ("1970-01-03", "date", 2.0),
+        ("1970-01-03,5", "category", 0.0),
+        ('"1,5"', "number", 1.5),
+    ],
+)
+def test_csv__column_without_values_in_the_first_rows(tmp_path, monkeypatch, cell, kind, stored):
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 1)
+    decimal = "," if cell[0] == '"' else "."
+    path = csv_of(tmp_path, "a;b\n" + 2 * N * "1;\n" + N * f"1;{cell}\n")
+    options = TableOptions(missing="impute")
+    source = open_source(path, delimiter=";", decimal=decimal, table=options)
+    assert source.schema.columns[1].kind == kind
+    assert set(rows_of(source).X[2 * N :, 1]) == {stored}
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(
     cuts=st.sets(st.integers(1, N - 1), max_size=3),
