@@ -95,10 +95,10 @@ class TableOptions:
         ParameterError
             If they say of its columns what the schema has decided.
         """
-        for option, value in self.said.items():
+        for option in self.said:
             if option not in ("id", "missing_values"):
                 raise ParameterError(
-                    f"`{option}`={value} and `schema` are both given.",
+                    f"`{option}` and `schema` are both given.",
                     f"Leave `{option}` out, or decide anew without the schema.",
                 )
         marks = tuple(schema.written.get("missing_values", self.missing_values))
@@ -347,9 +347,7 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
     What becomes of gaps may have been decided before.
     """
     if decided:
-        return DataError(
-            problem, "Fill it in, leave the row out, or predict the others and `skip_bad` ones."
-        )
+        return DataError(problem, "Fill it in, or leave the row out, as `skip_bad` does.")
     return DataError(
         problem,
         "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",

@@ -153,10 +153,16 @@ def schema_columns(
     Raises
     ------
     DataError
-        If one is not there.
+        If one is not there, or is something else.
     """
     columns = tuple(column.name for column in schema.columns)
     for name in columns:
+        if name in all_names and name not in names:
+            raise DataError(
+                f"column {name!r} of {origin} is a feature, as its schema says, and is named for "
+                "something else.",
+                "Name a column of which no feature is made, or decide anew without the schema.",
+            )
         if name not in names:
             remedy = "Give a table with all columns of the schema, in any order."
             raise _no_column(origin, name, all_names, remedy)

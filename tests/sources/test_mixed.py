@@ -184,9 +184,15 @@ def test_schema__that_a_table_does_not_fit(tmp_path, text, message):
         rows_of(open_source(path, schema=known(tmp_path)))
 
 
+def test_schema__feature_that_is_named_for_something_else(tmp_path):
+    path = csv_of(tmp_path, "a,c\n1,p\n")
+    with pytest.raises(DataError, match=r"column 'c' of .* is a feature, as its schema says"):
+        open_source(path, schema=known(tmp_path), label="c")
+
+
 def test_schema__gap_where_none_was_expected(tmp_path):
     schema = open_source(csv_of(tmp_path, "a\n1\n2\n", "known.csv")).schema
-    with pytest.raises(DataError, match=r"has no value in line 3\. .* skip_bad ones"):
+    with pytest.raises(DataError, match=r"has no value in line 3\. .* as skip_bad does"):
         rows_of(open_source(csv_of(tmp_path, "a\n1\n?\n"), schema=schema))
 
 
@@ -198,7 +204,7 @@ def test_schema__categories_that_became_numbers(tmp_path):
 
 
 def test_schema__decides_alone(tmp_path):
-    with pytest.raises(ParameterError, match=r"drop=\('a',\) and schema are both given"):
+    with pytest.raises(ParameterError, match="drop and schema are both given"):
         open_source(
             csv_of(tmp_path, "a,c\n1,p\n"),
             schema=known(tmp_path),
