@@ -408,12 +408,7 @@ def _csv_reader(
 def _padded(texts: Iterable[str]) -> list[str]:
     """Return texts with blanks around them, which pyarrow takes from numbers alone."""
     blanks = [" " * n for n in range(MOST_BLANKS + 1)]
-    return [
-        padded
-        for text in texts
-        for n in blanks
-        for padded in {f"{n}{text}", f"{text}{n}", f" {text} "}
-    ]
+    return [f"{before}{text}{after}" for text in texts for before in blanks for after in blanks]
 
 
 def _block_bytes(head: list[bytes]) -> int:

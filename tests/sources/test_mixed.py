@@ -130,6 +130,13 @@ def test_csv__gaps_of_columns_that_are_left_out_do_not_count(tmp_path):
         assert source.schema.is_plain
 
 
+def test_csv__blanks_on_both_sides_are_no_part_of_cells(tmp_path):
+    path = csv_of(tmp_path, "n,t,c\n  1   ,  true ,  p   \n   ?  ,   NA ,  ? \n  2 ,  false  , q\n")
+    source = open_source(path, table=TableOptions(missing="impute"))
+    expected = [[1, 1, 0], [np.nan, np.nan, np.nan], [2, 0, 1]]
+    np.testing.assert_array_equal(rows_of(source).X, expected)
+
+
 def test_csv__marks_that_mean_no_value_may_be_others(tmp_path):
     path = csv_of(tmp_path, "a,b\n1,NA\n-9,x\n 3 , - \n")
     options = TableOptions(missing="impute", missing_values=("-9", "-"))
