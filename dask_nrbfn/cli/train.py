@@ -194,7 +194,11 @@ def embed(
 @click.argument("run")
 @click.option("--out", metavar="FILE", help="Where to write the page.  [default: RUN.html]")
 @click.option("--overwrite", is_flag=True, help="Replace FILE once the new page is complete.")
-@click.option("--evaluate", metavar="DATASET", help="Show how it does on these rows too.")
+@click.option(
+    "--evaluate",
+    metavar="ROWS",
+    help="Show how it does on these rows too, of a dataset or a file such as RUN was trained on.",
+)
 @engine_options
 @locations("run", "evaluate")
 @click.pass_obj
@@ -202,10 +206,10 @@ def report(
     job: Job, run: str, out: str | None, overwrite: bool, evaluate: str | None, **options: Any
 ) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.predict import evaluate_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
-    from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
@@ -213,13 +217,13 @@ def report(
     opened, evaluation = Run.open(run), None
     check_output_file(target, overwrite=overwrite)
     if evaluate is not None:
-        judged = Dataset.open(evaluate)
-        job.n_rows = judged.n_rows
-        with (
-            job.engine(options) as engine,
-            watched_stage(engine, "evaluate", n_rows=judged.n_rows),
-        ):
-            evaluation = evaluate_dataset(run, judged, engine)
+        with opened_rows(evaluate, run, beside=run) as judged:
+            job.n_rows = judged.dataset.n_rows
+            with (
+                job.engine(options) as engine,
+                watched_stage(engine, "evaluate", n_rows=job.n_rows),
+            ):
+                evaluation = evaluate_dataset(run, judged.dataset, engine)
     write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
     click.echo(target)
 

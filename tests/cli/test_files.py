@@ -198,6 +198,12 @@ def test_evaluate__a_file_as_its_dataset(tmp_path, place):
     assert {*place.iterdir()} == {place / name for name in ("run", "train", "train.csv")}
 
 
+def test_report__evaluates_a_file(tmp_path, place):
+    file, page = write(tmp_path / "rows.csv", people(40, seed=3)), tmp_path / "page.html"
+    succeed("report", place / "run", "--out", page, "--evaluate", file, *INLINE)
+    assert "Evaluated rows" in page.read_text()
+
+
 def test_update__a_file_is_known_by_its_name(tmp_path, place):
     succeed("branch", place / "run", tmp_path / "run")
     update = ("update", tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1)), *INLINE)
