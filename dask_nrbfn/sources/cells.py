@@ -1,6 +1,7 @@
 """The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from dask_nrbfn.sources.dtypes import TRUTH
 _WHOLE = r"^([+-]?[0-9]+)\.0+$"
 _DAY_S = 86_400
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# Microseconds, which are all years, before nanoseconds, which are more digits.
+_TIMES = [pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC")]
 NOT_OF_KIND = {
     "number": "not a number",
     "boolean": "neither true nor false",
@@ -209,10 +212,10 @@ def _truths_of_texts(texts: pa.Array) -> np.ndarray:
 
 
 def _days_of_texts(texts: pa.Array) -> np.ndarray:
-    try:
-        return _days(texts.cast(pa.timestamp("us")))
-    except pa.ArrowInvalid:
-        return _days(texts.cast(pa.timestamp("us", "UTC")))
+    for arrow in _TIMES[:-1]:
+        with suppress(pa.ArrowInvalid):
+            return _days(texts.cast(arrow))
+    return _days(texts.cast(_TIMES[-1]))
 
 
 _READERS: dict[Kind, Callable[[pa.Array], np.ndarray]] = {

@@ -3,6 +3,7 @@ import decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from dask_nrbfn.numeric.schema import Column
@@ -61,6 +62,15 @@ def test_stored__date_of_any_type(dtype):
     found = stored_values(cells([moment, None], dtype), Column("a", "date"))
     days = (moment - datetime.datetime(1970, 1, 1)) / datetime.timedelta(days=1)
     np.testing.assert_array_equal(found, [days, np.nan])
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_stored__date_of_nanoseconds(zone):
+    column, ticks = Column("a", "date"), [1_600_000_000_123_456_789, 5]
+    moments = pa.array(ticks, pa.timestamp("ns"))
+    texts = pa.array(["2020-09-13 12:26:40.123456789", "1970-01-01T00:00:00.000000005"])
+    texts = pc.binary_join_element_wise(texts, zone, "")
+    np.testing.assert_array_equal(stored_values(texts, column), stored_values(moments, column))
 
 
 @pytest.mark.parametrize("dtype", [pa.date32(), pa.date64(), *TEXTS])
