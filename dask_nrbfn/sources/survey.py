@@ -25,6 +25,13 @@ _MOST_HASHES = 2**12
 # A column of at least so many rows looks like an id if so large a share of its values differ.
 _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
+# What says of columns that they are of a kind.
+_OPTIONS_OF_KINDS: dict[Kind, str] = {
+    "category": "categorical",
+    "number": "numeric",
+    "date": "date",
+    "boolean": "boolean",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +46,7 @@ class TableOptions:
         Those that are left out.
     id : str or None
         What is carried along and names the rows.
-    categorical, numeric, date : tuple of str
+    categorical, numeric, date, boolean : tuple of str
         Columns of that kind, whatever they look like.
     missing : {"error", "impute", "drop"}
         What becomes of rows without a value: refused, filled or left out.
@@ -60,6 +67,7 @@ class TableOptions:
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
+    boolean: tuple[str, ...] = ()
     missing: str = "error"
     missing_values: tuple[str, ...] = MISSING_VALUES
     max_categories: int = 100
@@ -85,7 +93,7 @@ class TableOptions:
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """The columns whose kind is said, by the option that says it."""
-        return {"categorical": self.categorical, "numeric": self.numeric, "date": self.date}
+        return {option: getattr(self, option) for option in _OPTIONS_OF_KINDS.values()}
 
     def beside(self, schema: Schema) -> Self:
         """Return the options with which a table of a schema is read.
@@ -106,18 +114,16 @@ class TableOptions:
 
     def like(self, schema: Schema) -> Self:
         """Return the options that ask for the columns and kinds of a schema, and for no more."""
-        of_kind = {
-            kind: tuple(column.name for column in schema.columns if column.kind == kind)
-            for kind in ("category", "number", "date")
+        of_kind: dict[str, Any] = {
+            option: tuple(column.name for column in schema.columns if column.kind == kind)
+            for kind, option in _OPTIONS_OF_KINDS.items()
         }
         return replace(
             self,
             columns=tuple(column.name for column in schema.columns),
-            categorical=of_kind["category"],
-            numeric=of_kind["number"],
-            date=of_kind["date"],
             missing=schema.missing,
             id=self.id or schema.id,
+            **of_kind,
         )
 
     @property
@@ -132,10 +138,9 @@ class TableOptions:
 
     def kind(self, name: str, types: Iterable[pa.DataType]) -> Kind | None:
         """Return the kind of a column that has these types; None if there is none for it."""
-        said: dict[str, Kind] = {"categorical": "category", "numeric": "number", "date": "date"}
-        for option, names in self.kinds.items():
-            if name in names:
-                return said[option]
+        for said, option in _OPTIONS_OF_KINDS.items():
+            if name in getattr(self, option):
+                return said
         kinds = {kind_of(each) for each in types if not pa.types.is_null(each)}
         if kinds == {"number", "boolean"}:
             return "number"

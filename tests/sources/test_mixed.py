@@ -228,6 +228,15 @@ def test_schema__without_categories_has_them_looked_for(tmp_path):
     assert (source.schema.ignored, source.y_dtype.kind) == (("z",), "T")
 
 
+def test_schema__without_categories_has_booleans(tmp_path):
+    given = {"a": {"kind": "boolean"}, "c": {"kind": "category"}}
+    schema = Schema.from_dict({"columns": given})
+    source = open_source(csv_of(tmp_path, "a,c\n1,p\n0,q\n"), schema=schema)
+    assert [column.kind for column in source.schema.columns] == ["boolean", "category"]
+    with pytest.raises(DataError, match="'2' in line 2, which is neither true nor false"):
+        open_source(csv_of(tmp_path, "a,c\n2,p\n"), schema=schema)
+
+
 def test_schema__remembers_how_the_table_was_written(tmp_path):
     path = csv_of(tmp_path, "1,5;a\n-;b\n")
     options = TableOptions(missing="impute", missing_values=("-",))
