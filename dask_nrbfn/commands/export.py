@@ -102,10 +102,11 @@ def write_predictions(
     tables = _tables(arrays, column_names(arrays, attributes_of(group)), skipped)
     if kept is not None:
         tables = _beside(tables, kept, place=int("ids" in arrays))
-    if target.suffix == ".csv" and skipped is not None:
+    in_csv = target.suffix.lower() == ".csv"
+    if in_csv and skipped is not None:
         tables = map(_without_empty_lines, tables)
     first = next(tables)
-    write = pa.csv.CSVWriter if target.suffix == ".csv" else pa.parquet.ParquetWriter
+    write = pa.csv.CSVWriter if in_csv else pa.parquet.ParquetWriter
     with write(target, first.schema) as out:
         for table in chain([first], tables):
             out.write_table(table)
