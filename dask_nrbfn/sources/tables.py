@@ -109,6 +109,13 @@ class Asked:
         if schema is None:
             return roles
         label, targets, weights = roles
+        known = (schema.label, *(schema.targets or ()), schema.weights)
+        if absent := [name for name in known if name is not None and name not in names]:
+            logger.info(
+                "%s has no %s, which its schema names as label, target or weights",
+                self.origin,
+                shown_names(absent),
+            )
         if label is None and targets is None:
             label = schema.label if schema.label in names else None
             targets = schema.targets if {*(schema.targets or ("",))} <= {*names} else None

@@ -175,6 +175,7 @@ def test_schema__columns_are_found_by_name(tmp_path, caplog):
     assert "has further columns, which are left out: 'z'" in caplog.text
     np.testing.assert_array_equal(rows_of(source).X, [[5, 1], [np.nan, 0], [6, UNSEEN]])
     assert (source.y_dtype, source.id_dtype, source.schema.label) == (None, None, None)
+    assert "has no 'y', which its schema names as label" in caplog.text
 
 
 @pytest.mark.parametrize(
