@@ -46,6 +46,7 @@ BAD_CELL = re.compile(
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 # What pyarrow says when a cell goes on over more than two batches, or a header to the end.
 LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
+COMMA_OF_NUMBER = "^([+-]?[0-9]*),([0-9]+)$"
 DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 
 
@@ -143,11 +144,13 @@ class CsvTable:
         """Return cells in which what stands for no value is none."""
         if kind is None or not pa.types.is_string(cells.type):
             return cells
-        decimal = self.file.dialect.decimal
         cells = _without_marks(cells, self.missing_values)
-        if kind != "number" or decimal == ".":
+        if kind not in ("number", "category") or self.file.dialect.decimal == ".":
             return cells
-        texts = pc.replace_substring(cells.dictionary, decimal, ".")
+        if kind == "number":
+            texts = pc.replace_substring(cells.dictionary, ",", ".")
+        else:  # Categories that are numbers have the same texts in any format.
+            texts = pc.replace_substring_regex(cells.dictionary, COMMA_OF_NUMBER, r"\1.\2")
         return pa.DictionaryArray.from_arrays(cells.indices, texts)
 
 
