@@ -47,12 +47,12 @@ class CellError(DataError):
     def __reduce__(self) -> tuple[type["CellError"], tuple[str, str, str, int]]:
         return type(self), (self.column, self.text, self.what, self.row)
 
-    def within(self, table: object, place: str) -> DataError:
+    def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
         """Return the error that says where the cell is, such as "line 3" of a table."""
         return DataError(
             f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
             f"{self.what}.",
-            self.args[1],
+            remedy or self.args[1],
         )
 
 

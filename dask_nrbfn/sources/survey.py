@@ -276,6 +276,32 @@ class Roles(NamedTuple):
     weights: str | None = None
 
 
+class Remedies(NamedTuple):
+    """What may be done about gaps, and about a column, whose name stands for {0}."""
+
+    gap: str
+    text_id: str
+    number_id: str
+    misspelt: str
+    others: str
+
+
+FOR_FILES = Remedies(
+    "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
+    "Carry it along with id={0}, or take it with categorical={0}.",
+    "leave it out with drop={0}, or carry it along with id={0}.",
+    "numeric={0} says where it is; if it stands for no value, say so with missing_values.",
+    " (max_categories)",
+)
+FOR_FRAMES = Remedies(
+    "Say `missing`: impute fills such cells in; or fill them in, or leave their rows out.",
+    "To take it, make numbers of it.",
+    "leave it out if it is one.",
+    "make it a number, or none, and the column one of numbers.",
+    "",
+)
+
+
 class Decision(NamedTuple):
     """What the columns of a table are, and lines that say what was decided without being asked."""
 
@@ -290,6 +316,7 @@ def decide(
     *,
     ignored: tuple[str, ...] = (),
     gap: Callable[[str], str] | None = None,
+    remedies: Remedies = FOR_FILES,
 ) -> Decision:
     """Return what each column is.
 
@@ -304,6 +331,8 @@ def decide(
     gap : callable, optional
         Returns what is said of the first gap of a column, such as "of rows.csv has no value in
         line 3".
+    remedies : Remedies
+        What can be done about what is said.
 
     Raises
     ------
@@ -320,17 +349,17 @@ def decide(
     """
     lines, columns, left_out = [], [], []
     for name, survey in surveys.items():
-        reason = _reason_against(name, survey, options)
+        reason = _reason_against(name, survey, options, remedies)
         if reason:
             lines.append(f"{name} is left out: {reason}")
-            lines += _nearly_numbers(name, survey)
+            lines += _nearly_numbers(name, survey, remedies)
             left_out.append(name)
             continue
         if survey.n_missing and options.missing == "error":
             where = gap(name) if gap else f"has no value in {survey.n_missing} of its rows"
-            raise gap_error(f"Column {name!r} {where}.")
+            raise DataError(f"Column {name!r} {where}.", remedies.gap)
         columns.append(_decided(name, survey, options))
-        lines += _remarks(columns[-1], survey, options)
+        lines += _remarks(columns[-1], survey, options, remedies)
     schema = Schema(
         tuple(columns),
         **roles._asdict(),
@@ -350,13 +379,12 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
         return DataError(
             problem, "Fill it in, leave the row out, or predict the others and `skip_bad` ones."
         )
-    return DataError(
-        problem,
-        "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
-    )
+    return DataError(problem, FOR_FILES.gap)
 
 
-def _reason_against(name: str, survey: ColumnSurvey, options: TableOptions) -> str | None:
+def _reason_against(
+    name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
+) -> str | None:
     """Return why a column is no feature, if so."""
     if not survey.n_values:
         return "it has no value in any row."
@@ -372,12 +400,12 @@ def _reason_against(name: str, survey: ColumnSurvey, options: TableOptions) -> s
         return None
     many = "more than " * (survey.texts is None) + str(min(survey.n_different, _MOST_TEXTS))
     return (
-        f"{many} texts in {survey.n_values} rows look like an id or free text. Carry it along "
-        f"with id={name}, or take it with categorical={name}."
+        f"{many} texts in {survey.n_values} rows look like an id or free text. "
+        f"{remedies.text_id.format(name)}"
     )
 
 
-def _nearly_numbers(name: str, survey: ColumnSurvey) -> list[str]:
+def _nearly_numbers(name: str, survey: ColumnSurvey, remedies: Remedies) -> list[str]:
     """Return what is said of a category of which most rows are numbers: a cell may be misspelt."""
     texts = {} if survey.texts is None else survey.texts
     others = [text for text in texts if not NUMBER.fullmatch(text)]
@@ -386,8 +414,7 @@ def _nearly_numbers(name: str, survey: ColumnSurvey) -> list[str]:
         return []
     return [
         f"{name} is text, though {n_numbers} of {survey.n_values} values are numbers, but "
-        f"{min(others)!r} is none. If that is a mistake, numeric={name} says where it is; if it "
-        "stands for no value, say so with missing_values."
+        f"{min(others)!r} is none. If that is a mistake, {remedies.misspelt.format(name)}"
     ]
 
 
@@ -403,18 +430,19 @@ def _decided(name: str, survey: ColumnSurvey, options: TableOptions) -> Column:
     return Column(name, "category", tuple(sorted(shown)), others=others, missing=missing)
 
 
-def _remarks(column: Column, survey: ColumnSurvey, options: TableOptions) -> list[str]:
+def _remarks(
+    column: Column, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
+) -> list[str]:
     name = column.name
-    lines = [] if name in options.categorical else _nearly_numbers(name, survey)
+    lines = [] if name in options.categorical else _nearly_numbers(name, survey, remedies)
     if column.others:
         lines.append(
             f"{name} has {survey.n_different} categories: the {len(column.categories)} most "
-            "frequent have a feature each, the others one together (max_categories)."
+            f"frequent have a feature each, the others one together{remedies.others}."
         )
     if column.kind == "number" and survey.looks_like_id and name not in options.numeric:
         lines.append(
             f"{name} looks like an id: {survey.n_different} different whole numbers in "
-            f"{survey.n_values} rows. It is taken as a number; leave it out with drop={name}, or "
-            f"carry it along with id={name}."
+            f"{survey.n_values} rows. It is taken as a number; {remedies.number_id.format(name)}"
         )
     return lines
