@@ -142,6 +142,7 @@ def test_frames__attributes_and_saved_network(tmp_path, table, network):
     network.save(tmp_path / "model")
     loaded = NRBFNClassifier.load(tmp_path / "model")
     for each in (network, loaded):
+        assert each.missing == "impute"
         assert each.n_features_in_ == len(COLUMNS)
         assert each.feature_names_in_.tolist() == COLUMNS
         assert each.feature_names_.tolist() == FEATURES
