@@ -191,6 +191,19 @@ def test_encoded_by__what_cannot_be_is_named():
         dataset.with_unlabelled(dataset).encoded_by(replace(FILLED, missing="error"))
 
 
+def test_encoded_by__gaps_that_are_no_longer_filled(tmp_path):
+    # As a schema that was given says, there were none.
+    whole = tuple(replace(each, missing=0.0) for each in COLUMNS)
+    dataset = write_rows(tmp_path / "data", schema=replace(FILLED, columns=whole))
+    strict = dataset.encoded_by(replace(FILLED, columns=whole, missing="error"))
+    row, place = np.argwhere(np.isnan(X[7:14]))[0]
+    message = f"Column '{COLUMNS[place].name}' of .* has no value in row {7 + row} "
+    for opened in (strict, Dataset.open(strict.of_labelled().location)):
+        with pytest.raises(DataError, match=message):
+            opened.take(np.array([8]))
+        assert len(opened.codes()) == N
+
+
 def test_model__schema_comes_back_and_encodes(tmp_path):
     model = make_model(schema=OTHER_FILLS, n_features=FILLED.n_features)
     model = replace(model, feature_names=FILLED.feature_names)
