@@ -165,8 +165,8 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
         try:
             stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
         except CellError as error:
-            place = f"row {error.row} (the first is 0)"
-            raise error.within(name, place, "Give a value of its kind, or none.") from error
+            where = f"row {error.row} (the first is 0)"
+            raise error.within(name, where, "Give a value of its kind, or none.") from error
     return stored
 
 
