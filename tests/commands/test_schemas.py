@@ -13,6 +13,8 @@ TEXT = "who,a,c,y\n" + "".join(
     f"r{i},{'?' if i % 9 == 0 else i / 4},{'pqr'[i % 3]},{'uv'[i % 2]}\n" for i in range(40)
 )
 
+OF_CATEGORIES = 'columns.c = {{kind = "category", categories = ["{}", "q"]}}'
+
 
 @pytest.fixture
 def table(tmp_path):
@@ -49,6 +51,10 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
         ("bad.toml", "a b", DataError, "bad.toml cannot be read as TOML"),
         ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is none"),
         ("bad.json", '{"columns": {"a": {"kind": "x"}}}', DataError, "has 'x' as kind"),
+        ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' is there twice"),
+        ("bad.toml", OF_CATEGORIES.format("p "), DataError, "category 'p ', .* read as 'p'"),
+        ("bad.toml", OF_CATEGORIES.format("1.0"), DataError, "category '1.0', .* read as '1'"),
+        ("bad.toml", OF_CATEGORIES.format(""), DataError, "category '', .* read as None"),
     ],
 )
 def test_schema__that_is_none(table, tmp_path, name, text, error, message):
