@@ -96,6 +96,8 @@ class Asked:
             check_apart(option, name, *taken)
         rest = tuple(name for name in names if name not in taken)
         if self.schema is not None:
+            for option, name in used:
+                check_apart(option, name, *(column.name for column in self.schema.columns))
             features = schema_columns(self.schema, rest, self.origin, names)
         else:
             wanted = options.columns or rest

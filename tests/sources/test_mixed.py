@@ -185,6 +185,13 @@ def test_schema__decides_alone(tmp_path):
         )
 
 
+def test_schema__feature_that_is_asked_for_as_something_else(tmp_path):
+    table = csv_of(tmp_path, "id,a,c,y\n1,2,p,u\n")
+    for role in ({"label": "a"}, {"weights": "a"}, {"table": TableOptions(id="a")}):
+        with pytest.raises(ParameterError, match=r"(label|weights|id)=a names the features"):
+            open_source(table, schema=known(tmp_path), **role)
+
+
 def test_schema__without_categories_has_them_looked_for(tmp_path):
     given = {"a": {"kind": "category"}, "c": {"kind": "category"}}
     schema = Schema.from_dict({"columns": given, "label": "y"})
