@@ -479,15 +479,16 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
     """Return what is stored of the rows of a dask collection; a frame's are not counted."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
-    n_columns = len(schema.columns)
+    # Rows are counted from the first of each.
+    n_columns, part = len(schema.columns), f"a block of {name}"
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
-        return own.map_partitions(stored_rows, schema, name, meta=np.empty((0, n_columns)))
+        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
     # Refused before anything is computed.
     stored_rows(_no_rows(X), schema, name)
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
-    return whole.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
+    return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
 
 
 def _rows_and_schema(

@@ -190,7 +190,7 @@ def check_gaps(
         raise DataError(
             f"Column {schema.columns[place].name!r} of {name} has no value in row "
             f"{first_row + row}{within} (the first is 0).",
-            "Fill it in or leave the row out, or fit with `missing` as impute.",
+            FOR_FRAMES.gap,
         )
 
 

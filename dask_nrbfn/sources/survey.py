@@ -294,7 +294,7 @@ FOR_FILES = Remedies(
     " (max_categories)",
 )
 FOR_FRAMES = Remedies(
-    "Say `missing`: impute fills such cells in; or fill them in, or leave their rows out.",
+    "Fill such cells in, as networks do whose `missing` is impute, or leave their rows out.",
     "To take it, make numbers of it.",
     "leave it out if it is one.",
     "make it a number, or none, and the column one of numbers.",
