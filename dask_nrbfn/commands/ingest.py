@@ -180,6 +180,11 @@ def ingest_file(
         table=table,
         storage_options=storage_options,
     )
+    if write_schema is not None and opened.schema is None:
+        raise ParameterError(
+            f"`write_schema` is given, and {path} is no table.",
+            "Leave it out: arrays have no schema.",
+        )
     dataset = ingest_source(
         opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )

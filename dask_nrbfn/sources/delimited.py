@@ -52,8 +52,9 @@ DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 # Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
 # each costs calls for every column.
 TOGETHER_BYTES = 2 << 20
-# Blanks that may stand around what means no value, or true or false.
+# Blanks of which a cell may consist that has no value.
 MOST_BLANKS = 16
+_BLANK = ("", " ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -376,14 +377,12 @@ def _csv_reader(
 
 
 def _padded(texts: Iterable[str]) -> list[str]:
-    """Return texts with blanks around them, which pyarrow takes from numbers alone."""
-    blanks = [" " * n for n in range(MOST_BLANKS + 1)]
-    return [
-        padded
-        for text in texts
-        for n in blanks
-        for padded in {f"{n}{text}", f"{text}{n}", f" {text} "}
-    ]
+    """Return texts also with a blank before or after, which pyarrow takes from numbers alone.
+
+    It has a table of them for each column: of 16 blanks 0.35 MiB, measured at 1,000 columns.
+    """
+    padded = [f"{before}{text}{after}" for text in texts for before in _BLANK for after in _BLANK]
+    return [*padded, *(" " * n for n in range(MOST_BLANKS + 1) if "" in padded)]
 
 
 def _block_bytes(head: list[bytes]) -> int:
