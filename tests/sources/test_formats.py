@@ -207,6 +207,21 @@ def test_formats__columns_of_no_value_are_left_out(tmp_path, name):
     assert source.schema.ignored == ("income",)
 
 
+@pytest.mark.parametrize("name", ["d.parquet", "encoded.parquet", "views.arrow"], indirect=True)
+def test_formats__marks_that_are_said_stand_for_no_value(tmp_path, name):
+    rows = pa.table({"a": ["1", "?", " - "], "b": ["u", "-", "u"], "y": ["?", "no", "no"]})
+    options = TableOptions(missing="impute", missing_values=("?", "-"), numeric=("a",))
+    path = written(rows, tmp_path, name)
+    source = open_source(path, label="y", table=options)
+    X, y = next(source.blocks(9))[:2]
+    np.testing.assert_array_equal(X, [[1, 0], [np.nan, np.nan], [np.nan, 0]])
+    assert y.tolist() == ["?", "no", "no"]
+    assert source.schema.written == {"missing_values": ["?", "-"]}
+    later = open_source(path, schema=source.schema)
+    np.testing.assert_array_equal(next(later.blocks(9)).X, X)
+    assert later.schema.written == source.schema.written
+
+
 @pytest.mark.parametrize(
     ("values", "looked_at"),
     [
