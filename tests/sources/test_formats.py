@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import csv, dataset, feather, ipc
 from pyarrow import parquet as arrow_parquet
 
@@ -112,6 +114,20 @@ def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
     by_id = [np.argsort(dataset.ids[:]) for dataset in pair]
     X, same = (dataset.X[:][order] for dataset, order in zip(pair, by_id, strict=True))
     np.testing.assert_array_equal(same, X)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@given(group_rows=st.integers(1, N), block_rows=st.integers(1, N))
+def test_parquet__any_row_groups_give_the_same_schema_and_rows(tmp_path, group_rows, block_rows):
+    options = TableOptions(id="id", missing="impute", max_categories=5)
+    sources = []
+    for name, rows in (("whole.parquet", N), ("cut.parquet", group_rows)):
+        arrow_parquet.write_table(table(), tmp_path / name, row_group_size=rows)
+        sources.append(open_source(tmp_path / name, table=options, **ROLES))
+    whole, cut = sources
+    assert cut.schema == whole.schema
+    X = np.concatenate([block.X for block in cut.blocks(block_rows)])
+    np.testing.assert_array_equal(X, next(whole.blocks(N)).X)
 
 
 def test_formats__first_gap_is_named(tmp_path, name):
