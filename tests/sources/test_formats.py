@@ -93,6 +93,7 @@ def written(rows, tmp_path, name="d.parquet"):
     return tmp_path / name
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("missing", ["impute", "drop"])
 def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
     options = TableOptions(id="id", missing=missing, max_categories=5)
@@ -116,7 +117,7 @@ def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
     np.testing.assert_array_equal(same, X)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4)
 @given(group_rows=st.integers(1, N), block_rows=st.integers(1, N))
 def test_parquet__any_row_groups_give_the_same_schema_and_rows(tmp_path, group_rows, block_rows):
     options = TableOptions(id="id", missing="impute", max_categories=5)
