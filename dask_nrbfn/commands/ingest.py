@@ -124,8 +124,8 @@ def ingest_file(
         What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
         dates with the median, with a feature that says so where more than 1 % of the rows do.
     missing_values : str or sequence of str, optional
-        What stands for no value in CSV beside nothing at all; default: ?, NA, N/A, NaN, nan, null,
-        NULL, None and #N/A.
+        What stands in text for no value beside nothing at all; default: in CSV ?, NA, N/A, NaN,
+        nan, null, NULL, None and #N/A.
     max_categories : int
         The most frequent ones have a feature of their own, the others one together.
     schema : Schema, path or Location, optional

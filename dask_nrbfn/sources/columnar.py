@@ -6,6 +6,7 @@ reads whole row groups ahead, and fills columns that a file lacks with nulls.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -165,21 +166,24 @@ def _with_elements(
     """Return files in which elements of lists are columns, and what is asked of those."""
     first = files[0].footer.schema
     lists = [own.name for own in first if is_list(own.type)]
-    if asked.schema is not None:
-        known = {column.name for column in asked.schema.columns}
-        lengths = list_lengths(files, [name for name in lists if f"{name}_0" in known])
-    else:
-        for name in x:
-            check_column(asked.origin, name, tuple(first.names), "x")
-        named = (*x, *asked.options.columns)
-        lengths = list_lengths(files, [name for name in lists if name in named])
-        columns = [
-            element
-            for name in dict.fromkeys(named)
-            for element in (element_names(name, lengths[name]) if name in lengths else [name])
-        ]
-        asked = replace(asked, options=replace(asked.options, columns=tuple(columns)))
+    for name in x:
+        check_column(asked.origin, name, tuple(first.names), "x")
+    wanted = dict.fromkeys((*x, *asked.options.columns))
+    known = {column.name for column in asked.schema.columns} if asked.schema else {*wanted}
+    lengths = {name: _n_elements(name, known) for name in lists if f"{name}_0" in known}
+    lengths |= list_lengths(files, [name for name in lists if name in wanted])
+    columns = [
+        element
+        for name in wanted
+        for element in (element_names(name, lengths[name]) if name in lengths else [name])
+    ]
+    asked = replace(asked, options=replace(asked.options, columns=tuple(columns)))
     return [ListedFile(file, lengths) for file in files] if lengths else files, asked
+
+
+def _n_elements(name: str, known: set[str]) -> int:
+    """Return how many of some columns are the elements of a list."""
+    return next(place for place in count() if f"{name}_{place}" not in known)
 
 
 def _columns(schema: pa.Schema, asked: Asked) -> tuple[str, ...]:
@@ -188,7 +192,7 @@ def _columns(schema: pa.Schema, asked: Asked) -> tuple[str, ...]:
     label, targets, weights = asked.roles
     wanted = {label, *(targets or ()), weights, asked.options.id, *asked.options.columns}
     if (known := asked.schema) is not None:
-        wanted |= {known.label, *(known.targets or ()), known.weights}
+        wanted |= {known.label, *(known.targets or ()), known.weights, known.id}
         wanted |= {column.name for column in known.columns}
     return tuple(name for name in schema.names if name not in index or name in wanted)
 
@@ -285,8 +289,8 @@ def _common_type(types: set[np.dtype]) -> np.dtype:
 
 def _label_type(types: Sequence[pa.DataType], name: str, asked: Asked) -> np.dtype:
     kinds = set(map(kind_of, types))
-    for arrow, kind in zip(types, map(kind_of, types), strict=True):
-        if kind not in ("number", "boolean", "category") or pa.types.is_null(arrow):
+    for arrow in types:
+        if kind_of(arrow) in (None, "date") or pa.types.is_null(arrow):
             raise DataError(
                 f"Label column {name!r} of {asked.origin} has type {arrow}.", LABEL_RULE
             )
@@ -313,6 +317,8 @@ def _names_of(
         raise no_value_error(where, table.place(first_row + row))
     if dtype == STRING and kind_of(column.type) != "category":
         column = texts_of(column)
+    elif pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     return to_labels(label_values(column), where, first_row=first_row)
 
 

@@ -17,7 +17,13 @@ from pyarrow import csv
 
 from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.schema import Column, Kind
-from dask_nrbfn.sources.cells import NOT_OF_KIND, CellError, kind_of, stored_values
+from dask_nrbfn.sources.cells import (
+    NOT_OF_KIND,
+    CellError,
+    kind_of,
+    stored_values,
+    without_marks,
+)
 from dask_nrbfn.sources.dialect import BLANKS
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
 from dask_nrbfn.sources.layout import check_size
@@ -134,20 +140,11 @@ class CsvTable:
         if kind is None or not pa.types.is_string(cells.type):
             return cells
         decimal = self.file.dialect.decimal
-        cells = _without_marks(cells, self.missing_values)
+        cells = without_marks(cells, self.missing_values)
         if kind != "number" or decimal == ".":
             return cells
         texts = pc.replace_substring(cells.dictionary, decimal, ".")
         return pa.DictionaryArray.from_arrays(cells.indices, texts)
-
-
-def _without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
-    """Return text without blanks around it, none for what stands for no value."""
-    encoded = cells.dictionary_encode()
-    texts = pc.utf8_trim(encoded.dictionary, BLANKS)
-    none = pc.is_in(texts, pa.array(marks))
-    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
-    return pa.DictionaryArray.from_arrays(encoded.indices, texts)
 
 
 def together(
@@ -179,7 +176,7 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
     """
     if not pa.types.is_string(cells.type):
         return pa.string() if kind_of(cells.type) is None else cells.type
-    texts = _without_marks(cells, marks).dictionary_decode().drop_null()
+    texts = without_marks(cells, marks).dictionary_decode().drop_null()
     if len(texts) and all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
         return pa.float64()
     # The first tells nearly always; all of those that are no dates would be read one by one.

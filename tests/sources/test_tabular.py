@@ -515,6 +515,7 @@ def test_parquet__type_of_which_no_feature_is_made(tmp_path, values):
         (pa.array([1, 0, 1], pa.uint8()), [1, 0, 1]),
         (pa.array([True, False, True]), [1, 0, 1]),
         (pa.array([1.0, -2.0, 3.0], pa.float32()), [1, -2, 3]),
+        (pa.array([decimal.Decimal(i) for i in (1, -2, 3)]), [1, -2, 3]),
         (pa.array([1, 2, 1]).dictionary_encode(), [1, 2, 1]),
         (pa.array(["a", "é", ""]), ["a", "é", ""]),
         (pa.array(["a", "b", "a"], pa.large_string()), ["a", "b", "a"]),

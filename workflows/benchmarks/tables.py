@@ -2,9 +2,9 @@
 
 The table, CSV or Parquet, has 10 numbers, 6 categories of 4 to 10,000 values, gaps, ids and a
 label. Each of both runs in a process of its own, in turn, a few times: seconds are medians after
-imports, the ratio is the median of those of each turn, and the peak is that of the process. pyarrow
-streams batches and keeps none. Peaks of several numbers of rows show whether memory grows with
-them:
+all imports, the ratio is the median of those of each turn, and the peak is that of the process.
+pyarrow streams batches and keeps none. Peaks of several numbers of rows show whether memory grows
+with them:
 
     python workflows/benchmarks/tables.py --format parquet --rows 1000000 3000000
 """
