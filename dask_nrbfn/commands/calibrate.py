@@ -39,13 +39,13 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 
 # Each kernel runs for so long, on blocks of so many rows; together a few seconds.
-_SECONDS = 0.15
+_SECONDS = 0.08
 _ROWS = 4096
 _SEARCHED_ROWS = 8192
 _LEAST_ROWS = 256
 _MAX_ELEMENTS = 2**23
 # Differences of the values of all pairs of these rows: a fraction of a second.
-_MAX_COMPARED = 2**33
+_MAX_COMPARED = 2**32
 _MAX_BASIS = 1500
 _SELECTED_ROWS = 2**17
 _WRITTEN_ROWS = 2**17
@@ -138,7 +138,7 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
     n, p = rows.shape
     few, audited = rows[:_ROWS], rows[:AUDITED_ROWS]
     indices = exact_neighbors(few, np.arange(len(few)), n_neighbors=k)
-    found = measure_neighbors(few, few, indices)
+    found = measure_neighbors(few, few, indices, threads=blas_threads())
     twice = np.hstack([found.indices, found.indices + 1])
     distances = np.hstack([found.distances, found.distances])
     partitions = Partitions(X[:64], np.zeros(64), np.ones(64))
@@ -149,7 +149,7 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
         "audited_pairs": n * len(audited) / audit_s,
         "measured_values": indices.size
         * p
-        / _seconds(lambda: measure_neighbors(few, few, indices)),
+        / _seconds(lambda: measure_neighbors(few, few, indices, threads=blas_threads())),
         "merged_candidates": twice.size
         / _seconds(lambda: merge_neighbors(twice, distances, n_neighbors=k)),
         "routed_distances": n

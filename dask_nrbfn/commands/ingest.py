@@ -124,8 +124,8 @@ def ingest_file(
         What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
         dates with the median, with a feature that says so where more than 1 % of the rows do.
     missing_values : str or sequence of str, optional
-        What stands for no value in CSV beside nothing at all; default: ?, NA, N/A, NaN, nan, null,
-        NULL, None and #N/A.
+        What stands in text for no value beside nothing at all; default: in CSV ?, NA, N/A, NaN,
+        nan, null, NULL, None and #N/A.
     max_categories : int
         The most frequent ones have a feature of their own, the others one together.
     schema : Schema, path or Location, optional
@@ -180,6 +180,11 @@ def ingest_file(
         table=table,
         storage_options=storage_options,
     )
+    if write_schema is not None and opened.schema is None:
+        raise ParameterError(
+            f"`write_schema` is given, and {path} is no table.",
+            "Leave it out: arrays have no schema.",
+        )
     dataset = ingest_source(
         opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )

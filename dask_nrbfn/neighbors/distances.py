@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.strips import over_strips
+
 # Elements gathered at a time: 8 MiB of float64 stay near the core.
 _GATHER_ELEMENTS = 2**20
 
@@ -17,7 +19,7 @@ class Neighbors(NamedTuple):
 
 
 def measure_neighbors(
-    rows: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64]
+    rows: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], *, threads: int = 1
 ) -> Neighbors:
     """Return the neighbours with their Euclidean distances, sorted.
 
@@ -28,6 +30,7 @@ def measure_neighbors(
         The rows whose neighbours they are.
     indices : int64 (b, k)
         Places of the neighbours in `rows`.
+    threads : int
 
     Notes
     -----
@@ -35,14 +38,15 @@ def measure_neighbors(
     they do not cancel for near duplicates. Equal distances are ordered by row number.
     """
     neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
-    step = max(1, _GATHER_ELEMENTS // (indices.shape[1] * rows.shape[1]))
-    for start in range(0, len(targets), step):
-        part = slice(start, start + step)
+
+    def measure(part: slice) -> None:
         differences = rows[indices[part]] - targets[part, None, :]
         squared = np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
         order = np.lexsort((indices[part], squared))
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
+
+    over_strips(measure, (len(targets), indices.shape[1] * rows.shape[1]), threads)
     return neighbors
 
 

@@ -1,6 +1,6 @@
 """The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -125,6 +125,16 @@ def encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     places[:-1][pc.is_null(texts).to_numpy(zero_copy_only=False)] = -1
     codes = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return places[codes], texts
+
+
+def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
+    """Return text without blanks around it, none for what stands for no value."""
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    texts = pc.utf8_trim(cells.dictionary.cast(pa.string()), BLANKS)
+    none = pc.is_in(texts, pa.array(marks, pa.string()))
+    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+    return pa.DictionaryArray.from_arrays(cells.indices, texts)
 
 
 def texts_of(values: pa.Array) -> pa.Array:

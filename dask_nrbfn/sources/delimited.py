@@ -17,7 +17,13 @@ from pyarrow import csv
 
 from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.schema import Column, Kind
-from dask_nrbfn.sources.cells import NOT_OF_KIND, CellError, kind_of, stored_values
+from dask_nrbfn.sources.cells import (
+    NOT_OF_KIND,
+    CellError,
+    kind_of,
+    stored_values,
+    without_marks,
+)
 from dask_nrbfn.sources.dialect import BLANKS
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
 from dask_nrbfn.sources.layout import check_size
@@ -52,8 +58,9 @@ DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 # Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
 # each costs calls for every column.
 TOGETHER_BYTES = 2 << 20
-# Blanks that may stand around what means no value, or true or false.
+# Blanks of which a cell may consist that has no value.
 MOST_BLANKS = 16
+_BLANK = ("", " ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,20 +140,11 @@ class CsvTable:
         if kind is None or not pa.types.is_string(cells.type):
             return cells
         decimal = self.file.dialect.decimal
-        cells = _without_marks(cells, self.missing_values)
+        cells = without_marks(cells, self.missing_values)
         if kind != "number" or decimal == ".":
             return cells
         texts = pc.replace_substring(cells.dictionary, decimal, ".")
         return pa.DictionaryArray.from_arrays(cells.indices, texts)
-
-
-def _without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
-    """Return text without blanks around it, none for what stands for no value."""
-    encoded = cells.dictionary_encode()
-    texts = pc.utf8_trim(encoded.dictionary, BLANKS)
-    none = pc.is_in(texts, pa.array(marks))
-    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
-    return pa.DictionaryArray.from_arrays(encoded.indices, texts)
 
 
 def together(
@@ -178,7 +176,7 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
     """
     if not pa.types.is_string(cells.type):
         return pa.string() if kind_of(cells.type) is None else cells.type
-    texts = _without_marks(cells, marks).dictionary_decode().drop_null()
+    texts = without_marks(cells, marks).dictionary_decode().drop_null()
     if len(texts) and all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
         return pa.float64()
     # The first tells nearly always; all of those that are no dates would be read one by one.
@@ -376,14 +374,12 @@ def _csv_reader(
 
 
 def _padded(texts: Iterable[str]) -> list[str]:
-    """Return texts with blanks around them, which pyarrow takes from numbers alone."""
-    blanks = [" " * n for n in range(MOST_BLANKS + 1)]
-    return [
-        padded
-        for text in texts
-        for n in blanks
-        for padded in {f"{n}{text}", f"{text}{n}", f" {text} "}
-    ]
+    """Return texts also with a blank before or after, which pyarrow takes from numbers alone.
+
+    It has a table of them for each column: of 16 blanks 0.35 MiB, measured at 1,000 columns.
+    """
+    padded = [f"{before}{text}{after}" for text in texts for before in _BLANK for after in _BLANK]
+    return [*padded, *(" " * n for n in range(MOST_BLANKS + 1) if "" in padded)]
 
 
 def _block_bytes(head: list[bytes]) -> int:

@@ -151,6 +151,8 @@ class ColumnSurvey:
     ----------
     kind : {"number", "boolean", "category", "date"}
         What its cells are read as.
+    fills : bool
+        Whether the median will be wanted: 0.5 MiB at most, which many columns would add up.
 
     Attributes
     ----------
@@ -159,7 +161,7 @@ class ColumnSurvey:
     texts : dict or None
         Rows of each text of a category; None once there were more than 65,536.
     bins : Bins
-        Rows by what is stored of a number, boolean or date.
+        Rows by what is stored of a number, boolean or date; of none unless it `fills`.
     are_whole : bool
         Whether all numbers are whole.
 
@@ -176,8 +178,9 @@ class ColumnSurvey:
     (4, 1, 2, 3.0)
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, fills: bool = True) -> None:
         self.kind: Kind = kind
+        self.fills = fills
         self.n_rows = self.n_missing = 0
         self.texts: dict[str, int] | None = {}
         self.bins = Bins.of_sorts(1)
@@ -205,9 +208,10 @@ class ColumnSurvey:
         """Add what is stored, float64 (b,), of further rows of a number, boolean or date."""
         numbers = stored[~np.isnan(stored)]
         self._add_counts(len(stored), len(stored) - len(numbers))
-        self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
+        if self.fills:
+            self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
         self.are_whole = self.are_whole and bool((numbers == np.floor(numbers)).all())
-        self._keep_hashes(splitmix((numbers + 0.0).view(np.uint64)))
+        self._keep_hashes(numbers)
 
     def __add__(self, other: Self) -> Self:
         both = copy.copy(self)
@@ -216,7 +220,7 @@ class ColumnSurvey:
         both._add_texts(None if other.texts is None else other.texts.items())
         both.bins = self.bins + other.bins
         both.are_whole = self.are_whole and other.are_whole
-        both._keep_hashes(other._hashes)
+        both._hashes = both._least(other._hashes)
         return both
 
     @property
@@ -226,7 +230,7 @@ class ColumnSurvey:
 
     @property
     def n_different(self) -> int:
-        """How many different values there are; of many numbers an estimate."""
+        """How many different texts or whole numbers there are; of many numbers an estimate."""
         if self.kind == "category":
             return _MOST_TEXTS + 1 if self.texts is None else len(self.texts)
         if len(self._hashes) < _MOST_HASHES:
@@ -261,11 +265,22 @@ class ColumnSurvey:
         if len(self.texts) > _MOST_TEXTS:
             self.texts = None
 
-    def _keep_hashes(self, hashes: np.ndarray) -> None:
+    def _keep_hashes(self, numbers: np.ndarray) -> None:
+        if self.kind == "number" and self.are_whole:
+            hashes = splitmix((numbers + 0.0).view(np.uint64))
+        else:
+            hashes = self._hashes[:0]
+        self._hashes = self._least(hashes)
+
+    def _least(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the least hashes of those held and others; none of what is no whole number."""
+        if not self.are_whole:
+            return hashes[:0]
         if len(self._hashes) == _MOST_HASHES:
             hashes = hashes[hashes < self._hashes[-1]]
-        if len(hashes):
-            self._hashes = np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
+        if not len(hashes):
+            return self._hashes
+        return np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
 
 
 class Roles(NamedTuple):

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import (
     MISSING,
     Neighbors,
@@ -81,7 +82,7 @@ def _search_block(
     n_neighbors: int,
 ) -> Neighbors:
     places = nearest_rows(rows, targets, count=min(n_neighbors + 1, len(rows)))
-    neighbors = measure_neighbors(rows, targets, places)
+    neighbors = measure_neighbors(rows, targets, places, threads=blas_threads())
     indices = neighbors.indices + first_row
     indices[indices == numbers[:, None]] = MISSING
     return Neighbors(indices, neighbors.distances)

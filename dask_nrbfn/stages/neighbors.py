@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RecallError
 from dask_nrbfn.neighbors import (
     COMPILATION_S,
@@ -277,7 +278,7 @@ def _approximate_graph(
 def _store_neighbors(
     run: Run, rows: NDArray[Any], start: int, stop: int, indices: NDArray[np.int64]
 ) -> dict[str, Any]:
-    neighbors = measure_neighbors(rows, rows[start:stop], indices)
+    neighbors = measure_neighbors(rows, rows[start:stop], indices, threads=blas_threads())
     run.write_rows("neighbors/indices", start, neighbors.indices)
     run.write_rows("neighbors/distances", start, neighbors.distances)
     return {"distance_sum": float(neighbors.distances.sum())}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.neighbors import (
     MISSING,
@@ -222,7 +223,7 @@ def _search(rows: NDArray[Any], run: Run, threads: int) -> Neighbors:
         )
     else:
         indices = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=k)
-    return measure_neighbors(rows, rows, indices)
+    return measure_neighbors(rows, rows, indices, threads=blas_threads())
 
 
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:

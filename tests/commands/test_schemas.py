@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
@@ -70,6 +71,9 @@ def test_schema__is_written_where_it_may(table, tmp_path):
     (tmp_path / "there.json").touch()
     with pytest.raises(ExistsError, match=r"there\.json exists"):
         ingested(table, tmp_path / "data", write_schema=tmp_path / "there.json")
+    np.save(tmp_path / "rows.npy", np.ones((3, 2)))
+    with pytest.raises(ParameterError, match=r"write_schema is given, and .*rows\.npy is no table"):
+        ingest_file(tmp_path / "rows.npy", tmp_path / "data", write_schema=tmp_path / "s.json")
     assert not (tmp_path / "data").exists()
 
 
