@@ -123,7 +123,7 @@ def decided(
         If a row has no value where it must have one, or no column becomes a feature.
     """
     schema, lines = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES)
-    if not schema.columns:
+    if surveys and not schema.columns:
         raise DataError(f"there is no feature, as {lines[0]}", "Give further columns.")
     for line in lines:
         logger.info("%s", line)
@@ -199,7 +199,8 @@ def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame:
     frame = as_frame(X, name)
     if frame is not None:
         return frame
-    rows = np.asarray(X)
+    # What is masked has no value.
+    rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if rows.ndim != 2:
         raise DataError(f"{name} has shape {rows.shape}.", "Give a table of rows and columns.")
     names = _array_names(rows.shape[1], name, schema)
@@ -240,7 +241,7 @@ def _arrow(column: nw.Series, name: str) -> pa.Array:
 def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Array:
     try:
         return convert()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise DataError(
             f"Column {column!r} of {name} has values of several types, or of none that is "
             f"known ({error}).",

@@ -162,6 +162,13 @@ def test_encoded_by__another_filling_of_the_same_rows(tmp_path):
     np.testing.assert_array_equal(labelled.take(np.arange(N)), OTHER_FILLS.expand(X))
 
 
+def test_check__of_a_view_is_of_what_is_stored():
+    dataset = write_rows(MemoryStore(), y=np.where(Y == 2, -1, Y), unlabelled=-1)
+    for view in (dataset.encoded_by(OTHER_FILLS), dataset.of_labelled()):
+        assert check_dataset(view) == check_dataset(dataset)
+    assert check_dataset(dataset).problems == ()
+
+
 def test_encoded_by__is_the_dataset_where_features_are_the_same():
     dataset, plain = write_rows(MemoryStore()), write_dataset(MemoryStore(), table(5))
     assert dataset.encoded_by(replace(FILLED, label="other", written={"delimiter": ";"})) is dataset
