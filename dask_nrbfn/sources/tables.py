@@ -189,14 +189,6 @@ def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> D
     return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
 
 
-def first_not_finite(X: np.ndarray) -> tuple[int, int] | None:
-    """Return row and column of the first value that is NaN or infinite."""
-    if X.dtype.kind != "f" or np.isfinite(X).all():
-        return None
-    row, column = np.argwhere(~np.isfinite(X))[0]
-    return int(row), int(column)
-
-
 def not_finite_error(cell: pa.Scalar, where: str, place: str) -> DataError:
     """Return the error about a cell of a number that is none, or infinite."""
     value = cell.as_py()
