@@ -233,6 +233,7 @@ def test_summary__not_of_what_takes_no_time(dataset):
     assert call("inspect", dataset) == (0, [])
 
 
+@pytest.mark.slow
 def test_metrics_file__of_every_command_with_an_engine(tmp_path, dataset):
     place, textfile = tmp_path / "run", tmp_path / "job.prom"
     options = ("--workers", 0, "--metrics-file", textfile)
