@@ -42,8 +42,9 @@ from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.location import Location
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 

@@ -133,6 +133,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_params__one_more_is_one_field(tmp_path):
     write_table(tmp_path / "data", *spirals(60))
     process = subprocess.run(

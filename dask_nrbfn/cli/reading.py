@@ -69,8 +69,8 @@ written_options = together(
     click.option(
         "--missing-values",
         metavar="MARKS",
-        help="What stands for no value in CSV beside nothing at all, such as ?,-  [default: ?, NA, "
-        "N/A, NaN, nan, null, NULL, None, #N/A]",
+        help="What stands in text for no value beside nothing at all, such as ?,-  [default: in "
+        "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A]",
     ),
 )
 

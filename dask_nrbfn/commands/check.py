@@ -16,6 +16,7 @@ from dask_nrbfn.storage.chunks import (
     summarize_chunk,
 )
 from dask_nrbfn.storage.dataset import Dataset, StoredChunk
+from dask_nrbfn.storage.location import normalize
 
 # Chunks without any file that are named one by one; metadata may say that there are billions.
 _MOST_NAMED = 100
@@ -44,9 +45,11 @@ def check_dataset(dataset: Dataset) -> DatasetReport:
 
     Takes the time and the memory of what is stored, also where metadata says that there is more.
     """
-    recorded = Dataset.open(dataset.location)
+    # Of a view, such as `of_labelled`, what is stored.
+    location = normalize(dataset.location)
+    recorded = Dataset.open(location)
     # Chunks that were changed behind its back are to be looked at too.
-    dataset = Dataset.open(dataset.location, as_it_is=True)
+    dataset = Dataset.open(location, as_it_is=True)
     problems: list[str] = []
     summaries: list[ChunkSummary] = []
     n_chunks = -(-dataset.n_rows // dataset.chunk_rows)

@@ -124,8 +124,8 @@ def ingest_file(
         What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
         dates with the median, with a feature that says so where more than 1 % of the rows do.
     missing_values : str or sequence of str, optional
-        What stands for no value in CSV beside nothing at all; default: ?, NA, N/A, NaN, nan, null,
-        NULL, None and #N/A.
+        What stands in text for no value beside nothing at all; default: in CSV ?, NA, N/A, NaN,
+        nan, null, NULL, None and #N/A.
     max_categories : int
         The most frequent ones have a feature of their own, the others one together.
     schema : Schema, path or Location, optional
@@ -180,6 +180,11 @@ def ingest_file(
         table=table,
         storage_options=storage_options,
     )
+    if write_schema is not None and opened.schema is None:
+        raise ParameterError(
+            f"`write_schema` is given, and {path} is no table.",
+            "Leave it out: arrays have no schema.",
+        )
     dataset = ingest_source(
         opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )
@@ -479,15 +484,16 @@ def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
     """Return what is stored of the rows of a dask collection; a frame's are not counted."""
     from dask_nrbfn.sources.stored import column_labels, stored_rows
 
-    n_columns = len(schema.columns)
+    # Rows are counted from the first of each.
+    n_columns, part = len(schema.columns), f"a block of {name}"
     if hasattr(X, "columns"):
         own = X[column_labels(X._meta, schema, name)]
-        return own.map_partitions(stored_rows, schema, name, meta=np.empty((0, n_columns)))
+        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
     # Refused before anything is computed.
     stored_rows(_no_rows(X), schema, name)
     chunks = (X.chunks[0], (n_columns,))
     whole = X.rechunk({1: -1})
-    return whole.map_blocks(stored_rows, schema, name, chunks=chunks, dtype=FLOAT64)
+    return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
 
 
 def _rows_and_schema(

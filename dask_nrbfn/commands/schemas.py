@@ -3,6 +3,7 @@
 import json
 import os
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def load_schema(location: Location) -> Schema:
         If it has no schema, or the file cannot be read as one.
     """
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
-        return Schema.from_dict(_read_file(Path(location)))
+        return _of_file(Path(location))
     schema = read_schema(_attributes(location))
     if schema is None:
         raise DataError(
@@ -66,10 +67,31 @@ def _attributes(location: Location) -> dict[str, Any]:
     return attributes_of(open_model_group(location))
 
 
+def _of_file(path: Path) -> Schema:
+    """Return the schema of a file; raise DataError if it has a category as no cell is read."""
+    import pyarrow as pa
+
+    from dask_nrbfn.sources.cells import texts_of
+
+    schema = Schema.from_dict(_read_file(path))
+    for column in schema.columns:
+        texts = texts_of(pa.array(column.categories, pa.string())).to_pylist()
+        for category, text in zip(column.categories, texts, strict=True):
+            if category != text:
+                raise DataError(
+                    f"column {column.name!r} of {path} has the category {category!r}, but cells of "
+                    f"it are read as {text!r}.",
+                    "Write it as it is read, or leave it out where that is None.",
+                )
+    return schema
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct)  # type: ignore[no-any-return]
     except FileNotFoundError as error:
         raise MissingDataError(
             f"{path} is not a file.", "Give `schema` the path of a TOML or JSON file."
@@ -78,6 +100,15 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise DataError(
             f"{path} cannot be read as {path.suffix[1:].upper()}: {error}.", "Mend the file."
         ) from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, which may not have two values of one name."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{name!r} is there twice")
+    return values
 
 
 def _text(schema: Schema, suffix: str) -> str:

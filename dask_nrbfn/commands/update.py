@@ -61,10 +61,12 @@ from dask_nrbfn.storage.group import (
     normalize,
     replacing_group,
 )
+from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.location import SideBySide, join
 from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.members import content_beside, member_of
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import PartLayout, Run, content_beside, member_of
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
     ADD,
     FORGET,

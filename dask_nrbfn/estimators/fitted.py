@@ -45,6 +45,8 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         params = model.params.to_dict()
         if model.params.basis_is_given:
             params |= {"basis": model.scaling.restore(model.basis), "basis_size": None}
+        if model.schema is not None and model.schema.fills:
+            params["missing"] = "impute"
         estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         estimator._take_model(model)
         return estimator

@@ -62,7 +62,8 @@ class Network(PredictOutput, ModelEstimator, ABC):
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
             A row of weight w counts in the width and in the ridge system as w equal rows; in the
             search of neighbours it is one. Rows of weight 0 are left out; only where X is in
-            memory may there be any. None for a `Dataset`, which has its weights.
+            memory may there be any. Which categories there are, and what fills gaps, is told by
+            all rows alike. None for a `Dataset`, which has its weights.
 
         Raises
         ------

@@ -47,8 +47,9 @@ def scores_in_blocks(
         rows = np.asarray(X[start : start + step])
         if schema is not None:
             check_gaps(rows, schema, first_row=first_row + start, within=within)
+        check_finite(rows, first_row=first_row + start, within=within, gaps=schema is not None)
+        if schema is not None:
             rows = schema.expand(rows)
-        check_finite(rows, first_row=first_row + start, within=within)
         scores[start : start + step] = model.scores(
             rows, buffer=buffer[: len(rows)], threads=threads
         )

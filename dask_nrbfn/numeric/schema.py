@@ -23,6 +23,8 @@ UNSEEN = -1.0
 
 # Of a date, in days.
 _YEAR = 365.2425
+# Integers of JSON have no limit.
+_LARGEST = float(np.finfo(np.float64).max)
 # The least share of rows without a value that is a feature of its own.
 _OFTEN_MISSING = 0.01
 
@@ -264,6 +266,7 @@ class Schema:
         """
         _check_fields("the schema", values, _FIELDS)
         _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
+        _check_fields("what is written of the schema", values.get("written", {}), _WRITTEN_FIELDS)
         columns = []
         for name, given in values.get("columns", {}).items():
             place = f"column {name!r} of the schema"
@@ -281,8 +284,9 @@ def _other_coding(own: Column, its: Column) -> str:
 
 
 # What the values of a schema in JSON or TOML are, and what they are called.
-_TEXT, _TEXTS, _FLAG = "a text", "a list of distinct texts", "true or false"
-_NUMBER, _TABLE = "a finite number", "a table"
+_TEXT, _LIST, _FLAG = "a text", "a list of texts", "true or false"
+_TEXTS = "a list of distinct texts"
+_NUMBER, _SHARE, _TABLE = "a finite number", "a number from 0 to 1", "a table"
 _FIELDS = {
     "columns": _TABLE,
     "label": _TEXT,
@@ -298,7 +302,15 @@ _COLUMN_FIELDS = {
     "categories": _TEXTS,
     "others": _FLAG,
     "fill": _NUMBER,
-    "missing": _NUMBER,
+    "missing": _SHARE,
+}
+_WRITTEN_FIELDS = {
+    "delimiter": _TEXT,
+    "quote": _TEXT,
+    "decimal": _TEXT,
+    "encoding": _TEXT,
+    "no_header": _FLAG,
+    "missing_values": _LIST,
 }
 
 
@@ -318,12 +330,13 @@ def _check_fields(what: str, values: Any, known: Mapping[str, str]) -> None:
 def _is(type_name: str, value: Any) -> bool:
     if type_name == _TEXT:
         return isinstance(value, str)
-    if type_name == _TEXTS:
+    if type_name in (_LIST, _TEXTS):
         texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
-        return texts and len(set(value)) == len(value)
-    if type_name == _NUMBER:
+        return texts and (type_name == _LIST or len(set(value)) == len(value))
+    if type_name in (_NUMBER, _SHARE):
         numbers = isinstance(value, int | float) and not isinstance(value, bool)
-        return numbers and bool(np.isfinite(value))
+        least, most = (0, 1) if type_name == _SHARE else (-_LARGEST, _LARGEST)
+        return numbers and bool(least <= value <= most)
     return isinstance(value, bool if type_name == _FLAG else Mapping)
 
 

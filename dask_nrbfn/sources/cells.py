@@ -1,6 +1,6 @@
 """The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -50,12 +50,12 @@ class CellError(DataError):
     def __reduce__(self) -> tuple[type["CellError"], tuple[str, str, str, int]]:
         return type(self), (self.column, self.text, self.what, self.row)
 
-    def within(self, table: object, place: str) -> DataError:
+    def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
         """Return the error that says where the cell is, such as "line 3" of a table."""
         return DataError(
             f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
             f"{self.what}.",
-            self.args[1],
+            remedy or self.args[1],
         )
 
 
@@ -128,6 +128,16 @@ def encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
     places[:-1][pc.is_null(texts).to_numpy(zero_copy_only=False)] = -1
     codes = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return places[codes], texts
+
+
+def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
+    """Return text without blanks around it, none for what stands for no value."""
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    texts = pc.utf8_trim(cells.dictionary.cast(pa.string()), BLANKS)
+    none = pc.is_in(texts, pa.array(marks, pa.string()))
+    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+    return pa.DictionaryArray.from_arrays(cells.indices, texts)
 
 
 def texts_of(values: pa.Array) -> pa.Array:

@@ -166,20 +166,18 @@ def _with_elements(
     """Return files in which elements of lists are columns, and what is asked of those."""
     first = files[0].footer.schema
     lists = [own.name for own in first if is_list(own.type)]
-    if asked.schema is not None:
-        known = {column.name for column in asked.schema.columns}
-        lengths = {name: _n_elements(name, known) for name in lists if f"{name}_0" in known}
-    else:
-        for name in x:
-            check_column(asked.origin, name, tuple(first.names), "x")
-        named = (*x, *asked.options.columns)
-        lengths = list_lengths(files, [name for name in lists if name in named])
-        columns = [
-            element
-            for name in dict.fromkeys(named)
-            for element in (element_names(name, lengths[name]) if name in lengths else [name])
-        ]
-        asked = replace(asked, options=replace(asked.options, columns=tuple(columns)))
+    for name in x:
+        check_column(asked.origin, name, tuple(first.names), "x")
+    wanted = dict.fromkeys((*x, *asked.options.columns))
+    known = {column.name for column in asked.schema.columns} if asked.schema else {*wanted}
+    lengths = {name: _n_elements(name, known) for name in lists if f"{name}_0" in known}
+    lengths |= list_lengths(files, [name for name in lists if name in wanted])
+    columns = [
+        element
+        for name in wanted
+        for element in (element_names(name, lengths[name]) if name in lengths else [name])
+    ]
+    asked = replace(asked, options=replace(asked.options, columns=tuple(columns)))
     return [ListedFile(file, lengths) for file in files] if lengths else files, asked
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any
 
@@ -18,18 +19,23 @@ def as_frame(X: Any, name: str = "X") -> nw.DataFrame | None:
     Raises
     ------
     DataError
-        If two of its columns have one name.
+        If two of its columns have one name, as text.
     """
     try:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
     except nw.exceptions.DuplicateError as error:
         # The columns of an Arrow table are not their names.
-        names = getattr(X, "column_names", None) or X.columns
-        twice = Counter(names).most_common(1)[0][0]
-        raise DataError(
-            f"{name} has several columns named {twice!r}.", "Give each its own name."
-        ) from error
-    return frame if isinstance(frame, nw.DataFrame) else None
+        raise _same_name(getattr(X, "column_names", None) or X.columns, name) from error
+    if not isinstance(frame, nw.DataFrame):
+        return None
+    if len({*map(str, frame.columns)}) < len(frame.columns):
+        raise _same_name(frame.columns, name)
+    return frame
+
+
+def _same_name(names: Iterable[Any], name: str) -> DataError:
+    twice = Counter(map(str, names)).most_common(1)[0][0]
+    return DataError(f"{name} has several columns named {twice!r}.", "Give each its own name.")
 
 
 def column_names(X: Any) -> tuple[str, ...] | None:

@@ -40,12 +40,12 @@ SUFFIXES = {
 }
 _OF_TABLES = {
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
-    *("missing", "max_categories", "schema"),
+    *("missing", "missing_values", "max_categories", "schema"),
 }
 OPTIONS = {
     "npz": {"x", "y", "target", "weights"},
     "npy": {"y", "target", "weights"},
-    "csv": {"missing_values", *_OF_TABLES, *Written.__annotations__},
+    "csv": {*_OF_TABLES, *Written.__annotations__},
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target"},
@@ -54,8 +54,8 @@ OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
     "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
-    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding`, `no_header` "
-    "and `missing_values` with .csv alone."
+    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
+    "`no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -250,11 +250,16 @@ def _open_columnar(
     kind: str, files: Mapping[File, Mapping[str, str]], asked: "Asked", x: tuple[str, ...]
 ) -> Source:
     from dask_nrbfn.sources.columnar import open_columnar
-    from dask_nrbfn.sources.tablefile import with_keys
+    from dask_nrbfn.sources.tablefile import MarkedFile, with_keys
 
-    return open_columnar(
-        with_keys({_typed_file(kind, file): keys for file, keys in files.items()}), asked, x
-    )
+    typed = with_keys({_typed_file(kind, file): keys for file, keys in files.items()})
+    if "missing_values" not in asked.options.said:
+        return open_columnar(typed, asked, x)
+    marks = asked.options.missing_values
+    source = open_columnar([MarkedFile(file, marks) for file in typed], asked, x)
+    written = {**source.schema.written, "missing_values": list(marks)}
+    source.schema = replace(source.schema, written=written)
+    return source
 
 
 def _typed_file(kind: str, file: File) -> "TypedFile":

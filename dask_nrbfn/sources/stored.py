@@ -15,7 +15,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
 from dask_nrbfn.sources.cells import CellError, stored_values
 from dask_nrbfn.sources.frames import as_frame, has_kinds
-from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions, decide
+from dask_nrbfn.sources.survey import FOR_FRAMES, ColumnSurvey, Roles, TableOptions, decide
 from dask_nrbfn.sources.tables import schema_columns
 from dask_nrbfn.sources.tabular import SURVEY_ROWS
 
@@ -120,9 +120,11 @@ def decided(
     Raises
     ------
     DataError
-        If a row has no value where it must have one.
+        If a row has no value where it must have one, or no column becomes a feature.
     """
-    schema, lines = decide(surveys, Roles(), options, gap=gap)
+    schema, lines = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES)
+    if surveys and not schema.columns:
+        raise DataError(f"there is no feature, as {lines[0]}", "Give further columns.")
     for line in lines:
         logger.info("%s", line)
     return schema
@@ -156,14 +158,15 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
     DataError
         If a column is missing, or a value is not of its kind.
     """
-    frame = _framed(X, name, [column.name for column in schema.columns])
+    frame = _framed(X, name, schema)
     given = {column.name: column for column in frame.iter_columns()}
     stored = np.empty((len(frame), len(schema.columns)))
     for place, label in enumerate(column_labels(frame, schema, name)):
         try:
             stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
         except CellError as error:
-            raise error.within(name, f"row {error.row} (the first is 0)") from error
+            where = f"row {error.row} (the first is 0)"
+            raise error.within(name, where, "Give a value of its kind, or none.") from error
     return stored
 
 
@@ -187,26 +190,41 @@ def check_gaps(
         raise DataError(
             f"Column {schema.columns[place].name!r} of {name} has no value in row "
             f"{first_row + row}{within} (the first is 0).",
-            "Fill it in or leave the row out, or fit with `missing` as impute.",
+            FOR_FRAMES.gap,
         )
 
 
-def _framed(X: Any, name: str, names: Sequence[str] | None = None) -> nw.DataFrame:
-    """Return a frame in one form, or an array (n, c) as one whose columns have these names."""
+def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame:
+    """Return a frame in one form, or an array (n, c) as one, with the columns of a schema."""
     frame = as_frame(X, name)
     if frame is not None:
         return frame
-    rows = np.asarray(X)
+    # What is masked has no value.
+    rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if rows.ndim != 2:
         raise DataError(f"{name} has shape {rows.shape}.", "Give a table of rows and columns.")
-    names = names or [f"x{j}" for j in range(rows.shape[1])]
-    if len(names) != rows.shape[1]:
+    names = _array_names(rows.shape[1], name, schema)
+    columns = {
+        column: _arrow_of(partial(pa.array, values, from_pandas=True), column, name)
+        for column, values in zip(names, rows.T, strict=True)
+    }
+    return nw.from_native(pa.table(columns), eager_only=True)
+
+
+def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
+    """Return the names of the columns of an array: their numbers, or those of a schema."""
+    numbered = [f"x{j}" for j in range(n_columns)]
+    if schema is None:
+        return numbered
+    names = [column.name for column in schema.columns]
+    if {*numbered} == {*names, *schema.ignored}:
+        return numbered
+    if len(names) != n_columns:
         raise DataError(
-            f"{name} has {rows.shape[1]} columns, but the model was trained on {len(names)}.",
+            f"{name} has {n_columns} columns, but the model was trained on {len(names)}.",
             "Give a frame, or an array, with the columns of the training rows.",
         )
-    columns = [pa.array(rows[:, j], from_pandas=True) for j in range(rows.shape[1])]
-    return nw.from_native(pa.table(columns, names=list(names)), eager_only=True)
+    return names
 
 
 def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
@@ -217,11 +235,15 @@ def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: s
 
 
 def _arrow(column: nw.Series, name: str) -> pa.Array:
+    return _arrow_of(column.to_arrow, column.name, name)
+
+
+def _arrow_of(convert: Callable[[], pa.Array], column: Any, name: str) -> pa.Array:
     try:
-        return column.to_arrow()
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        return convert()
+    except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
         raise DataError(
-            f"Column {column.name!r} of {name} has values of several types, or of none that is "
+            f"Column {column!r} of {name} has values of several types, or of none that is "
             f"known ({error}).",
-            f"Give it one, such as {name}[{column.name!r}].astype(str).",
+            "Give it one, such as float for numbers or str for text.",
         ) from error

@@ -156,6 +156,8 @@ class ColumnSurvey:
     ----------
     kind : {"number", "boolean", "category", "date"}
         What its cells are read as.
+    fills : bool
+        Whether the median will be wanted: 0.5 MiB at most, which many columns would add up.
 
     Attributes
     ----------
@@ -164,7 +166,7 @@ class ColumnSurvey:
     texts : dict or None
         Rows of each text of a category; None once there were more than 65,536.
     bins : Bins
-        Rows by what is stored of a number, boolean or date.
+        Rows by what is stored of a number, boolean or date; of none unless it `fills`.
     are_whole : bool
         Whether all numbers are whole.
 
@@ -181,8 +183,9 @@ class ColumnSurvey:
     (4, 1, 2, 3.0)
     """
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, fills: bool = True) -> None:
         self.kind: Kind = kind
+        self.fills = fills
         self.n_rows = self.n_missing = 0
         self.texts: dict[str, int] | None = {}
         self.bins = Bins.of_sorts(1)
@@ -210,9 +213,10 @@ class ColumnSurvey:
         """Add what is stored, float64 (b,), of further rows of a number, boolean or date."""
         numbers = stored[~np.isnan(stored)]
         self._add_counts(len(stored), len(stored) - len(numbers))
-        self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
+        if self.fills:
+            self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
         self.are_whole = self.are_whole and bool((numbers == np.floor(numbers)).all())
-        self._keep_hashes(splitmix((numbers + 0.0).view(np.uint64)))
+        self._keep_hashes(numbers)
 
     def __add__(self, other: Self) -> Self:
         both = copy.copy(self)
@@ -221,7 +225,7 @@ class ColumnSurvey:
         both._add_texts(None if other.texts is None else other.texts.items())
         both.bins = self.bins + other.bins
         both.are_whole = self.are_whole and other.are_whole
-        both._keep_hashes(other._hashes)
+        both._hashes = both._least(other._hashes)
         return both
 
     @property
@@ -231,7 +235,7 @@ class ColumnSurvey:
 
     @property
     def n_different(self) -> int:
-        """How many different values there are; of many numbers an estimate."""
+        """How many different texts or whole numbers there are; of many numbers an estimate."""
         if self.kind == "category":
             return _MOST_TEXTS + 1 if self.texts is None else len(self.texts)
         if len(self._hashes) < _MOST_HASHES:
@@ -266,11 +270,22 @@ class ColumnSurvey:
         if len(self.texts) > _MOST_TEXTS:
             self.texts = None
 
-    def _keep_hashes(self, hashes: np.ndarray) -> None:
+    def _keep_hashes(self, numbers: np.ndarray) -> None:
+        if self.kind == "number" and self.are_whole:
+            hashes = splitmix((numbers + 0.0).view(np.uint64))
+        else:
+            hashes = self._hashes[:0]
+        self._hashes = self._least(hashes)
+
+    def _least(self, hashes: np.ndarray) -> np.ndarray:
+        """Return the least hashes of those held and others; none of what is no whole number."""
+        if not self.are_whole:
+            return hashes[:0]
         if len(self._hashes) == _MOST_HASHES:
             hashes = hashes[hashes < self._hashes[-1]]
-        if len(hashes):
-            self._hashes = np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
+        if not len(hashes):
+            return self._hashes
+        return np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
 
 
 class Roles(NamedTuple):
@@ -279,6 +294,32 @@ class Roles(NamedTuple):
     label: str | None = None
     targets: tuple[str, ...] | None = None
     weights: str | None = None
+
+
+class Remedies(NamedTuple):
+    """What may be done about gaps, and about a column, whose name stands for {0}."""
+
+    gap: str
+    text_id: str
+    number_id: str
+    misspelt: str
+    others: str
+
+
+FOR_FILES = Remedies(
+    "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
+    "Carry it along with id={0}, or take it with categorical={0}.",
+    "leave it out with drop={0}, or carry it along with id={0}.",
+    "numeric={0} says where it is; if it stands for no value, say so with missing_values.",
+    " (max_categories)",
+)
+FOR_FRAMES = Remedies(
+    "Fill such cells in, as networks do whose `missing` is impute, or leave their rows out.",
+    "To take it, make numbers of it.",
+    "leave it out if it is one.",
+    "make it a number, or none, and the column one of numbers.",
+    "",
+)
 
 
 class Decision(NamedTuple):
@@ -295,6 +336,7 @@ def decide(
     *,
     ignored: tuple[str, ...] = (),
     gap: Callable[[str], str] | None = None,
+    remedies: Remedies = FOR_FILES,
 ) -> Decision:
     """Return what each column is.
 
@@ -309,6 +351,8 @@ def decide(
     gap : callable, optional
         Returns what is said of the first gap of a column, such as "of rows.csv has no value in
         line 3".
+    remedies : Remedies
+        What can be done about what is said.
 
     Raises
     ------
@@ -325,17 +369,17 @@ def decide(
     """
     lines, columns, left_out = [], [], []
     for name, survey in surveys.items():
-        reason = _reason_against(name, survey, options)
+        reason = _reason_against(name, survey, options, remedies)
         if reason:
             lines.append(f"{name} is left out: {reason}")
-            lines += _nearly_numbers(name, survey)
+            lines += _nearly_numbers(name, survey, remedies)
             left_out.append(name)
             continue
         if survey.n_missing and options.missing == "error":
             where = gap(name) if gap else f"has no value in {survey.n_missing} of its rows"
-            raise gap_error(f"Column {name!r} {where}.")
+            raise DataError(f"Column {name!r} {where}.", remedies.gap)
         columns.append(_decided(name, survey, options))
-        lines += _remarks(columns[-1], survey, options)
+        lines += _remarks(columns[-1], survey, options, remedies)
     schema = Schema(
         tuple(columns),
         **roles._asdict(),
@@ -353,13 +397,12 @@ def gap_error(problem: str, *, decided: bool = False) -> DataError:
     """
     if decided:
         return DataError(problem, "Fill it in, or leave the row out, as `skip_bad` does.")
-    return DataError(
-        problem,
-        "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
-    )
+    return DataError(problem, FOR_FILES.gap)
 
 
-def _reason_against(name: str, survey: ColumnSurvey, options: TableOptions) -> str | None:
+def _reason_against(
+    name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
+) -> str | None:
     """Return why a column is no feature, if so."""
     if not survey.n_values:
         return "it has no value in any row."
@@ -375,12 +418,12 @@ def _reason_against(name: str, survey: ColumnSurvey, options: TableOptions) -> s
         return None
     many = "more than " * (survey.texts is None) + str(min(survey.n_different, _MOST_TEXTS))
     return (
-        f"{many} texts in {survey.n_values} rows look like an id or free text. Carry it along "
-        f"with id={name}, or take it with categorical={name}."
+        f"{many} texts in {survey.n_values} rows look like an id or free text. "
+        f"{remedies.text_id.format(name)}"
     )
 
 
-def _nearly_numbers(name: str, survey: ColumnSurvey) -> list[str]:
+def _nearly_numbers(name: str, survey: ColumnSurvey, remedies: Remedies) -> list[str]:
     """Return what is said of a category of which most rows are numbers: a cell may be misspelt."""
     texts = {} if survey.texts is None else survey.texts
     others = [text for text in texts if not NUMBER.fullmatch(text)]
@@ -389,8 +432,7 @@ def _nearly_numbers(name: str, survey: ColumnSurvey) -> list[str]:
         return []
     return [
         f"{name} is text, though {n_numbers} of {survey.n_values} values are numbers, but "
-        f"{min(others)!r} is none. If that is a mistake, numeric={name} says where it is; if it "
-        "stands for no value, say so with missing_values."
+        f"{min(others)!r} is none. If that is a mistake, {remedies.misspelt.format(name)}"
     ]
 
 
@@ -406,18 +448,19 @@ def _decided(name: str, survey: ColumnSurvey, options: TableOptions) -> Column:
     return Column(name, "category", tuple(sorted(shown)), others=others, missing=missing)
 
 
-def _remarks(column: Column, survey: ColumnSurvey, options: TableOptions) -> list[str]:
+def _remarks(
+    column: Column, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
+) -> list[str]:
     name = column.name
-    lines = [] if name in options.categorical else _nearly_numbers(name, survey)
+    lines = [] if name in options.categorical else _nearly_numbers(name, survey, remedies)
     if column.others:
         lines.append(
             f"{name} has {survey.n_different} categories: the {len(column.categories)} most "
-            "frequent have a feature each, the others one together (max_categories)."
+            f"frequent have a feature each, the others one together{remedies.others}."
         )
     if column.kind == "number" and survey.looks_like_id and name not in options.numeric:
         lines.append(
             f"{name} looks like an id: {survey.n_different} different whole numbers in "
-            f"{survey.n_values} rows. It is taken as a number; leave it out with drop={name}, or "
-            f"carry it along with id={name}."
+            f"{survey.n_values} rows. It is taken as a number; {remedies.number_id.format(name)}"
         )
     return lines

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
 from dask_nrbfn.numeric.schema import Kind
-from dask_nrbfn.sources.cells import kind_of
+from dask_nrbfn.sources.cells import kind_of, without_marks
 from dask_nrbfn.sources.files import File
 
 logger = logging.getLogger(__name__)
@@ -193,6 +193,44 @@ class ListedFile(TypedFile):
             values = given
         columns = [pa.array(own, from_pandas=True) for own in np.ascontiguousarray(values.T)]
         return dict(zip(element_names(name, length), columns, strict=True))
+
+
+class MarkedFile(TypedFile):
+    """A file in whose text some marks stand for no value.
+
+    Parameters
+    ----------
+    of : TypedFile
+    marks : tuple of str
+    """
+
+    def __init__(self, of: TypedFile, marks: tuple[str, ...]) -> None:
+        super().__init__(of.file)
+        self._of = of
+        self._marks = marks
+
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself."""
+        return self._of.footer
+
+    def tells(self, name: str) -> bool:
+        """Return whether a column has a value in every row and cannot be an id."""
+        return self._of.tells(name)
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns, those of no kind as they are."""
+        for batch in self._of.batches(kinds, batch_rows):
+            names = batch.schema.names
+            columns = [
+                without_marks(column, self._marks)
+                if kinds[name] is not None and kind_of(column.type) == "category"
+                else column
+                for name, column in zip(names, batch.columns, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def element_names(name: str, length: int) -> list[str]:

@@ -96,6 +96,8 @@ class Asked:
             check_apart(option, name, *taken)
         rest = tuple(name for name in names if name not in taken)
         if self.schema is not None:
+            for option, name in used:
+                check_apart(option, name, *(column.name for column in self.schema.columns))
             features = schema_columns(self.schema, rest, self.origin, names)
         else:
             wanted = options.columns or rest
@@ -160,16 +162,10 @@ def schema_columns(
     Raises
     ------
     DataError
-        If one is not there, or is something else.
+        If one is not there.
     """
     columns = tuple(column.name for column in schema.columns)
     for name in columns:
-        if name in all_names and name not in names:
-            raise DataError(
-                f"column {name!r} of {origin} is a feature, as its schema says, and is named for "
-                "something else.",
-                "Name a column of which no feature is made, or decide anew without the schema.",
-            )
         if name not in names:
             remedy = "Give a table with all columns of the schema, in any order."
             raise _no_column(origin, name, all_names, remedy)
@@ -198,14 +194,6 @@ def shown_names(names: Sequence[str]) -> str:
 
 def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
     return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
-
-
-def first_not_finite(X: np.ndarray) -> tuple[int, int] | None:
-    """Return row and column of the first value that is NaN or infinite."""
-    if X.dtype.kind != "f" or np.isfinite(X).all():
-        return None
-    row, column = np.argwhere(~np.isfinite(X))[0]
-    return int(row), int(column)
 
 
 def not_finite_error(cell: pa.Scalar, where: str, place: str) -> DataError:

@@ -205,7 +205,10 @@ def survey_tables(
         Is given the other columns of each batch, its table, and the number of its first row.
     """
     others = of_others(columns)
-    surveys = {name: ColumnSurvey(kinds[name]) for name in columns.features}
+    surveys = {
+        name: ColumnSurvey(kinds[name], fills=asked.options.missing == "impute")
+        for name in columns.features
+    }
     if asked.schema is not None:
         surveys = {}
     wanted = {name: kinds[name] for name in surveys} | others

@@ -39,7 +39,8 @@ from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,8 @@ from dataclasses import asdict, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 
 # What a run has decided that searches candidates: how the arrays are cut that have a row for each.
 _CANDIDATES = "candidates"

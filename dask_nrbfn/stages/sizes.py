@@ -27,7 +27,7 @@ from dask_nrbfn.stages.trials import (
     search_rows,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import PartLayout
+from dask_nrbfn.storage.layout import PartLayout
 
 
 @dataclass(frozen=True, kw_only=True)

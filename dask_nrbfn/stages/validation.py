@@ -33,7 +33,8 @@ from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 

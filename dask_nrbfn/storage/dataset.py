@@ -103,6 +103,8 @@ class Dataset:
         Rows without labels that come after those of X; see `with_unlabelled`.
     labelled_only : bool
         Whether rows without a label are passed over; see `of_labelled`.
+    refuses_gaps : bool
+        Whether X may have gaps, as another schema fills them, that are errors now.
     """
 
     location: Location
@@ -121,6 +123,7 @@ class Dataset:
     schema: Schema | None = None
     further: "Dataset | None" = None
     labelled_only: bool = False
+    refuses_gaps: bool = False
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -404,6 +407,7 @@ class Dataset:
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
             schema=replace(schema, id=own.id),
+            refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
@@ -538,9 +542,24 @@ class Dataset:
         block = LabelledBlock(**read)
         if passing:
             block = _window(block, self._expected(has_target(read["targets"]), index))
+        if self.refuses_gaps and block.X is not None:
+            self._check_gaps(read["X"], start)
         if self._expanding is not None and block.X is not None:
             block = block._replace(X=self._expanding.expand(block.X))
         return block
+
+    def _check_gaps(self, stored: NDArray[Any], start: int) -> None:
+        """Raise DataError naming the first gap of the stored values of rows from `start` on."""
+        gaps = np.isnan(stored)
+        if gaps.any():
+            row, place = np.argwhere(gaps)[0]
+            assert self.schema is not None
+            name = self.schema.columns[place].name
+            raise DataError(
+                f"Column {name!r} of {self.location} has no value in row {start + row} (the first "
+                "is 0), and the schema fills none.",
+                "Take a `schema` that fills gaps, or leave the row out.",
+            )
 
     def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
         """Return which rows of a chunk have a label; raise if they are not as many as were."""

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import zarr
 
+from dask_nrbfn.storage.layout import parts_in
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run, parts_in
+from dask_nrbfn.storage.run import Run
 from tests.cli.program import PROGRAM, refuse, run, succeed
 from tests.tables import spirals, write_table
 

@@ -205,7 +205,7 @@ def test_json_logs__quiet(tmp_path, dataset):
 
 
 def test_summary__is_the_last_line(tmp_path, dataset):
-    figures = r"300 rows in \d+\.\d s, peak \d+\.\d\d MiB, exit status 0"
+    figures = r"300 rows in \d+\.\d s, peak \d+\.\d\d [MG]iB, exit status 0"
     place = tmp_path / "run"
     for arguments, what in (
         (("check", dataset), f"check {dataset}"),
@@ -233,6 +233,7 @@ def test_summary__not_of_what_takes_no_time(dataset):
     assert call("inspect", dataset) == (0, [])
 
 
+@pytest.mark.slow
 def test_metrics_file__of_every_command_with_an_engine(tmp_path, dataset):
     place, textfile = tmp_path / "run", tmp_path / "job.prom"
     options = ("--workers", 0, "--metrics-file", textfile)

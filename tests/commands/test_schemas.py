@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from dask_nrbfn import FitParams, InlineEngine, fit_dataset, ingest_file
@@ -12,6 +13,8 @@ from tests.cli.program import refuse, succeed
 TEXT = "who,a,c,y\n" + "".join(
     f"r{i},{'?' if i % 9 == 0 else i / 4},{'pqr'[i % 3]},{'uv'[i % 2]}\n" for i in range(40)
 )
+
+OF_CATEGORIES = 'columns.c = {{kind = "category", categories = ["{}", "q"]}}'
 
 
 @pytest.fixture
@@ -49,6 +52,10 @@ def test_schema__of_a_dataset_a_run_and_its_model(table, tmp_path):
         ("bad.toml", "a b", DataError, "bad.toml cannot be read as TOML"),
         ("bad.json", '{"column": {}}', DataError, "the schema has 'column', which is none"),
         ("bad.json", '{"columns": {"a": {"kind": "x"}}}', DataError, "has 'x' as kind"),
+        ("bad.json", '{"label": "y", "label": "z"}', DataError, "JSON: 'label' is there twice"),
+        ("bad.toml", OF_CATEGORIES.format("p "), DataError, "category 'p ', .* read as 'p'"),
+        ("bad.toml", OF_CATEGORIES.format("1.0"), DataError, "category '1.0', .* read as '1'"),
+        ("bad.toml", OF_CATEGORIES.format(""), DataError, "category '', .* read as None"),
     ],
 )
 def test_schema__that_is_none(table, tmp_path, name, text, error, message):
@@ -64,6 +71,9 @@ def test_schema__is_written_where_it_may(table, tmp_path):
     (tmp_path / "there.json").touch()
     with pytest.raises(ExistsError, match=r"there\.json exists"):
         ingested(table, tmp_path / "data", write_schema=tmp_path / "there.json")
+    np.save(tmp_path / "rows.npy", np.ones((3, 2)))
+    with pytest.raises(ParameterError, match=r"write_schema is given, and .*rows\.npy is no table"):
+        ingest_file(tmp_path / "rows.npy", tmp_path / "data", write_schema=tmp_path / "s.json")
     assert not (tmp_path / "data").exists()
 
 

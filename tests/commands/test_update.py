@@ -209,7 +209,7 @@ def penalized(run, X, y, penalty, shares):
 PENALIZED = FitParams(basis="kmeans", basis_size=20, features="plain", alpha=1e-3, width_factor=0.4)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_update_run__with_a_penalty_is_one_fit(tmp_path, rows, penalty):
     params = replace(PENALIZED, penalty=penalty)
@@ -261,8 +261,8 @@ def test_update_run__classes_may_be_missing_among_the_new_rows(tmp_path, run, ro
     assert_moments(run, *table_of([rows[0], later]))
 
 
+@pytest.mark.slow
 # Chunks of one row, of some and of all rows, in one part or several.
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 4), (7, 1), (7, 4), (150, 1)])
 def test_update_run__any_chunks_and_parts(tmp_path, rows, chunk_rows, n_parts):
     params = replace(PARAMS, n_parts=n_parts)

@@ -184,6 +184,7 @@ def test_run__worker_killed_once(mortal_workers, tmp_path):
     assert marker.exists()
 
 
+@pytest.mark.slow
 # The last of these workers, because what it kills takes a while to die.
 def test_run__worker_out_of_memory(mortal_workers):
     tasks = [(3 * 2**29,), (2**25,), (2**25,)]

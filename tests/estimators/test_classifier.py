@@ -38,7 +38,7 @@ TUNED = NRBFNClassifierCV(
 )
 
 
-@pytest.mark.fast_cases(40)
+@pytest.mark.fast_cases(24)
 @parametrize_with_checks(
     [NETWORK, DRAWN],
     expected_failed_checks=lambda network: {} if network.basis == "random" else NOT_PROMISED,
@@ -162,6 +162,7 @@ def same_network(network, expected):
     assert network.classes_.tolist() == expected.classes_.tolist()
 
 
+@pytest.mark.slow
 def test_classifier__fits_zarr_arrays(table, expected):
     X, y = (zarr.array(values, chunks=(70, *values.shape[1:])) for values in table)
     same_network(clone(expected).fit(X, y), expected)

@@ -142,6 +142,7 @@ def test_frames__attributes_and_saved_network(tmp_path, table, network):
     network.save(tmp_path / "model")
     loaded = NRBFNClassifier.load(tmp_path / "model")
     for each in (network, loaded):
+        assert each.missing == "impute"
         assert each.n_features_in_ == len(COLUMNS)
         assert each.feature_names_in_.tolist() == COLUMNS
         assert each.feature_names_.tolist() == FEATURES
@@ -177,7 +178,10 @@ def test_frames__columns_are_found_by_name(whole, caplog):
 
 WRONG = {
     "missing column": (lambda X: X[["sex"]], "X has no column 'age'; it has 'sex'"),
-    "text among numbers": (lambda X: X.assign(age="old"), "'age' of X has 'old' in row 0 .*number"),
+    "text among numbers": (
+        lambda X: X.assign(age="old"),
+        "'age' of .*X has 'old' in row 0 ",
+    ),
     "gap": (
         lambda X: X.assign(sex=[*X.sex[:3], None, *X.sex[4:]]),
         r"Column 'sex' of X has no value in row 3 .*impute",
@@ -196,6 +200,18 @@ def test_frames__what_does_not_fit_is_named(whole, spoil, message):
     if isinstance(spoiled, pd.DataFrame):
         with pytest.raises(DataError, match=message):
             network.predict(dd.from_pandas(spoiled.reset_index(drop=True), npartitions=1)).compute()
+
+
+def test_frames__place_of_a_wrong_cell_in_a_dask_frame(whole):
+    frame, network = whole
+    frame = frame.reset_index(drop=True)[["sex", "age"]]
+    for cells, message in (
+        ([*frame.age[:-1].map(str), "old"], "'age' of a block of X has 'old' in row 29 "),
+        ([*frame.age[:-1], np.inf], "inf in row 29 of block 1, column 0"),
+    ):
+        spoiled = dd.from_pandas(frame.assign(age=cells), npartitions=2)
+        with pytest.raises(DataError, match=message):
+            network.predict(spoiled).compute()
 
 
 def test_frames__value_that_no_row_had(whole):

@@ -196,6 +196,7 @@ def test_partial_fit__of_a_tuned_network():
     assert fitted.predict_proba(X).shape == (400, 3)
 
 
+@pytest.mark.slow
 def test_partial_fit__in_a_store(tmp_path):
     (first, second, third, fourth) = batches()
     fitted = network(store=tmp_path / "store").fit(*map(da.from_array, first))

@@ -59,6 +59,7 @@ def test_regressor__one_and_several_targets():
     assert not hasattr(one, "classes_")
 
 
+@pytest.mark.slow
 def test_regressor__rows_from_anywhere_are_the_same_network(tmp_path):
     expected = clone(NETWORK).fit(X, T)
     stored = zarr.array(X, chunks=(100, X.shape[1]), store=str(tmp_path / "X"))
@@ -148,6 +149,7 @@ def test_regressor__sknn_is_refused():
         NRBFNRegressor(basis="sknn").fit(X, y)
 
 
+@pytest.mark.slow
 def test_tuned_regressor__attributes_and_searches():
     tuned = NRBFNRegressorCV(effort="quick",
         alphas=(1e-3, 1e-6), width_factors=(0.5, 1.0), features=("plain",), basis_size=20,

@@ -61,6 +61,7 @@ def page_of(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_page__of_a_tuned_run(page_of, tuned):
     page = page_of(tuned)
     assert page.tags["h1"] == 1

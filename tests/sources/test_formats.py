@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import csv, dataset, feather, ipc
 from pyarrow import parquet as arrow_parquet
 
@@ -91,6 +93,7 @@ def written(rows, tmp_path, name="d.parquet"):
     return tmp_path / name
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("missing", ["impute", "drop"])
 def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
     options = TableOptions(id="id", missing=missing, max_categories=5)
@@ -112,6 +115,20 @@ def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
     by_id = [np.argsort(dataset.ids[:]) for dataset in pair]
     X, same = (dataset.X[:][order] for dataset, order in zip(pair, by_id, strict=True))
     np.testing.assert_array_equal(same, X)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4)
+@given(group_rows=st.integers(1, N), block_rows=st.integers(1, N))
+def test_parquet__any_row_groups_give_the_same_schema_and_rows(tmp_path, group_rows, block_rows):
+    options = TableOptions(id="id", missing="impute", max_categories=5)
+    sources = []
+    for name, rows in (("whole.parquet", N), ("cut.parquet", group_rows)):
+        arrow_parquet.write_table(table(), tmp_path / name, row_group_size=rows)
+        sources.append(open_source(tmp_path / name, table=options, **ROLES))
+    whole, cut = sources
+    assert cut.schema == whole.schema
+    X = np.concatenate([block.X for block in cut.blocks(block_rows)])
+    np.testing.assert_array_equal(X, next(whole.blocks(N)).X)
 
 
 def test_formats__first_gap_is_named(tmp_path, name):
@@ -205,6 +222,21 @@ def test_formats__columns_of_no_value_are_left_out(tmp_path, name):
     source = open_source(written(rows, tmp_path, name), table=TableOptions(id="id"), **ROLES)
     assert "income" not in source.feature_names
     assert source.schema.ignored == ("income",)
+
+
+@pytest.mark.parametrize("name", ["d.parquet", "encoded.parquet", "views.arrow"], indirect=True)
+def test_formats__marks_that_are_said_stand_for_no_value(tmp_path, name):
+    rows = pa.table({"a": ["1", "?", " - "], "b": ["u", "-", "u"], "y": ["?", "no", "no"]})
+    options = TableOptions(missing="impute", missing_values=("?", "-"), numeric=("a",))
+    path = written(rows, tmp_path, name)
+    source = open_source(path, label="y", table=options)
+    X, y = next(source.blocks(9))[:2]
+    np.testing.assert_array_equal(X, [[1, 0], [np.nan, np.nan], [np.nan, 0]])
+    assert y.tolist() == ["?", "no", "no"]
+    assert source.schema.written == {"missing_values": ["?", "-"]}
+    later = open_source(path, schema=source.schema)
+    np.testing.assert_array_equal(next(later.blocks(9)).X, X)
+    assert later.schema.written == source.schema.written
 
 
 @pytest.mark.parametrize(

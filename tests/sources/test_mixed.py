@@ -131,7 +131,7 @@ def test_csv__gaps_of_columns_that_are_left_out_do_not_count(tmp_path):
 
 
 def test_csv__blanks_on_both_sides_are_no_part_of_cells(tmp_path):
-    path = csv_of(tmp_path, "n,t,c\n  1   ,  true ,  p   \n   ?  ,   NA ,  ? \n  2 ,  false  , q\n")
+    path = csv_of(tmp_path, "n,t,c\n  1   ,  true ,  p   \n ? ,   NA ,  ? \n  2 ,  false  , q\n")
     source = open_source(path, table=TableOptions(missing="impute"))
     expected = [[1, 1, 0], [np.nan, np.nan, np.nan], [2, 0, 1]]
     np.testing.assert_array_equal(rows_of(source).X, expected)
@@ -201,12 +201,6 @@ def test_schema__that_a_table_does_not_fit(tmp_path, text, message):
         rows_of(open_source(path, schema=known(tmp_path)))
 
 
-def test_schema__feature_that_is_named_for_something_else(tmp_path):
-    path = csv_of(tmp_path, "a,c\n1,p\n")
-    with pytest.raises(DataError, match=r"column 'c' of .* is a feature, as its schema says"):
-        open_source(path, schema=known(tmp_path), label="c")
-
-
 def test_schema__gap_where_none_was_expected(tmp_path):
     schema = open_source(csv_of(tmp_path, "a\n1\n2\n", "known.csv")).schema
     with pytest.raises(DataError, match=r"has no value in line 3\. .* as skip_bad does"):
@@ -227,6 +221,13 @@ def test_schema__decides_alone(tmp_path):
             schema=known(tmp_path),
             table=TableOptions(drop=("a",)),
         )
+
+
+def test_schema__feature_that_is_asked_for_as_something_else(tmp_path):
+    table = csv_of(tmp_path, "id,a,c,y\n1,2,p,u\n")
+    for role in ({"label": "a"}, {"weights": "a"}, {"table": TableOptions(id="a")}):
+        with pytest.raises(ParameterError, match=r"(label|weights|id)=a names the features"):
+            open_source(table, schema=known(tmp_path), **role)
 
 
 def test_schema__without_categories_has_them_looked_for(tmp_path):

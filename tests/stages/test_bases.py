@@ -62,6 +62,7 @@ def test_bases__need_no_neighbors(basis, tuning):
     assert Model.load(run.location).scores(X).shape == (20, 3)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("tuning", [None, TUNING])
 @pytest.mark.parametrize("basis", ["random", "kmeans"])
 @pytest.mark.parametrize(("n_points", "copies", "n_basis"), [(30, 4, 30), (200, 1, 50), (5, 1, 3)])
@@ -167,6 +168,7 @@ def test_random__seeds_differ():
     assert len(rows[0] & rows[1]) < 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
 def test_kmeans__order_of_rows_is_free(scale):
     X, y = spirals(300)

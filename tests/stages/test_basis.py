@@ -20,7 +20,7 @@ from dask_nrbfn.stages.neighbors import NeighborsRecord
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.storage import run as run_module
+from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.run import Run
 from tests.tables import write_table
@@ -100,7 +100,7 @@ def engine_for(n_basis, dataset):
     ("chunk_rows", "n_parts", "block_rows"), [(7, 3, 5), (16, 1, 64), (50, 9, 1)]
 )
 def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_parts, block_rows):
-    monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", chunk_rows)
+    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", chunk_rows)
     monkeypatch.setattr(confidence_module, "narrow_block_rows", lambda n_columns: block_rows)
     X, y, _ = distinct_rows(200)
     params = FitParams(n_neighbors=3, n_parts=n_parts, random_state=3, confidence_threshold=1.0)
@@ -112,7 +112,7 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
 
 
 def test_confidence__reads_a_block_at_a_time(monkeypatch):
-    monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 8)
+    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 8)
     # Two chunks of 8 rows with 4 neighbours in each of 4 lists.
     monkeypatch.setattr(search_sizes, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
     X, y, _ = distinct_rows(100)
@@ -165,7 +165,7 @@ def test_basis__any_blocks(monkeypatch, rule, basis_size):
     X[200:] = X[:100]
     params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
     at_once, _ = chosen(X, y, confidence, params)
-    monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 16)
+    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 16)
     monkeypatch.setattr(pool, "_SELECTION_ROWS", 1)
     in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
     assert in_blocks.tolist() == at_once.tolist()

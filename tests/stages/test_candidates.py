@@ -108,6 +108,7 @@ def test_candidates__with_locality_search_the_drawn_rows_exactly():
     assert np.array_equal(run.read("locality/indices"), whole.read("locality/indices"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("label", "n_tasks"), [("neighbors", 2), ("confidence", 0)])
 def test_candidates__stopped_in_the_search_lose_one_part(label, n_tasks):
     X, y = spirals(150)

@@ -107,7 +107,7 @@ def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
 def test_search__several_blocks_in_a_part(monkeypatch):
     X, y = spirals(700)
     one = fit(X, y)
-    monkeypatch.setattr("dask_nrbfn.storage.run._MAX_CHUNK_ROWS", 50)
+    monkeypatch.setattr("dask_nrbfn.storage.layout._MAX_CHUNK_ROWS", 50)
     monkeypatch.setattr("dask_nrbfn.stages.search_sizes._BLOCK_BYTES", 100 * 4 * 8)
     many = fit(X, y)
     assert many.chunk_rows == 50

@@ -237,6 +237,7 @@ def test_shares__that_are_damaged_are_counted_again(tmp_path):
     assert (Model.load(run.location).digest(), run.read("width/shares").tolist()) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "params", "names"),
     [

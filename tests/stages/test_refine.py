@@ -113,7 +113,7 @@ def test_fit__is_the_optimum(loss, features):
     np.testing.assert_allclose(model.scores(X), Phi @ W.T, atol=atol)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("loss", ["squared-hinge", "logistic"])
 def test_fit__of_weighted_rows_and_balanced_classes_is_the_optimum(loss):
@@ -142,6 +142,7 @@ def test_fit__of_kept_basis_rows_is_the_optimum():
     assert REFINE.recorded(run).objective == pytest.approx(objective, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("penalty", ["kernel", "clusters"])
 def test_fit__with_other_penalties(penalty):
@@ -174,6 +175,7 @@ def test_fit__begins_with_the_ridge_of_signed_targets():
     assert record.objective < value
 
 
+@pytest.mark.slow
 def test_fit__error_and_risk_are_those_of_the_squared_loss():
     X, y = table()
     models = [Model.load(fit(X, y, replace(PARAMS, loss=loss)).location) for loss in LOSSES]
@@ -181,6 +183,7 @@ def test_fit__error_and_risk_are_those_of_the_squared_loss():
     assert len({model.digest() for model in models}) == len(LOSSES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", REFINED)
 def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
     X, y = table()
@@ -249,6 +252,7 @@ def test_fit__stopped_after_any_task_ends_with_the_same_bits():
         assert rest.done.total() == total - n_done
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
 @pytest.mark.parametrize(
     ("name", "stopped_at"),
@@ -296,6 +300,7 @@ def test_fit__row_weights_are_repeated_rows():
         same_scores(weighted._model, repeated._model, X)
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_probabilities__sum_to_one_and_agree_with_the_scores(loss, features):
@@ -449,7 +454,7 @@ def cubed(monkeypatch):
     loss_named.cache_clear()
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["normalized", "plain"])
 def test_losses__one_more_is_one_file(cubed, features):

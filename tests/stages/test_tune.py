@@ -389,7 +389,7 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("stop", "pattern", "label", "n_tasks"), DAMAGE)
 def test_tune__damaged_results_are_computed_again(
     tmp_path, undisturbed, stop, pattern, label, n_tasks
@@ -446,6 +446,7 @@ def test_tune__damage_is_found_while_it_runs(tmp_path, undisturbed, label, patte
     assert engine.done[label] > CUT_TASKS[label]
 
 
+@pytest.mark.slow
 def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     """The weights that it is written from are damaged too, and the path is gone."""
     dataset, expected = undisturbed
@@ -460,6 +461,7 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     assert engine.done["moments"] == 0
 
 
+@pytest.mark.slow
 def test_tune__damaged_confusion_of_a_finished_run(tmp_path, undisturbed):
     dataset, expected = undisturbed
     tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())

@@ -244,8 +244,8 @@ def test_losses__engines_agree_to_the_bit(tmp_path, two_workers):
     assert REFINE.recorded(here) == REFINE.recorded(there)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_passes")
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

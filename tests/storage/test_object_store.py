@@ -413,6 +413,7 @@ def test_replacing__not_what_came_meanwhile(place):
     assert files(place) == {"data/mine.txt": b"mine"}
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("copies", [0, 1])
 def test_replacing__a_half_moved_one_is_not_opened(place, monkeypatch, copies, overwrite):

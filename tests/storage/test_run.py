@@ -16,10 +16,10 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage import local
-from dask_nrbfn.storage import run as run_module
+from dask_nrbfn.storage import layout, local
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.run import PartLayout, Run
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
 
 CHANGES = {
@@ -36,7 +36,7 @@ CHANGES = {
     "neighbors": ("auto", "exact"),
     "n_partitions": (None, 3),
     "overlap": (2, 3),
-    "scale": ("none", "unit"),
+    "scale": ("auto", "unit"),
     "metric_rounds": (5, 4),
     "candidates": ("auto", "all"),
     "n_parts": (None, 2),
@@ -188,8 +188,8 @@ def test_layout__parts_are_whole_chunks_and_nearly_equal(n_rows, n_parts, spans,
 def test_start__goes_on_with_the_layout_it_began_with(tmp_path, monkeypatch):
     dataset = write_dataset(MemoryStore(), np.ones((60_000, 1), "u1"), chunk_rows=10**6)
     begun = Run.start(tmp_path / "run", dataset, FitParams(), {})
-    monkeypatch.setattr(run_module, "_DEFAULT_PART_ROWS", 5000)
-    monkeypatch.setattr(run_module, "_MAX_CHUNK_ROWS", 100)
+    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 5000)
+    monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 100)
     found = Run.start(tmp_path / "run", dataset, FitParams(), {})
     assert found.spans == begun.spans
     assert found.chunk_rows == begun.chunk_rows

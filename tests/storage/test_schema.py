@@ -162,6 +162,13 @@ def test_encoded_by__another_filling_of_the_same_rows(tmp_path):
     np.testing.assert_array_equal(labelled.take(np.arange(N)), OTHER_FILLS.expand(X))
 
 
+def test_check__of_a_view_is_of_what_is_stored():
+    dataset = write_rows(MemoryStore(), y=np.where(Y == 2, -1, Y), unlabelled=-1)
+    for view in (dataset.encoded_by(OTHER_FILLS), dataset.of_labelled()):
+        assert check_dataset(view) == check_dataset(dataset)
+    assert check_dataset(dataset).problems == ()
+
+
 def test_encoded_by__is_the_dataset_where_features_are_the_same():
     dataset, plain = write_rows(MemoryStore()), write_dataset(MemoryStore(), table(5))
     assert dataset.encoded_by(replace(FILLED, label="other", written={"delimiter": ";"})) is dataset
@@ -189,6 +196,19 @@ def test_encoded_by__what_cannot_be_is_named():
         dataset.encoded_by(replace(FILLED, columns=columns))
     with pytest.raises(DataError, match="has gaps in the column 'age'"):
         dataset.with_unlabelled(dataset).encoded_by(replace(FILLED, missing="error"))
+
+
+def test_encoded_by__gaps_that_are_no_longer_filled(tmp_path):
+    # As a schema that was given says, there were none.
+    whole = tuple(replace(each, missing=0.0) for each in COLUMNS)
+    dataset = write_rows(tmp_path / "data", schema=replace(FILLED, columns=whole))
+    strict = dataset.encoded_by(replace(FILLED, columns=whole, missing="error"))
+    row, place = np.argwhere(np.isnan(X[7:14]))[0]
+    message = f"Column '{COLUMNS[place].name}' of .* has no value in row {7 + row} "
+    for opened in (strict, Dataset.open(strict.of_labelled().location)):
+        with pytest.raises(DataError, match=message):
+            opened.take(np.array([8]))
+        assert len(opened.codes()) == N
 
 
 def test_model__schema_comes_back_and_encodes(tmp_path):

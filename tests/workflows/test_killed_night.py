@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from dask_nrbfn.storage.run import parts_in
+from dask_nrbfn.storage.layout import parts_in
 from tests.engine.processes import wait_until
 from tests.tables import spirals
 from tests.workflows.nights import SETTINGS, Place

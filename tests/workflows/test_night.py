@@ -141,6 +141,7 @@ def shifted(X, y):
     return X, (y + 1) % 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("labels", "n_rows"), [(shuffled, 20_000), (shifted, 2000)])
 def test_night__worse_model_is_refused(place, labels, n_rows):
     before, digest, versions = place.published(), place.model().digest(), place.versions()

@@ -1,0 +1,87 @@
+"""How the rows of a run are cut into parts, and what parts are called."""
+
+from dataclasses import dataclass
+from typing import Self
+
+# A part is the work that a crash can cost, and its r x r sums are written once: with 24,576 rows
+# that is a thirtieth of the time in which they are summed. From 16,384 rows on there are two, for
+# two workers. Beyond 64 parts, or one for every worker, they grow.
+_DEFAULT_PART_ROWS, _MIN_HALF_ROWS = 24_576, 8192
+_DEFAULT_MAX_PARTS = 64
+
+# Rows of a chunk of the arrays that have one row per row of X: at most so many, so that what a task
+# holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB. A part is a
+# whole number of chunks, and of enough that parts differ little from the same share of the rows.
+_MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """How n rows are cut into parts.
+
+    A run records its own, so that it goes on with it whatever the defaults are by then.
+
+    Attributes
+    ----------
+    n_rows : int
+    part_rows : int
+        Rows of every part but the last: a whole number of chunks.
+    chunk_rows : int
+        Rows of a chunk of the arrays that have a row for every row of X.
+    """
+
+    n_rows: int
+    part_rows: int
+    chunk_rows: int
+
+    @classmethod
+    def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
+        """Return the layout of so many parts, or of a default number of them."""
+        share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
+        chunk_rows = share
+        if share > _MAX_CHUNK_ROWS:
+            chunk_rows = max(-(-share // _CHUNKS_OF_PART), _MIN_CHUNK_ROWS)
+            chunk_rows = min(chunk_rows, _MAX_CHUNK_ROWS)
+        return cls(n_rows, -(-share // chunk_rows) * chunk_rows, chunk_rows)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts there are."""
+        return -(-self.n_rows // self.part_rows)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """First and last-plus-one row of every part."""
+        size = self.part_rows
+        return [(a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size)]
+
+
+def default_parts(n_rows: int, n_workers: int = 1) -> int:
+    """Return the number of parts that rows are cut into, the same for up to 64 workers.
+
+    Examples
+    --------
+    >>> default_parts(100_000), default_parts(10_000_000), default_parts(10_000_000, n_workers=100)
+    (4, 64, 100)
+    """
+    parts = max(n_rows // _DEFAULT_PART_ROWS, min(n_rows // _MIN_HALF_ROWS, 2), 1)
+    return min(parts, max(_DEFAULT_MAX_PARTS, n_workers))
+
+
+def part_name(part: int | range) -> str:
+    """Return what a part is stored under, or the sum of consecutive parts."""
+    if isinstance(part, int) or len(part) == 1:
+        return f"{part if isinstance(part, int) else part[0]}"
+    return f"{part[0]}-{part[-1]}"
+
+
+def parts_in(name: str) -> range:
+    """Return the numbers of the parts in what is stored under a `part_name`.
+
+    Examples
+    --------
+    >>> parts_in(part_name(range(4, 8)))
+    range(4, 8)
+    """
+    first, _, last = name.partition("-")
+    return range(int(first), int(last or first) + 1)

@@ -1,0 +1,69 @@
+"""What is stored of tables in memory: names of their columns, types of none, and what is said."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dask_nrbfn.errors import DataError
+from dask_nrbfn.sources.stored import schema_of, stored_rows
+
+N = 120
+
+
+def test_schema_of__array_with_a_column_without_values():
+    X = np.column_stack([np.arange(6.0), np.full(6, np.nan), np.arange(6.0) ** 2])
+    schema = schema_of(X, "impute")
+    assert [column.name for column in schema.columns] == ["x0", "x2"]
+    # Its rows, and those of its columns that are used.
+    for rows in (X, X[:, [0, 2]], X.tolist()):
+        np.testing.assert_array_equal(stored_rows(rows, schema), X[:, [0, 2]])
+
+
+def test_schema_of__masked_array():
+    X = np.ma.masked_greater(np.arange(12.0).reshape(6, 2), 8)
+    schema = schema_of(X, "impute")
+    np.testing.assert_array_equal(stored_rows(X, schema), X.filled(np.nan))
+    assert [column.fill for column in schema.columns] == [4, 4]
+
+
+OBJECTS = np.array([[1, "a"], [2, 5]], dtype=object)
+REFUSED = {
+    "names alike as text": (pd.DataFrame([["a", 1.0]], columns=[1, "1"]), "columns named '1'"),
+    "array of objects": (OBJECTS, "Column 'x1' of X has values of several types"),
+    "complex array": (np.ones((2, 1), dtype=complex), "Column 'x0' of X .* none that is known"),
+    "huge integers": (pd.DataFrame({"a": [10**30, 1], "b": "x"}), "Column 'a' of X has values"),
+    "no text of Unicode": (
+        pd.DataFrame({"a": ["\ud800", "x"]}, dtype=object),
+        "'a' of X has values",
+    ),
+    "no value anywhere": (pd.DataFrame({"a": [None, ""]}), "no feature, as a is left out"),
+    "no column that is taken": (
+        pd.DataFrame({"a": map(str, range(N))}),
+        "no feature, as a is left out: 120 texts in 120 rows look like an id",
+    ),
+}
+
+
+SAID = ("name is left out", "key looks like", "town has 104 categories", "'big' is none")
+
+
+@pytest.mark.parametrize(("X", "message"), REFUSED.values(), ids=REFUSED)
+def test_schema_of__what_is_refused(X, message):
+    with pytest.raises(DataError, match=message):
+        schema_of(X, "impute")
+
+
+def test_schema_of__remedies_are_not_the_options_of_files(caplog):
+    key = np.arange(N)
+    X = pd.DataFrame({"name": key.astype(str), "key": key, "town": (key % 104).astype(str)})
+    X["size"] = np.where(key == 7, "big", "1.5")
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        schema = schema_of(X)
+    with pytest.raises(DataError) as of_gap:
+        schema_of(X.assign(size=[None, *X["size"][1:]]))
+    with pytest.raises(DataError) as of_cell:
+        stored_rows(X.assign(key="many"), schema)
+    said = " ".join([caplog.text, str(of_gap.value), str(of_cell.value)])
+    assert all(words in said for words in SAID)
+    for option in ("drop", "id=", "categorical", "numeric=", "missing_values", "max_categories"):
+        assert option not in said
