@@ -58,7 +58,7 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
     import pyarrow as pa
 
     for field in kept.schema:
-        if pa.types.is_nested(field.type):
+        if pa.types.is_nested(field.type) or "binary" in str(field.type):
             raise ParameterError(
                 f"`keep` names {field.name!r}, whose type {field.type} CSV does not have.",
                 "Write .parquet, or leave it out.",

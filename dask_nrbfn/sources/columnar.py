@@ -58,10 +58,13 @@ class ColumnarSource(TableSource):
 
     Attributes
     ----------
+    types : mapping
+        Types of the columns of all files, by name.
     are_numbers : bool
         Whether all columns are stored as the numbers or booleans that they are.
     """
 
+    types: Types
     are_numbers: bool
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
@@ -92,6 +95,19 @@ class ColumnarSource(TableSource):
     def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
         return _names_of(column, self.columns.id, table, first_row, self.id_dtype)
+
+    def carried_type(self, name: str) -> pa.DataType:
+        """Return the type that all files can have of a column."""
+        fields = [pa.schema([(name, arrow)]) for arrow in self.types[name]]
+        try:
+            return pa.unify_schemas(fields, promote_options="permissive").field(0).type
+        except pa.ArrowTypeError as error:
+            types = ", ".join(dict.fromkeys(map(str, self.types[name])))
+            raise DataError(
+                f"Column {name!r} of {self.asked.origin} has types that do not go together: "
+                f"{types}.",
+                "Write it with one type to every file, or leave it out of `keep`.",
+            ) from error
 
 
 def open_columnar(
@@ -154,6 +170,7 @@ def open_columnar(
         schema=schema,
         id_dtype=None if columns.id is None else _id_type(types[columns.id]),
         tables=tuple(files),
+        types=types,
         columns=columns,
         asked=asked,
         are_numbers=are_numbers,

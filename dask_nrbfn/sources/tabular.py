@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,18 +102,22 @@ class TableSource(Layout):
         Raises
         ------
         DataError
-            If there is no such column, or one has several types.
+            If there is no such column, or one has types that have none in common.
         """
         for name in names:
             check_column(self.asked.origin, name, self.columns.names, "keep")
         kinds = dict.fromkeys(names)
+        schema = pa.schema([(name, self.carried_type(name)) for name in names])
         batches = (
-            batch.select(names)
+            batch.select(names).cast(schema)
             for table in self.tables
             for batch in table.batches(kinds, SURVEY_ROWS)
         )
-        first = next(batches)
-        return pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        return pa.RecordBatchReader.from_batches(schema, batches)
+
+    def carried_type(self, name: str) -> pa.DataType:
+        """Return the type that a column is carried as."""
+        return pa.string()
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
         kinds: dict[str, Kind | None] = {each.name: each.kind for each in self.schema.columns}

@@ -9,6 +9,7 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.export import check_in_csv
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.predict import predict_dataset
@@ -52,6 +53,13 @@ def model():
 
 NUMBERS = np.arange(7, 157)
 TEXTS = np.array([f"row, {row}" for row in NUMBERS], dtype=np.dtypes.StringDType())
+
+
+@pytest.mark.parametrize("values", [[b"x\xff"], [[1, 2]]])
+def test_kept__columns_that_csv_does_not_have(values):
+    table = pa.table({"a": values})
+    with pytest.raises(ParameterError, match=r"keep names 'a', whose type .* CSV does not have"):
+        check_in_csv(table.to_reader())
 
 
 @pytest.mark.parametrize(("suffix", "read"), READERS.items())

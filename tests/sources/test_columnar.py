@@ -12,6 +12,7 @@ from pyarrow import parquet as arrow_parquet
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import columnar, open_source, tablefile
 from dask_nrbfn.sources.dtypes import INT64, STRING
+from dask_nrbfn.sources.survey import TableOptions
 
 N = 37
 
@@ -234,3 +235,23 @@ def test_lists__what_cannot_be_features(tmp_path, options, error, message):
     path = write(pa.table({"e": [[1.0]], "s": [["x"]]}), tmp_path / "d.parquet")
     with pytest.raises(error, match=message):
         open_source(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("types", "carried"),
+    [((pa.int32(), pa.float64()), pa.float64()), ((pa.null(), pa.string()), pa.string())],
+)
+def test_carried__files_of_several_types(tmp_path, types, carried):
+    for place, arrow in enumerate(types):
+        rows = pa.table({"a": [1.0, 2.0], "b": pa.nulls(2, arrow)})
+        write(rows, tmp_path / "d" / f"{place}.parquet")
+    kept = open_source(tmp_path / "d", table=TableOptions(drop=("b",)))
+    assert kept.carried(["b"]).read_all().schema.field("b").type == carried
+
+
+def test_carried__types_that_do_not_go_together(tmp_path):
+    for place, cells in enumerate((["x"], [1])):
+        write(pa.table({"a": [1], "b": cells}), tmp_path / "d" / f"{place}.parquet")
+    source = open_source(tmp_path / "d")
+    with pytest.raises(DataError, match=r"'b' of .* do not go together: string, int64"):
+        source.carried(["b"])
