@@ -109,9 +109,8 @@ def test_page__of_a_table_says_what_its_columns_are(page_of):
     dataset = write_rows(MemoryStore(), stored_rows(60), np.arange(60) % 2)
     params = FitParams(basis="random", basis_size=10, alpha=1e-6)
     page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
-    words = " ".join(page.words)
-    assert "town category 3 and others" in words
-    assert "age number - 20.0" in words
+    assert "town category 3 and others" in page.text
+    assert "age number - 20.0" in page.text
 
 
 def test_page__of_a_pruned_basis(page_of):
