@@ -144,7 +144,7 @@ def test_text__first_file_of_a_directory_decides_in_doubt(tmp_path):
 
 
 def test_text__what_is_unusual_is_logged(tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "dask_nrbfn")
     open_source(written(tmp_path / "usual.csv", "a,b\n1,2\n"))
     open_source(written(tmp_path / "usual.tsv", "a\tb\n1\t2\n"))
     assert not caplog.messages
