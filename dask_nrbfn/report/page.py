@@ -17,6 +17,7 @@ from dask_nrbfn.report.facts import recall_text, run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, plural, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
+from dask_nrbfn.report.schemas import schema_table
 from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.run import Run
@@ -75,12 +76,14 @@ def _page(results: Results) -> str:
     )
     template = environment.from_string(files(__package__).joinpath(_TEMPLATE).read_text("utf-8"))
     finished, facts = results.finished, run_facts(results)
+    schema = finished.attributes.get("schema")
     return template.render(
         name=str(finished.run.location).rstrip("/").rpartition("/")[2],
         started=finished.stages["columns"]["started"],
         headlines=_headlines(facts),
         facts=facts,
         concerns=find_concerns(results),
+        columns=None if schema is None else schema_table(schema),
         confidence=_confidence(finished),
         tuning=_tuning(results),
         confusions=results.confusions(),

@@ -3,6 +3,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
@@ -13,6 +14,7 @@ from dask_nrbfn.errors import MissingDataError, ParameterError, StorageError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
 from tests.report.conftest import LABELS
+from tests.schemas import stored_rows, write_rows
 from tests.tables import spirals, write_table
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -101,6 +103,14 @@ def test_page__of_a_random_basis(page_of):
     assert page.tags["svg"] == 0
     assert "How sure the rows are" not in page.text
     assert "20 (13.3\xa0% of the rows), drawn evenly" in " ".join(page.words)
+
+
+def test_page__of_a_table_says_what_its_columns_are(page_of):
+    dataset = write_rows(MemoryStore(), stored_rows(60), np.arange(60) % 2)
+    params = FitParams(basis="random", basis_size=10, alpha=1e-6)
+    page = page_of(fit_dataset(dataset, MemoryStore(), params, InlineEngine()))
+    assert "town category 3 and others" in page.text
+    assert "age number - 20.0" in page.text
 
 
 def test_page__of_a_pruned_basis(page_of):
