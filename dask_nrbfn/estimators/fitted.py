@@ -7,7 +7,7 @@ import numpy as np
 import zarr
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.commands.fit import given_basis
@@ -30,6 +30,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None
     missing: str
     store: str | os.PathLike[str] | RemoteLocation | None
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a Zarr group at `location`, where nothing may be.

@@ -202,7 +202,10 @@ def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame:
     # What is masked has no value.
     rows = X if isinstance(X, np.ma.MaskedArray) else np.asarray(X)
     if rows.ndim != 2:
-        raise DataError(f"{name} has shape {rows.shape}.", "Give a table of rows and columns.")
+        raise DataError(
+            f"{name} has shape {rows.shape}.",
+            "Give a frame in memory, or an array of rows and columns that is not sparse.",
+        )
     names = _array_names(rows.shape[1], name, schema)
     columns = {
         column: _arrow_of(partial(pa.array, values, from_pandas=True), column, name)

@@ -14,6 +14,7 @@ import pytest
 import zarr
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
@@ -250,6 +251,14 @@ def test_frames__gaps_of_arrays_are_filled():
     np.testing.assert_array_equal(network.decision_function(lazy).compute(), expected)
     again = clone(NETWORK).fit(lazy, da.from_array(y, 20))
     np.testing.assert_array_equal(again.decision_function(X), expected)
+
+
+def test_frames__gaps_pass_through_the_selectors_of_scikit_learn():
+    X = np.random.default_rng(0).normal(size=(N, 2))
+    y = (X[:, 1] > 0).astype(int)
+    X[::10, 0] = np.nan
+    selector = SequentialFeatureSelector(clone(NETWORK), n_features_to_select=1, cv=2)
+    assert selector.fit(X, y).get_support().tolist() == [False, True]
 
 
 def test_frames__batches(table):
