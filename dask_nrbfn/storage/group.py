@@ -35,6 +35,7 @@ from dask_nrbfn.outputs import (
 )
 from dask_nrbfn.storage.local import (
     DurableStore,
+    finish_writes,
     flush_tree,
     place_path,
     replace_path,
@@ -248,6 +249,9 @@ def _built_beside(
             if flush:
                 flush_tree(unfinished)
             place(unfinished, target)
+    except BaseException:
+        finish_writes()
+        raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -11,12 +11,16 @@ from pathlib import Path
 
 from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
 
 logger = logging.getLogger(__name__)
+
+# Tasks that wait for all others do not wait for each other.
+_WAITING = "finish_writes"
 
 
 class DurableStore(LocalStore):
@@ -102,6 +106,24 @@ def _publish(unfinished: Path, target: Path) -> None:
     finally:
         unfinished.unlink(missing_ok=True)
     _flush_directory(target.parent)
+
+
+def finish_writes() -> None:
+    """Wait until zarr has written what it began to: it does so in a thread of its own.
+
+    Whoever is interrupted while it waits for zarr, as by a signal, would else remove a directory
+    that zarr makes again.
+    """
+    sync(_wait_for_others())
+
+
+async def _wait_for_others() -> None:
+    own = asyncio.current_task()
+    assert own is not None
+    own.set_name(_WAITING)
+    others = {task for task in asyncio.all_tasks() if task.get_name() != _WAITING}
+    if others:
+        await asyncio.wait(others)
 
 
 def flush_tree(directory: Path) -> None:

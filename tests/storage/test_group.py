@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from functools import partial
 import numpy as np
 import pytest
 import zarr
+from zarr.core.sync import _get_loop
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import (
@@ -707,3 +709,23 @@ def test_get_array__any_flipped_bit_of_the_metadata_is_found_or_means_the_same(t
             n_found += 1
     # Without the key "configuration", at two places of the file, zarr takes its defaults.
     assert n_found >= len(whole) - 2 * len("configuration")
+
+
+def test_replacing__interrupted_while_zarr_writes_leaves_nothing(tmp_path):
+    writes = []
+
+    async def write_late(place):
+        await asyncio.sleep(0.05)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "late").touch()
+
+    def interrupted():
+        with replacing_group(tmp_path / "new", kind="model", overwrite=False):
+            (unfinished,) = tmp_path.iterdir()
+            writes.append(asyncio.run_coroutine_threadsafe(write_late(unfinished), _get_loop()))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    writes[0].result()
+    assert not list(tmp_path.iterdir())
