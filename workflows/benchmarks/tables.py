@@ -87,7 +87,7 @@ def line(path: Path, n_rows: int, repeats: int) -> str:
     ratio = median(ingest[0] / read[0] for read, ingest in turns)
     megabytes = path.stat().st_size / 1e6
     return (
-        f"{n_rows}  {megabytes:.0f}  {read_s:.2f}  {ingest_s:.2f}  {ratio:.1f}  "
+        f"{n_rows}  {megabytes:.0f}  {read_s:.3g}  {ingest_s:.3g}  {ratio:.1f}  "
         f"{n_rows / ingest_s:.0f}  {peaks[0]:.0f}  {peaks[1]:.0f}"
     )
 
