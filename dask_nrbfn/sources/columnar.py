@@ -232,8 +232,7 @@ def _schema(
     )
     if asked.schema is not None:
         if asked.schema.missing != "drop" or asked.spoiled:
-            used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
-            return replace(asked.schema, **used), sum(file.footer.n_rows for file in files)
+            return asked.schema_of(columns), sum(file.footer.n_rows for file in files)
         return survey_tables(tuple(files), columns, kinds, asked, _see_nothing)
     if looked_at:
         schema, n_rows = survey_tables(

@@ -1,6 +1,7 @@
 """Files whose columns have types, whatever their format: keys of directories, lists as columns."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -28,7 +29,7 @@ class Footer(NamedTuple):
     n_rows: int
 
 
-class TypedFile:
+class TypedFile(ABC):
     """A file whose columns have types: a `Table`.
 
     Parameters
@@ -42,20 +43,20 @@ class TypedFile:
     def __str__(self) -> str:
         return str(self.file)
 
-    @cached_property
+    @property
+    @abstractmethod
     def footer(self) -> Footer:
         """What the file says of itself."""
-        raise NotImplementedError
 
     def tells(self, name: str) -> bool:
         """Return whether it says that a column has a value in every row and cannot be an id."""
         return False
 
+    @abstractmethod
     def batches(
         self, kinds: Mapping[str, Kind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns, as a `Table` does."""
-        raise NotImplementedError
 
     def place(self, row: int) -> str:
         """Return the number of a row."""

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,6 +104,12 @@ class Asked:
             features = tuple(name for name in rest if name in wanted and name not in options.drop)
         ignored = tuple(name for name in rest if name not in features)
         return TableColumns(features, ignored, roles, ids, names)
+
+    def schema_of(self, columns: "TableColumns") -> Schema:
+        """Return the schema that is given, with what columns of this table are for."""
+        assert self.schema is not None
+        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
+        return replace(self.schema, **used)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
         """Return the roles that are asked for, or those of the schema that there are."""

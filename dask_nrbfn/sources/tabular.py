@@ -1,8 +1,9 @@
 """Rows of tables, looked at once and then read, whatever their format."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,7 +50,7 @@ class Table(Protocol):
 
 
 @dataclass(kw_only=True)
-class TableSource(Layout):
+class TableSource(Layout, ABC):
     """Rows of tables, in their order, with what is stored of their columns.
 
     Attributes
@@ -88,13 +89,13 @@ class TableSource(Layout):
             X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
         return X
 
+    @abstractmethod
     def labels(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ids(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
-        raise NotImplementedError
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
         """Return some columns of all rows as they are, those of CSV as text.
@@ -236,14 +237,12 @@ def survey_tables(
         return f"of {table} has no value in {table.place(row)}"
 
     if asked.schema is not None:
-        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
-        schema = replace(asked.schema, **used)
+        schema = asked.schema_of(columns)
     else:
         decision = decide(surveys, columns.roles, asked.options, ignored=columns.ignored, gap=gap)
         schema = decision.schema
         for line in decision.lines:
             logger.info("ingest: %s", line)
-    schema = replace(schema, **columns.roles._asdict(), id=columns.id)
     if schema.missing == "drop" and not asked.spoiled:
         n_rows = _n_whole(tables, schema, asked.origin)
     return schema, n_rows
