@@ -4,47 +4,64 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 
 # Values that are hashed together: 8 MiB of them, and three times as much of their words.
 _HASHED_VALUES = 2**20
 
 
-def hash_rows(X: NDArray[np.generic], *, seed: int) -> NDArray[np.uint64]:
+def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     """Return a seeded hash of each row's values, uint64 (b,).
 
-    Equal rows have equal hashes wherever they stand, so choices that follow the hash do not depend
-    on the order of the rows. Distinct rows share one with a chance of n**2 / 2**65.
-
-    Notes
-    -----
-    splitmix64 (Steele, Lea & Flood 2014) of the seed, into which that of every value is mixed.
+    Equal rows have equal hashes wherever they stand and however they are stored, so choices that
+    follow the hash do not depend on the order of the rows. Distinct rows share one with a chance of
+    n**2 / 2**65.
     """
-    hashes = np.full(len(X), splitmix(np.array([seed], dtype=np.uint64)))
-    # Adding 0.0 turns -0.0 into 0.0, which compares equal and must hash alike.
-    columns = np.ascontiguousarray(np.asarray(X, dtype=np.float64).T + 0.0).view(np.uint64)
-    for column in columns:
-        hashes = _mix(hashes ^ splitmix(column))
-    return hashes
+    return _mix(hash_values(X) ^ splitmix(np.array([seed], dtype=np.uint64)))
 
 
-def hash_values(X: NDArray[Any]) -> NDArray[np.uint64]:
+def hash_values(X: Rows) -> NDArray[np.uint64]:
     """Return a hash of the values of each row, uint64 (b,), made by a product of matrices.
 
     Notes
     -----
-    Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice.
+    Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice. The words of 0 add
+    nothing, so only what is stored of sparse rows is looked at.
     """
     n_words = 2 * X.shape[1]
     factors = splitmix(np.arange(2 * n_words, dtype=np.uint64)).reshape(n_words, 2)
+    if is_sparse(X):
+        return _folded(_sparse_sums(X, factors.reshape(-1, 2, 2)))
     hashes = np.empty(len(X), dtype=np.uint64)
     step = max(1, _HASHED_VALUES // X.shape[1])
     for start in range(0, len(X), step):
-        # Adding 0.0 turns -0.0 into 0.0.
-        values = np.ascontiguousarray(X[start : start + step], dtype=np.float64) + 0.0
-        sums = values.view(np.uint32).astype(np.uint64) @ factors
-        high, low = sums.T >> np.uint64(32)
-        hashes[start : start + step] = splitmix(high << np.uint64(32) | low)
+        words = _words(X[start : start + step]).astype(np.uint64)
+        hashes[start : start + step] = _folded(words @ factors)
     return hashes
+
+
+def _folded(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return one hash, uint64 (b,), of two sums (b, 2), of which the upper halves are good."""
+    high, low = sums.T >> np.uint64(32)
+    return splitmix(high << np.uint64(32) | low)
+
+
+def _sparse_sums(X: csr_array, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
+    sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
+    words = _words(X.data).reshape(-1, 2).astype(np.uint64)
+    products = np.einsum("nw,nwh->nh", words, factors[X.indices])
+    filled = np.flatnonzero(np.diff(X.indptr))
+    if len(filled):
+        sums[filled] = np.add.reduceat(products, X.indptr[filled], axis=0)
+    return sums
+
+
+def _words(values: NDArray[Any]) -> NDArray[np.uint32]:
+    # Adding 0.0 turns -0.0 into 0.0.
+    return (np.ascontiguousarray(values, dtype=np.float64) + 0.0).view(np.uint32)
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:

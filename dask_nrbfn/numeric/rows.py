@@ -1,0 +1,52 @@
+"""Rows of features: an array, or in CSR where most of their values are 0."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+Rows: TypeAlias = NDArray[Any] | csr_array
+"""(b, p). Of CSR the columns of a row ascend, none is there twice, and no stored value is 0."""
+
+
+def is_sparse(X: Rows) -> TypeGuard[csr_array]:
+    """Return whether rows are stored in CSR."""
+    return isinstance(X, csr_array)
+
+
+def canonical(X: Any) -> csr_array:
+    """Return any sparse matrix (b, p) as rows in CSR, which may share its memory.
+
+    Values of one place are added.
+    """
+    rows = csr_array(X)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    if not rows.data.all():
+        rows = rows.copy()
+        rows.eliminate_zeros()
+    return rows
+
+
+def stacked(blocks: Sequence[Rows]) -> Rows:
+    """Return the rows of blocks, which are all arrays or all in CSR, one block after another."""
+    if is_sparse(blocks[0]):
+        return csr_array(vstack(blocks, format="csr"))
+    return np.concatenate(blocks)
+
+
+def dense(X: Rows) -> NDArray[Any]:
+    """Return rows as an array, of CSR a new one."""
+    return X.toarray() if is_sparse(X) else X
+
+
+def squared_norms(X: Rows) -> NDArray[np.float64]:
+    """Return the squared length of each row, float64 (b,)."""
+    if is_sparse(X):
+        squares = np.square(X.data, dtype=np.float64)
+        return np.asarray(csr_array((squares, X.indices, X.indptr), shape=X.shape).sum(axis=1))
+    norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    return norms
