@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import random_array
 
 from dask_nrbfn.numeric.hashing import hash_rows, hash_values
 from tests.numeric.chunkings import row_chunkings, split
@@ -32,6 +33,14 @@ def test_hash_rows__naive(seed):
     hashes = hash_rows(X, seed=seed)
     assert hashes.dtype == np.uint64
     assert hashes.tolist() == [naive_hash(row, seed) for row in X]
+
+
+@pytest.mark.parametrize("n_columns", [3, 300])
+def test_hash_rows__same_for_sparse_rows(n_columns):
+    X = random_array((50, n_columns), density=0.1, rng=0, format="csr")
+    np.testing.assert_array_equal(hash_rows(X, seed=3), hash_rows(X.toarray(), seed=3))
+    np.testing.assert_array_equal(hash_values(X), hash_values(X.toarray()))
+    assert len(set(hash_rows(X, seed=3).tolist())) == len(np.unique(X.toarray(), axis=0))
 
 
 def test_hash_rows__follow_their_rows():
