@@ -19,9 +19,12 @@ def is_sparse(X: Rows) -> TypeGuard[csr_array]:
 def canonical(X: Any) -> csr_array:
     """Return any sparse matrix (b, p) as rows in CSR, which may share its memory.
 
-    Values of one place are added.
+    Values of one place are added. Numbers of columns are int32, as scikit-learn wants them.
     """
     rows = csr_array(X)
+    if rows.indices.dtype != np.int32 and max(rows.nnz, *rows.shape) < 2**31:
+        places = (rows.indices.astype(np.int32), rows.indptr.astype(np.int32))
+        rows = csr_array((rows.data, *places), shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
