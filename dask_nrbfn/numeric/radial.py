@@ -205,7 +205,7 @@ class RadialFeatures:
 
         Divided so, the activations of far rows are defined too; plain ones are divided by 1.
         """
-        kernel_named(self.kernel).logarithms_in_place(exponents)
+        exponents = kernel_named(self.kernel).logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:
             return np.ones((len(exponents), 1))
