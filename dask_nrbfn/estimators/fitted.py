@@ -121,11 +121,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         model, threads = self._model, blas_threads()
         if isinstance(X, Dataset):
             X = model.encoded(X)
-            blocks = X.blocks(0, X.n_rows, block_rows(len(model.basis)))
+            blocks = X.blocks(0, X.n_rows, block_rows(model.n_basis))
             scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
             return np.concatenate(scores)
         if isinstance(X, zarr.Array) and model.schema is not None:
-            starts = range(0, X.shape[0], step := block_rows(len(model.basis)))
+            starts = range(0, X.shape[0], step := block_rows(model.n_basis))
             return np.concatenate([self._scores(X[start : start + step]) for start in starts])
         if not isinstance(X, zarr.Array):
             X = checked_rows(self, X, model.schema)
