@@ -47,6 +47,13 @@ def canonical(X: Any) -> "csr_array":
     return rows
 
 
+def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
+    """Return rows that have other values in the same places."""
+    from scipy.sparse import csr_array
+
+    return csr_array((values, X.indices, X.indptr), shape=X.shape)
+
+
 def stacked(blocks: Sequence[Rows]) -> Rows:
     """Return the rows of blocks, which are all arrays or all in CSR, one block after another."""
     if is_sparse(blocks[0]):
@@ -62,10 +69,10 @@ def dense(X: Rows) -> NDArray[Any]:
 
 
 def squared_norms(X: Rows) -> NDArray[np.float64]:
-    """Return the squared length of each row, float64 (b,)."""
+    """Return the squared length of each row, float64 (b,), infinite where it overflows."""
     if is_sparse(X):
-        squares = X.astype(np.float64)
-        np.square(squares.data, out=squares.data)
-        return np.asarray(squares.sum(axis=1))
+        with np.errstate(over="ignore"):
+            squares = np.square(X.data, dtype=np.float64)
+        return np.asarray(with_values(X, squares).sum(axis=1))
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
