@@ -293,5 +293,5 @@ class _Joined:
             for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
-                    weights = np.ones(len(X))
+                    weights = np.ones(X.shape[0])
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)
