@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
+from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
@@ -23,11 +23,14 @@ from dask_nrbfn.sources.dtypes import (
     feature_dtype,
     label_dtype,
     label_of_text,
+    sparse_dtype,
     to_labels,
 )
 from dask_nrbfn.sources.frames import column_names, plain_dtype, plain_rows, typed_labels
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
 from dask_nrbfn.sources.open import named_columns
+from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.sparseness import expands_sparse, stored_values
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -81,6 +84,8 @@ def ingest_file(
     max_categories: int = 100,
     schema: Schema | Location | None = None,
     write_schema: str | os.PathLike[str] | None = None,
+    n_features: int | None = None,
+    sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
@@ -90,7 +95,7 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
+        .npz, also of `scipy.sparse.save_npz`, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
         .svm, .svmlight or .libsvm.
     location : Location
     x, y : str, optional
@@ -134,6 +139,12 @@ def ingest_file(
         so. A category column of a file may lack its categories: then they are looked for.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
+    n_features : int, optional
+        Features of svmlight text, which leaves zeros out; by default as many as it shows.
+    sparse : {"auto", "yes", "no"}
+        Whether rows are in CSR; "auto": if they have at least 256 features, mostly 0, and take less
+        than half as many bytes then. It decides for svmlight, sparse matrices, tables of 0 and 1
+        and those whose categories make such features.
     unlabelled : str, int or float, optional
         The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
         as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
@@ -179,6 +190,7 @@ def ingest_file(
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,
+        n_features=n_features,
         storage_options=storage_options,
     )
     if write_schema is not None and opened.schema is None:
@@ -187,7 +199,12 @@ def ingest_file(
             "Leave it out: arrays have no schema.",
         )
     dataset = ingest_source(
-        opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+        opened,
+        location,
+        sparse=sparse,
+        unlabelled=unlabelled,
+        chunk_rows=chunk_rows,
+        overwrite=overwrite,
     )
     if write_schema is not None and dataset.schema is not None:
         save_schema(dataset.schema, write_schema, overwrite=overwrite)
@@ -263,7 +280,12 @@ def ingest_arrays(
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
-        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+        source,
+        location,
+        sparse="yes" if is_scipy(X) else "auto",
+        unlabelled=unlabelled,
+        chunk_rows=chunk_rows,
+        overwrite=overwrite,
     )
 
 
@@ -276,36 +298,35 @@ def ingest_source(
     source: Source,
     location: Location,
     *,
+    sparse: str = "auto",
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
     gaps: bool = False,
 ) -> Dataset:
-    """Write a dataset from an open source, chunk after chunk.
+    """Write a dataset from an open source, chunk after chunk, `sparse` as in `ingest_file`.
 
     With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
     """
     mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
     n_numbers = len(source.target_names or ())
     schema = source.schema
-    n_values = source.n_values
-    rows = min(
-        source.n_rows,
-        _check_chunk_rows(
-            chunk_rows,
-            source.n_features,
-            source.x_dtype,
-            n_numbers,
-            schema,
-            row_values=None if n_values is None else n_values / source.n_rows,
-        ),
+    n_values = stored_values(source, sparse)
+    x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
+    row_values = None if n_values is None else n_values / source.n_rows
+    expanded = schema is not None and expands_sparse(schema, sparse)
+    if expanded:
+        row_values = schema.row_values
+    rows = _check_chunk_rows(
+        chunk_rows, source.n_features, x_dtype, n_numbers, schema, row_values=row_values
     )
+    rows = min(rows, source.n_rows)
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
             group,
             shape=(source.n_rows, source.n_features),
-            x_dtype=source.x_dtype,
+            x_dtype=x_dtype,
             y_dtype=source.y_dtype,
             chunk_rows=rows,
             n_values=n_values,
@@ -313,7 +334,8 @@ def ingest_source(
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
         )
-        summaries = list(_write_blocks(group, source, rows, mark, gaps=gaps))
+        blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
+        summaries = list(_write_blocks(group, source.n_rows, blocks, mark, gaps=gaps))
         finish_dataset(
             group,
             summaries,
@@ -321,6 +343,7 @@ def ingest_source(
             target_names=source.target_names,
             unlabelled=mark,
             schema=schema,
+            sparse=expanded,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
@@ -350,16 +373,28 @@ def _checked_mark(
     )
 
 
+def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
+    """Yield blocks with X in CSR, of the type `sparse`, or as arrays where that is None."""
+    for block in blocks:
+        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
+        yield block._replace(X=X)
+
+
 def _write_blocks(
-    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None, *, gaps: bool
+    group: zarr.Group,
+    n_rows: int,
+    blocks: Iterable[Block],
+    unlabelled: Mark | None,
+    *,
+    gaps: bool,
 ) -> Iterator[ChunkSummary]:
     written = 0
-    for index, block in enumerate(source.blocks(chunk_rows)):
+    for index, block in enumerate(blocks):
         yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
         written += block.X.shape[0]
-    if written != source.n_rows:
+    if written != n_rows:
         raise DataError(
-            f"the source has {written} rows, not the {source.n_rows} it announced.",
+            f"the source has {written} rows, not the {n_rows} it announced.",
             "Do not change it while it is read.",
         )
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.arrays import open_npy, open_npz
+from dask_nrbfn.sources.arrays import holds_matrix, open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import check_one_kind
@@ -48,13 +48,13 @@ OPTIONS = {
     "csv": {*_OF_TABLES, *Written.__annotations__},
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
-    "svmlight": {"target"},
+    "svmlight": {"target", "n_features"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
-    "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
-    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
+    "and none but `target` and `n_features` with svmlight; `schema` and what is said of columns "
+    "with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
     "`no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
@@ -71,7 +71,9 @@ def open_source(
     weights: str | None = None,
     schema: Schema | None = None,
     table: "TableOptions | None" = None,
+    n_features: int | None = None,
     classes: Sequence[int | str] | None = None,
+    trained_features: int | None = None,
     spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     **written: Unpack[Written],
@@ -87,7 +89,8 @@ def open_source(
         key=value, whose keys are columns.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
-        .npy file, `y` is the path of another one that holds the labels. With Parquet and Arrow,
+        .npy file, or an .npz file of `scipy.sparse.save_npz`, `y` is the path of an .npy file that
+        holds the labels. With Parquet and Arrow,
         `x` names columns as `target` does: those of features, of which a list of numbers has one
         for each element.
     label : str, optional
@@ -105,9 +108,14 @@ def open_source(
         by default what they have decides.
     table : TableOptions, optional
         What is said of the columns of a table.
+    n_features : int, optional
+        Features of svmlight text, which leaves zeros out, so that it may show fewer; by default as
+        many as it shows.
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
+    trained_features : int, optional
+        The features that a model knows: `n_features` of svmlight text, unless that is given.
     spoiled : bool
         Whether rows of a table may lack values, and have cells that are not of the kind of their
         column, which then count as none.
@@ -155,19 +163,22 @@ def open_source(
         # Arrays of numbers have such columns in their order.
         schema = None
     options |= {} if table is None else table.said
-    options["schema"] = None if schema is None else "FILE"
+    options |= {"schema": None if schema is None else "FILE", "n_features": n_features}
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
     for file in files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    if kind == "npz" and holds_matrix(place):
+        return _open_matrix(place, x, y=y, target=target, weights=weights)
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
         return open_npy(place, y=y, target=target, weights=weights)
     if kind == "svmlight":
-        return _open_svmlight(tuple(files), str(place), target)
+        width = trained_features if n_features is None else n_features
+        return _open_svmlight(tuple(files), str(place), target, width)
     targets = None if target is None else named_columns("target", target)
     asked = _asked(
         origin=str(place),
@@ -202,7 +213,9 @@ def holds_rows(
 # Each format's own library is loaded where a file of it is read.
 
 
-def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> Source:
+def _open_svmlight(
+    files: tuple[File, ...], origin: str, target: str | None, n_features: int | None
+) -> Source:
     from dask_nrbfn.sources.svmlight import open_svmlight
 
     if target not in (None, SVMLIGHT_TARGET):
@@ -210,7 +223,17 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
             f"`target`={target} does not go with {origin}, whose format is svmlight.",
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
-    return open_svmlight(files, origin=origin, numbers=target is not None)
+    return open_svmlight(files, origin=origin, numbers=target is not None, n_features=n_features)
+
+
+def _open_matrix(place: File, x: str | None, **files: str | None) -> Source:
+    from dask_nrbfn.sources.matrices import open_matrix
+
+    if x is not None:
+        raise ParameterError(
+            f"`x`={x} is given, and {place} holds a sparse matrix alone.", "Leave it out."
+        )
+    return open_matrix(place, **files)
 
 
 def _asked(

@@ -101,6 +101,8 @@ class Dataset:
         Whether rows without a label are passed over; see `of_labelled`.
     refuses_gaps : bool
         Whether X may have gaps, as another schema fills them, that are errors now.
+    expands_sparse : bool
+        Whether features that are made of stored values are in CSR.
     """
 
     location: Location
@@ -120,6 +122,7 @@ class Dataset:
     further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
+    expands_sparse: bool = False
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -165,6 +168,7 @@ class Dataset:
                 None if labelled is None else np.asarray(labelled, dtype=np.int64),
                 get_array(group, "ids") if attributes.get("has_ids") else None,
                 schema,
+                expands_sparse=attributes.get("sparse", False),
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -281,12 +285,16 @@ class Dataset:
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
-        return isinstance(self.X, SparseArray) or further
+        return isinstance(self.X, SparseArray) or self.expands_sparse or further
 
     @property
     def row_values(self) -> float:
         """Values that are stored of a row on average, of one that is not in CSR all p."""
-        own = self.X.row_values if isinstance(self.X, SparseArray) else float(self.n_features)
+        own = float(self.n_features)
+        if isinstance(self.X, SparseArray):
+            own = self.X.row_values
+        elif self._expanding is not None and self.expands_sparse:
+            own = float(self._expanding.row_values)
         if self.further is None:
             return own
         theirs = self.further.row_values
@@ -343,7 +351,8 @@ class Dataset:
         else:
             row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
             if self._expanding is not None:
-                row += 3 * row_bytes(self.n_features, np.float64, 0)
+                made = self.row_values if self.expands_sparse else None
+                row += 3 * row_bytes(self.n_features, np.float64, 0, row_values=made)
             own = self.chunk_rows * row
         return own if self.further is None else max(own, self.further.reading_bytes)
 
@@ -429,6 +438,8 @@ class Dataset:
             first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
             return first.encoded_by(schema).with_unlabelled(second)
         difference = own.difference(schema)
+        if isinstance(self.X, SparseArray):
+            difference = "stores its features in CSR, and the schema fills gaps"
         if difference is not None:
             raise DataError(
                 f"{self.location} {difference}.",
@@ -590,7 +601,10 @@ class Dataset:
         if self.refuses_gaps and block.X is not None:
             self._check_gaps(read["X"], start)
         if self._expanding is not None and block.X is not None:
-            block = block._replace(X=self._expanding.expand(block.X))
+            expand = self._expanding.expand
+            if self.expands_sparse:
+                expand = self._expanding.expand_sparse
+            block = block._replace(X=expand(block.X))
         return block
 
     def _check_gaps(self, stored: NDArray[Any], start: int) -> None:
