@@ -26,13 +26,13 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     n_held = 0
     for batch in batches:
         start = 0
-        while n_held + len(batch.X) - start >= block_rows:
+        while n_held + batch.X.shape[0] - start >= block_rows:
             stop = start + block_rows - n_held
             yield _joined([*held, _rows(batch, start, stop)])
             held, n_held, start = [], 0, stop
-        if start < len(batch.X):
-            held.append(_rows(batch, start, len(batch.X)))
-            n_held += len(batch.X) - start
+        if start < batch.X.shape[0]:
+            held.append(_rows(batch, start, batch.X.shape[0]))
+            n_held += batch.X.shape[0] - start
     if held:
         yield _joined(held)
 

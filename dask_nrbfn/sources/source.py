@@ -1,6 +1,6 @@
 """The contract between a foreign format and the dataset written from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +43,12 @@ class Source(Protocol):
         in which NaN stands for none.
     id_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
+    n_values : int or None
+        Number of stored values of all ``X``, which are sparse; None where they are arrays.
+    unlabelled : int or str or None
+        What stands in ``y`` for no label, of a source that says so itself.
+    read_as : mapping of str or None
+        By which options the rows were found, of a source whose columns do not tell.
     """
 
     n_rows: int
@@ -53,6 +59,9 @@ class Source(Protocol):
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
     id_dtype: np.dtype | None
+    n_values: int | None
+    unlabelled: int | str | None
+    read_as: Mapping[str, str] | None
 
     @property
     def schema(self) -> Schema | None:
