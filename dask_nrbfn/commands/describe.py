@@ -169,7 +169,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
     return {
         "n_features": model.n_features,
         **describe_targets(len(model.classes), model.target_names),
-        "n_basis": len(model.basis),
+        "n_basis": model.n_basis,
         "width": model.width,
         **Ridge.in_params(model.params)._asdict(),
         "fitting_error": model.fitting_error,

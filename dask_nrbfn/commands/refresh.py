@@ -281,8 +281,10 @@ class _Joined:
         self.feature_names = first.feature_names
         self.target_names = first.target_names
         self.schema = first.schema
+        self.read_as = first.read_as
         # No part of a fit, and each dataset keeps its own.
         self.id_dtype: np.dtype | None = None
+        self.n_values: int | None = None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time."""
@@ -293,5 +295,5 @@ class _Joined:
             for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
-                    weights = np.ones(len(X))
+                    weights = np.ones(X.shape[0])
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

@@ -47,9 +47,10 @@ def dense(X: Rows) -> NDArray[Any]:
 
 
 def squared_norms(X: Rows) -> NDArray[np.float64]:
-    """Return the squared length of each row, float64 (b,)."""
+    """Return the squared length of each row, float64 (b,), infinite where it overflows."""
     if is_sparse(X):
-        squares = np.square(X.data, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            squares = np.square(X.data, dtype=np.float64)
         return np.asarray(csr_array((squares, X.indices, X.indptr), shape=X.shape).sum(axis=1))
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms

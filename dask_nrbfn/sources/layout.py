@@ -27,7 +27,7 @@ class Layout:
     schema: Schema | None = None
     id_dtype: np.dtype | None = None
     n_values: int | None = None
-    unlabelled: int | str | None = None
+    unlabelled: int | str | float | None = None
     read_as: Mapping[str, str] | None = None
 
 

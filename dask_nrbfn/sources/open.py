@@ -55,8 +55,9 @@ OPTIONS = {
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
-    "`weights` with .npy (other files) and AnnData (columns of obs), `label` or `target`, and `weights` with tables (columns), "
-    "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
+    "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
+    "obs), `label` or `target`, and `weights` with tables (columns), and none but `target` with "
+    "svmlight; `schema` and what is said of columns with tables, `x` "
     "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
     "`no_header` with .csv alone."
 )
@@ -87,8 +88,8 @@ def open_source(
     source : path or URL
         File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow,
         .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a
-        directory of such files of one suffix, read in the order of their names. Those of Parquet and Arrow may be in subdirectories
-        key=value, whose keys are columns.
+        directory of such files of one suffix, read in the order of their names. Those of Parquet
+        and Arrow may be in subdirectories key=value, whose keys are columns.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
         .npy file, `y` is the path of another one that holds the labels. With Parquet and Arrow,

@@ -45,7 +45,7 @@ class Source(Protocol):
         ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
     n_values : int or None
         Number of stored values of all ``X``, which are sparse; None where they are arrays.
-    unlabelled : int or str or None
+    unlabelled : int, str, float or None
         What stands in ``y`` for no label, of a source that says so itself.
     read_as : mapping of str or None
         By which options the rows were found, of a source whose columns do not tell.
@@ -60,7 +60,7 @@ class Source(Protocol):
     target_names: tuple[str, ...] | None
     id_dtype: np.dtype | None
     n_values: int | None
-    unlabelled: int | str | None
+    unlabelled: int | str | float | None
     read_as: Mapping[str, str] | None
 
     @property
