@@ -57,8 +57,9 @@ def stored_values(source: Source, sparse: str) -> int | None:
     return round(row_values * source.n_rows) if indicates or sparse == "yes" else None
 
 
-def expands_sparse(schema: Schema, sparse: str) -> bool:
-    """Return whether features that are made of stored values as rows are read are made in CSR."""
-    if schema.is_plain or sparse == "no":
-        return False
-    return sparse == "yes" or pays(schema.row_values, schema.n_features, FLOAT64)
+def expanded_values(schema: Schema | None, sparse: str) -> int | None:
+    """Return the most features of a row that are not 0 where they are made in CSR; None: dense."""
+    if schema is None or schema.is_plain or sparse == "no":
+        return None
+    wanted = sparse == "yes" or pays(schema.row_values, schema.n_features, FLOAT64)
+    return schema.row_values if wanted else None

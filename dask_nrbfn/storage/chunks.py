@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -308,11 +308,12 @@ def finish_dataset(
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
     sparse: bool = False,
+    read_as: Mapping[str, str] | None = None,
 ) -> None:
     """Record classes or names of the numbers, and fingerprint, once all chunks are written.
 
     With a `schema` X has the values of its columns, and features are made of them in CSR if
-    `sparse`.
+    `sparse`; `read_as` says where the rows come from.
     """
     counts: dict[Any, int] = {}
     for summary in summaries:
@@ -331,6 +332,8 @@ def finish_dataset(
         # Sums of several datasets with the same codes add up as those of plain ones do.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
+    if read_as is not None:
+        marks["read_as"] = dict(read_as)
     if unlabelled is not None:
         # All numbers of such rows are NaN, which JSON has not.
         unlabelled = unlabelled if target_names is None else np.nan
