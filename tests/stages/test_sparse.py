@@ -40,10 +40,10 @@ def texts(n_rows=N, per_row=5, seed=0):
     return X, y
 
 
-def datasets(X, **options):
+def datasets(X, y=None, **options):
     """Return the same rows as a sparse and as a dense dataset."""
     return [
-        ingest_arrays(rows, location=MemoryStore(), chunk_rows=CHUNK_ROWS, **options)
+        ingest_arrays(rows, y, MemoryStore(), chunk_rows=CHUNK_ROWS, **options)
         for rows in (sparse.csr_array(X), X)
     ]
 
@@ -80,7 +80,11 @@ def is_like(found, expected, size=1e-10):
 
 
 OPTIONS = [
-    *({"kernel": kernel, "features": kind} for kernel in KERNELS for kind in ("normalized", "plain")),
+    *(
+        {"kernel": kernel, "features": kind}
+        for kernel in KERNELS
+        for kind in ("normalized", "plain")
+    ),
     *({"scale": scale} for scale in ("none", "unit", "standard")),
     *({"scale": scale, "basis": "kmeans"} for scale in ("none", "unit", "standard")),
     *({"scale": scale, "basis": "sknn"} for scale in ("none", "standard")),
@@ -100,7 +104,9 @@ OPTIONS = [
 
 
 @pytest.mark.fast_cases(3)
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
+)
 def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
     of_csr, of_arrays = fitted(dict(options))
     np.testing.assert_array_equal(of_csr.read("basis/rows"), of_arrays.read("basis/rows"))
