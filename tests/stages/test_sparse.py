@@ -1,6 +1,5 @@
 """Rows in CSR: a fit gives the numbers that it gives of the same rows in an array."""
 
-import logging
 from functools import cache
 
 import numpy as np
@@ -8,18 +7,12 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
-from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
-from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
-from tests.stages.stopping import CountingEngine
 
 N, P, CHUNK_ROWS = 240, 150, 50
 TUNING = TuneParams(effort="quick", folds=2, alphas=(1e-2, 1e-4), search_basis=20)
