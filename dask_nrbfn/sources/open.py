@@ -49,13 +49,14 @@ OPTIONS = {
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target"},
+    "scene": {"label", "target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
     "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
-    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
-    "`no_header` with .csv alone."
+    "(columns) with .parquet and .arrow, `label` or `target` with scenes (variables), `delimiter`, "
+    "`quote`, `decimal`, `encoding` and `no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -71,6 +72,9 @@ def open_source(
     weights: str | None = None,
     schema: Schema | None = None,
     table: "TableOptions | None" = None,
+    variable: str | None = None,
+    feature_dim: str | None = None,
+    unlabelled: int | str | float | None = None,
     classes: Sequence[int | str] | None = None,
     spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -105,6 +109,12 @@ def open_source(
         by default what they have decides.
     table : TableOptions, optional
         What is said of the columns of a table.
+    variable, feature_dim : str, optional
+        `source` is a Zarr group of arrays with named dimensions, as xarray writes it: its rows are
+        the pixels of this variable, whose features lie along this dimension, but for those that
+        lack a feature or a label. `label` and `target` are variables too.
+    unlabelled : int, float or str, optional
+        Pixels without a label are rows too, and this is their label.
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
@@ -148,8 +158,9 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
-    files = _data_files(place) if place.is_directory() else {place: {}}
-    kind = _kind(next(iter(files)))
+    is_scene = variable is not None or feature_dim is not None
+    files = {} if is_scene else _data_files(place) if place.is_directory() else {place: {}}
+    kind = "scene" if is_scene else _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
     if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
         # Arrays of numbers have such columns in their order.
@@ -162,6 +173,15 @@ def open_source(
     for file in files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    if kind == "scene":
+        return _open_scene(
+            place,
+            variable=variable,
+            feature_dim=feature_dim,
+            label=label,
+            targets=() if target is None else named_columns("target", target),
+            unlabelled=unlabelled,
+        )
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
@@ -211,6 +231,12 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
     return open_svmlight(files, origin=origin, numbers=target is not None)
+
+
+def _open_scene(place: File, **options: Any) -> Source:
+    from dask_nrbfn.sources.scene import open_scene_source
+
+    return open_scene_source(place, **options)
 
 
 def _asked(
