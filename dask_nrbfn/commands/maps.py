@@ -14,7 +14,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.cubes import Box, Cube, Grid
 from dask_nrbfn.sources.scene import Scene, carried_attributes, dimensions_of, names_of, open_scene
-from dask_nrbfn.storage.array import read_finished
+from dask_nrbfn.storage.dense import read_finished
 from dask_nrbfn.storage.group import mark_complete
 from dask_nrbfn.storage.model import Model
 
@@ -63,7 +63,9 @@ class Coding(NamedTuple):
         is_text = classes.dtype.kind in "TU"
         codes = np.arange(len(classes)) if is_text else classes.astype(np.int64)
         types: Any = (np.uint8, np.int16, np.int32, np.int64)
-        kind = next(of for of in map(np.iinfo, types) if of.min <= codes.min() and codes.max() < of.max)
+        kind = next(
+            of for of in map(np.iinfo, types) if of.min <= codes.min() and codes.max() < of.max
+        )
         attributes: dict[str, Any] = {"_FillValue": int(kind.max)}
         if is_text:
             # What CF calls meanings are words with blanks between them.

@@ -71,8 +71,8 @@ def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> NDArray[n
     schema = model.schema
     fills = schema is not None and schema.fills
     scores = np.full((len(rows), len(model.weights)), np.nan)
-    step = min(block_rows(len(model.basis)), _MAX_BLOCK_ROWS)
-    buffer = np.empty((min(step, len(rows)), len(model.basis)))
+    step = min(block_rows(model.weights.shape[1]), _MAX_BLOCK_ROWS)
+    buffer = np.empty((min(step, len(rows)), model.weights.shape[1]))
     scratch = np.empty((len(buffer), model.n_features + 2))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]

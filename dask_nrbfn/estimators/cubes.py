@@ -175,7 +175,9 @@ def predict_cube(
         name=name,
         attrs=lasting(given.attrs),
     )
-    result.encoding = {key: given.encoding[key] for key in ["grid_mapping"] if key in given.encoding}
+    result.encoding = {
+        key: given.encoding[key] for key in ["grid_mapping"] if key in given.encoding
+    }
     return result.transpose(*shown)
 
 

@@ -27,7 +27,8 @@ class PredictOutput:
         predict : {"default", "pandas", "polars"}, optional
             Arrays, as all of scikit-learn's classifiers and regressors return them; or series, and
             frames of several columns, of that library, with the index of a pandas X. Those of dask
-            collections are dask arrays, and those of cubes DataArrays, in any case. None: what was set before.
+            collections are dask arrays, and those of cubes DataArrays, in any case. None: what was
+            set before.
 
         Raises
         ------

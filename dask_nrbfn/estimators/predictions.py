@@ -40,9 +40,9 @@ def scores_in_blocks(
 
     With a schema the rows are stored ones.
     """
-    step = block_rows(len(model.basis))
+    step = block_rows(model.n_basis)
     scores = np.empty((X.shape[0], len(model.weights)))
-    buffer = np.empty((min(step, len(scores)), len(model.basis)))
+    buffer = np.empty((min(step, len(scores)), model.n_basis))
     for start in range(0, len(scores), step):
         rows = np.asarray(X[start : start + step])
         if schema is not None:
@@ -99,6 +99,7 @@ def _process_directory() -> str:
 # The location names the content, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
 def opened_model(location: str | RemoteLocation) -> Model:
+    """Return a published model, which a process reads once."""
     return Model.load(location)
 
 

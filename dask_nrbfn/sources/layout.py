@@ -25,6 +25,7 @@ class Layout:
     target_names: tuple[str, ...] | None = None
     schema: Schema | None = None
     id_dtype: np.dtype | None = None
+    n_values: int | None = None
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

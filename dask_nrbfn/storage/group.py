@@ -57,10 +57,13 @@ from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
 EXPANDED_VERSION = 5
 """The format of what has a schema that makes other features than the stored values."""
 
+SPARSE_VERSION = 6
+"""The format of what has rows in CSR."""
+
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION)
+_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, SPARSE_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:

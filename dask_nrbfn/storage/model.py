@@ -88,6 +88,11 @@ class Model:
     schema: Schema | None = None
 
     @property
+    def n_basis(self) -> int:
+        """Number of basis rows r."""
+        return int(self.basis.shape[0])
+
+    @property
     def n_features(self) -> int:
         """Number of features p that rows must have."""
         return int(self.basis.shape[1])
