@@ -139,17 +139,15 @@ def _map(
 ) -> None:
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.maps import KIND
-    from dask_nrbfn.commands.scene import MapWork, write_map
+    from dask_nrbfn.commands.scene import MapWork, check_map_place, write_map
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.storage.group import check_target
 
     chosen |= {name: options.pop(name) for name in ("probabilities", "scores")}
     of_files = {name: options.pop(name) for name in ("keep", "skip_bad")}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     overwrite = chosen.pop("overwrite")
     options["overwrite"] = overwrite and options["performance_report"] is not None
-    check_target(out, kind=KIND, overwrite=overwrite)
+    check_map_place(out, overwrite=overwrite)
     work = MapWork.of(place, scene, **chosen)
     job.n_rows = work.n_pixels
     with (

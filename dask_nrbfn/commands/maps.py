@@ -136,13 +136,15 @@ class MapLayout(NamedTuple):
         )
 
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
-        """Write a result of the pixels of a box: (b,), or (b, q) of one with layers."""
+        """Write a result of the pixels of a box: (b, q), (b,) or (b, 1)."""
         place = [*box.values()]
-        values = values.reshape([each.stop - each.start for each in place] + [*values.shape[1:]])
+        lengths = [each.stop - each.start for each in place]
         if self.is_layered(name):
             place.insert(self.axis, slice(None))
-            values = np.moveaxis(values, -1, self.axis)
-        _open(group, name)[tuple(place)] = values
+            shaped = np.moveaxis(values.reshape(*lengths, -1), -1, self.axis)
+        else:
+            shaped = values.reshape(lengths)
+        _open(group, name)[tuple(place)] = shaped
 
     def missing_if_finished(
         self, group: zarr.Group, names: Sequence[str], index: tuple[int, ...]

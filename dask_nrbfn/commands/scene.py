@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.maps import KIND, MapLayout, finish_map
+from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
@@ -25,7 +27,7 @@ from dask_nrbfn.sources.scene import Scene
 from dask_nrbfn.sources.stored import stored_rows
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.storage.chunks import check_finite
-from dask_nrbfn.storage.group import Location, resumed_group
+from dask_nrbfn.storage.group import Location, check_target, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
@@ -161,9 +163,27 @@ def predict_scene(
         If nothing can be written at `out`, or something else was begun there; if what is asked for
         does not go with the model.
     """
+    check_map_place(out, overwrite=overwrite)
     asked = {"probabilities": probabilities, "scores": scores}
     work = MapWork.of(model, scene, variable=variable, feature_dim=feature_dim, **asked)
     return write_map(work, out, engine, overwrite=overwrite)
+
+
+def check_map_place(out: Location, *, overwrite: bool) -> None:
+    """Raise an error if no map can be written to `out`.
+
+    Raises
+    ------
+    ExistsError, ParameterError, StorageError
+        As `predict_scene`.
+    """
+    suffix = PurePath(str(out)).suffix.lower()
+    if suffix not in GROUPS:
+        raise ParameterError(
+            f"{out} ends in {suffix}, in which maps are not written.",
+            "Write a Zarr group: .zarr, or a name without a dot.",
+        )
+    check_target(out, kind=KIND, overwrite=overwrite)
 
 
 def write_map(

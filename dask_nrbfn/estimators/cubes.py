@@ -156,7 +156,8 @@ def predict_cube(
     dimensions = [dim for dim in given.dims if dim != feature_dim]
     pixels = array.transpose(*dimensions, feature_dim).data
     nothing = outcome(model, np.empty((0, len(model.weights))))
-    nothing = nothing.astype(_with_gaps(nothing.dtype) if pixels.dtype.kind == "f" else None)
+    if pixels.dtype.kind == "f":
+        nothing = nothing.astype(_with_gaps(nothing.dtype))
     coordinates: dict[Any, Any] = {
         key: values for key, values in given.coords.items() if feature_dim not in values.dims
     }
