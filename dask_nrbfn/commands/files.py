@@ -103,6 +103,7 @@ def opened_rows(
         spoiled=spoiled,
         table=table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
+        read_as=_read_as(trained, labelled=labelled),
         **options,
     )
     schema = source.schema
@@ -148,6 +149,12 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
             raise ParameterError(
                 f"`{name}` is given, and {place} is {what}.", "Say so of a file only."
             )
+
+
+def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
+    """Return how the rows were found that a model learned from."""
+    recorded = model.read_as or {}
+    return {name: value for name, value in recorded.items() if labelled or name == "x"}
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

@@ -92,20 +92,23 @@ def ingest_file(
     ----------
     source : path, URL or RemoteLocation
         .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
-        .svm, .svmlight or .libsvm; with `feature_dim` a Zarr group.
+        .svm, .svmlight, .libsvm, .h5ad or a Zarr store of AnnData; with `feature_dim` one that
+        xarray opens.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
         names the columns of the features, by default all others: a list has one for each element.
+        Of AnnData x is X, layers/NAME or obsm/NAME, by default X, and y obs/NAME.
     label : str, optional
         Label column of a table. Without labels or numbers a dataset can be predicted only.
     target : str, optional
         What holds numbers to be learned, instead of labels: columns of a table, "C" or
         "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
-        .npz file; for .npy, another such file; for svmlight "label", what each line begins with.
+        .npz file; for .npy, another such file; for svmlight "label", what each line begins with;
+        of AnnData obs/NAME, as "A,B" too.
     weights : str, optional
         What holds one weight above 0 per row: a member of an .npz file, a column of a table,
-        which then is no feature, or for .npy, another such file.
+        which then is no feature, obs/NAME of AnnData, or for .npy, another such file.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
         commas a semicolon); around text, by default double quotes; both unless the first lines
@@ -294,7 +297,13 @@ def ingest_source(
 
     With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
     """
-    mark = checked_mark(unlabelled, source.y_dtype, source.target_names)
+    mark = checked_mark(
+        source.unlabelled if unlabelled is None else unlabelled,
+        source.y_dtype,
+        source.target_names,
+    )
+    if source.unlabelled is not None:
+        source.unlabelled = mark
     n_numbers = len(source.target_names or ())
     schema = source.schema
     n_values = source.n_values
@@ -330,6 +339,7 @@ def ingest_source(
             target_names=source.target_names,
             unlabelled=mark,
             schema=schema,
+            read_as=source.read_as,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)

@@ -287,6 +287,7 @@ class _Joined:
         self.feature_names = first.feature_names
         self.target_names = first.target_names
         self.schema = first.schema
+        self.read_as = first.read_as
         # No part of a fit, and each dataset keeps its own.
         self.id_dtype: np.dtype | None = None
 

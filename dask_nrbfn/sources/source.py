@@ -1,6 +1,6 @@
 """The contract between a foreign format and the dataset written from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +47,10 @@ class Source(Protocol):
         ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
     n_values : int or None
         About how many values are stored where blocks are in CSR; None: they are arrays.
+    unlabelled : int, str, float or None
+        What stands in ``y`` for no label, of a source that says so itself.
+    read_as : mapping of str or None
+        By which options the rows were found, of a source whose columns do not tell.
     """
 
     n_rows: int
@@ -58,6 +62,8 @@ class Source(Protocol):
     target_names: tuple[str, ...] | None
     id_dtype: np.dtype | None
     n_values: int | None
+    unlabelled: int | str | float | None
+    read_as: Mapping[str, str] | None
 
     @property
     def schema(self) -> Schema | None:

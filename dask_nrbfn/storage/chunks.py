@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -307,10 +307,11 @@ def finish_dataset(
     target_names: tuple[str, ...] | None = None,
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
+    read_as: Mapping[str, str] | None = None,
 ) -> None:
     """Record classes or names of the numbers, and fingerprint, once all chunks are written.
 
-    With a `schema` X has the values of its columns.
+    With a `schema` X has the values of its columns; `read_as` says where the rows come from.
     """
     counts: dict[Any, int] = {}
     for summary in summaries:
@@ -327,6 +328,8 @@ def finish_dataset(
         # Sums of several datasets with the same codes add up as those of plain ones do.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
+    if read_as is not None:
+        marks["read_as"] = dict(read_as)
     if unlabelled is not None:
         # All numbers of such rows are NaN, which JSON has not.
         unlabelled = unlabelled if target_names is None else np.nan

@@ -95,6 +95,8 @@ class Dataset:
         What the rows of X are called: integers or text. No part of the digests.
     schema : Schema, optional
         What the columns of X are. None: features.
+    read_as : mapping of str, optional
+        By which options the rows were found, such as x and y of AnnData.
     further : Dataset, optional
         Rows without labels that come after those of X; see `with_unlabelled`.
     labelled_only : bool
@@ -117,6 +119,7 @@ class Dataset:
     labelled_rows_of_chunks: NDArray[np.int64] | None = None
     ids: Array | None = None
     schema: Schema | None = None
+    read_as: Mapping[str, str] | None = None
     further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
@@ -165,6 +168,7 @@ class Dataset:
                 None if labelled is None else np.asarray(labelled, dtype=np.int64),
                 get_array(group, "ids") if attributes.get("has_ids") else None,
                 schema,
+                attributes.get("read_as"),
             )
             dataset._check_lengths()
             if not as_it_is:
