@@ -57,6 +57,9 @@ SEARCHES = {
 @pytest.mark.parametrize("name", SEARCHES)
 def test_exact__those_of_arrays(name):
     X, y = table(150)
+    if name == "of unit length":
+        # From the empty row, all others are equally far.
+        X, y = X[5:], y[5:]
     sparse, whole = (fit(each, y, params(**SEARCHES[name])) for each in (X, dense(X)))
     for each in NAMES:
         np.testing.assert_allclose(sparse.read(each), whole.read(each), rtol=1e-10, atol=1e-12)
@@ -65,10 +68,10 @@ def test_exact__those_of_arrays(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{"n_partitions": 6}, {"n_partitions": 5, "candidates": 100, "neighbors": "auto"}]
+    "changes", [{"n_partitions": 4}, {"n_partitions": 5, "candidates": 100, "neighbors": "auto"}]
 )
 def test_partitions__find_most(changes):
-    X, y = table(900)
+    X, y = table(600)
     run = fit(X, y, params(**changes), chunk_rows=170)
     assert run.stages["neighbors"]["n_partitions"] > 1
     assert run.stages["recall"]["recall"] > 0.9
@@ -83,7 +86,7 @@ def test_approximate__finds_most():
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"n_partitions": 4}, {"candidates": 90}])
 def test_search__stopped_and_resumed(changes):
-    X, y = table(400)
+    X, y = table(240)
 
     def fitted(place, engine):
         return fit(X, y, params(**changes), engine=engine, location=place, chunk_rows=60)
