@@ -18,7 +18,7 @@ target_options = together(
     click.option(
         "--y",
         metavar="NAME",
-        help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
+        help="Member of an .npz file with the labels [default: y]; for .npy files, other ones.",
     ),
     click.option("--label", metavar="COLUMN", help="Label column of a table."),
     click.option(
