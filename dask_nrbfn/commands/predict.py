@@ -492,8 +492,8 @@ def _predict_to_zarr(
 def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
     """Return what is recorded of predictions."""
     told = {**_columns_of(model), "fingerprint": dataset.fingerprint}
-    if dataset.schema is not None and _ids_of(dataset):
-        told["id"] = dataset.schema.id
+    if _ids_of(dataset):
+        told["id"] = "id" if dataset.schema is None else dataset.schema.id
     return told
 
 

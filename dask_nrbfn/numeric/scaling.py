@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
-from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +57,7 @@ class ColumnStatistics(RowSum):
             return cls(len(X), first + step, np.square(shifted - step).sum(axis=0))
 
     @classmethod
-    def _from_sparse(cls, X: csr_array) -> Self:
+    def _from_sparse(cls, X: "csr_array") -> Self:
         """Return the same of stored values and of how many are not stored, which are all alike."""
         n_rows, p = X.shape
         first = dense(X[:1])[0].astype(np.float64)
@@ -194,14 +196,14 @@ class Scaling:
             out /= np.where(length > 0, length, 1.0)
         return out
 
-    def _apply_sparse(self, X: csr_array) -> csr_array:
+    def _apply_sparse(self, X: "csr_array") -> "csr_array":
         values = X.data.astype(np.float64)
         if self.kind in CENTRED:
             values /= self._units[X.indices]
         elif self.kind == "unit":
             length = np.sqrt(squared_norms(X))
             values /= np.repeat(np.where(length > 0, length, 1.0), np.diff(X.indptr))
-        return csr_array((values, X.indices, X.indptr), shape=X.shape)
+        return with_values(X, values)
 
     @overload
     def restore(self, rows: NDArray[Any]) -> Floats: ...
@@ -215,7 +217,7 @@ class Scaling:
             return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
         if is_sparse(rows):
             values = rows.data * self._units[rows.indices]
-            return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)
+            return with_values(rows, values)
         return np.asarray(rows * self._units + self.shift, dtype=np.float64)
 
     @property

@@ -95,6 +95,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
         schema=dataset.schema,
+        read_as=dataset.read_as,
     )
     model.write(run.group("model"))
 

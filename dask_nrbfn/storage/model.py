@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -70,6 +70,8 @@ class Model:
         Of its basis rows among those that its run has sums of, ascending; None: all of them.
     schema : Schema or None
         What the columns of tables are whose features it takes; None: features.
+    read_as : mapping of str or None
+        As in `Dataset`, of the rows that it learned from.
     """
 
     basis: Floats
@@ -86,6 +88,7 @@ class Model:
     intercept: Floats | None = None
     places: NDArray[np.int64] | None = None
     schema: Schema | None = None
+    read_as: Mapping[str, str] | None = None
 
     @property
     def n_basis(self) -> int:
@@ -255,6 +258,7 @@ class Model:
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
                 **schema_attributes(self.schema),
+                **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
 
@@ -300,6 +304,7 @@ class Model:
             intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
             places=None if params.prune is None else read_rows(get_array(group, "places")),
             schema=read_schema(attributes),
+            read_as=attributes.get("read_as"),
         )
         model._check_shapes(group)
         return model

@@ -99,7 +99,7 @@ def test_fit__any_dtype_gives_the_same_network(dtype):
 NARROW = {
     "sknn": {"n_partitions": 4},
     "kmeans": {"basis": "kmeans", "scale": "standard"},
-    "unit": {"basis": "random", "scale": "unit", "kernel": "laplacian", "penalty": "kernel"},
+    "unit": {"basis": "random", "scale": "unit", "kernel": "laplacian", "features": "plain"},
     "learned": {"scale": "learned", "alpha": 1e-6},
     "hinge": {"loss": "hinge", "alpha": 1e-4},
 }
