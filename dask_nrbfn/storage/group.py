@@ -59,7 +59,11 @@ EXPANDED_VERSION = 5
 SPARSE_VERSION = 6
 """The format of what has rows in CSR."""
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, SPARSE_VERSION)
+REFERRING_VERSION = 7
+"""The format of a dataset whose rows stay in another store."""
+
+_FORMAT_VERSION = 4
+_READ_VERSIONS = (3, _FORMAT_VERSION, EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
