@@ -1,7 +1,8 @@
 """Rows of features: an array, or in CSR where most of their values are 0."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 import numpy as np
@@ -61,6 +62,21 @@ def stacked(blocks: Sequence[Rows]) -> Rows:
 
         return csr_array(vstack(blocks, format="csr"))
     return np.concatenate(blocks)
+
+
+def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
+    """Return the rows of blocks, of which `shape` are all; arrays are held one beside them."""
+    waiting = iter(blocks)
+    first = next(waiting, None)
+    if first is None:
+        return np.empty(shape)
+    if is_sparse(first):
+        return stacked([first, *waiting])
+    rows, start = np.empty(shape, first.dtype), 0
+    for block in chain([first], waiting):
+        rows[start : start + len(block)] = block
+        start += len(block)
+    return rows
 
 
 def dense(X: Rows) -> NDArray[Any]:

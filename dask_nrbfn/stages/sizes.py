@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from dask_nrbfn.neighbors import pair_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
@@ -10,6 +11,7 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
     NeighborSearch,
+    row_width,
     search_block_rows,
     search_dtype,
     worker_bytes,
@@ -28,6 +30,7 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,12 @@ class FitSizes:
     ----------
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
+    is_sparse : bool
+        Whether rows are in CSR.
+    row_values : float
+        Values that are stored of a row on average, p where rows are arrays.
+    width : int
+        See `row_width`.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_labelled : int
@@ -82,6 +91,9 @@ class FitSizes:
     q: int
     r: int
     k: int
+    is_sparse: bool
+    row_values: float
+    width: int
     n_candidates: int | None
     n_labelled: int
     itemsize: int
@@ -134,7 +146,7 @@ class FitSizes:
         components = components_of(params, tuning)
         localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
-        block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
+        block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
         return cls(
             n=dataset.n_rows,
             p=dataset.n_features,
@@ -142,6 +154,9 @@ class FitSizes:
             q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
+            is_sparse=dataset.is_sparse,
+            row_values=dataset.row_values,
+            width=row_width(dataset),
             n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
             itemsize=dataset.dtype.itemsize,
@@ -203,7 +218,13 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        return self.n * self.p * self.itemsize
+        column_bytes = INDEX_BYTES if self.is_sparse else 0
+        return round(self.n * self.row_values * (self.itemsize + column_bytes))
+
+    @property
+    def pair_flops(self) -> float:
+        """Flops of the product of two rows."""
+        return pair_flops(self.p, self.row_values)
 
     @property
     def n_searched(self) -> int:

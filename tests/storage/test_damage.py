@@ -415,13 +415,13 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 def test_model_metadata__newer_format(tmp_path):
     make_model().save(tmp_path / "model")
     edit_attributes(tmp_path / "model", format_version=7)
-    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 6"):
+    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 7"):
         Model.load(tmp_path / "model")
 
 
 def test_run_metadata__newer_format(run):
     edit_attributes(run.location, format_version=7)
-    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 6"):
+    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 7"):
         Run.open(run.location)
 
 
