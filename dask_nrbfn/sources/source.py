@@ -30,8 +30,8 @@ class Source(Protocol):
     ----------
     n_rows, n_features : int
     x_dtype : dtype
-        Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64; in CSR one
-        of the latter two.
+        Type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or float64; in
+        CSR one of the latter two.
     y_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of labels, ``float64`` of numbers; None when
         there are neither.
