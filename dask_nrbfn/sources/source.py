@@ -7,6 +7,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.layout import StoredAt
 
 
 class Block(NamedTuple):
@@ -51,6 +52,8 @@ class Source(Protocol):
         What stands in ``y`` for no label, of a source that says so itself.
     read_as : mapping of str or None
         By which options the rows were found, of a source whose columns do not tell.
+    stored_at : StoredAt or None
+        Where ``X`` is if it need not be copied.
     """
 
     n_rows: int
@@ -64,6 +67,7 @@ class Source(Protocol):
     n_values: int | None
     unlabelled: int | str | float | None
     read_as: Mapping[str, str] | None
+    stored_at: StoredAt | None
 
     @property
     def schema(self) -> Schema | None:
