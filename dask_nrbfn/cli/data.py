@@ -7,7 +7,13 @@ import click
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import json_option, locations
-from dask_nrbfn.cli.reading import table_options, target_options, written_options, x_option
+from dask_nrbfn.cli.reading import (
+    scene_options,
+    table_options,
+    target_options,
+    written_options,
+    x_option,
+)
 from dask_nrbfn.cli.show import show
 
 
@@ -32,7 +38,14 @@ from dask_nrbfn.cli.show import show
     help="Rows in CSR; auto: of svmlight, sparse matrices and tables of indicators or categories, "
     "if they have 256 features or more and take less than half as many bytes.",
 )
+@scene_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Copy the rows of an AnnData store.  [default: DATASET refers to rows that are in Zarr, "
+    "with a digest of every chunk]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
 @locations("source", "dataset", "schema")
@@ -43,8 +56,9 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     SOURCE is .npz, of scipy's save_npz too, .npy, .csv, .tsv (both also with .gz or .zst),
     .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData,
     or a directory of files of one suffix, of Parquet and Arrow also in subdirectories key=value; it
-    may be a URL such as s3://bucket/rows.csv. It is streamed and never held in memory as a whole,
-    but for matrices that save_npz has written in another format than CSR.
+    may be a URL such as s3://bucket/rows.csv. With --feature-dim it is a scene, of which the pixels
+    are taken that have all features and a label. It is streamed and never held in memory as a
+    whole, but for matrices that save_npz has written in another format than CSR.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
-    STRING,
-    label_of_text,
+    checked_mark,
     sparse_dtype,
 )
 from dask_nrbfn.sources.frames import (
@@ -85,6 +83,8 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
+    variable: str | None = None,
+    feature_dim: str | None = None,
     missing: str = "error",
     missing_values: Names = None,
     max_categories: int = 100,
@@ -94,6 +94,7 @@ def ingest_file(
     sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
+    copy: bool = False,
     overwrite: bool = False,
 ) -> Dataset:
     """Write a dataset from a file, or from all files of a directory.
@@ -103,7 +104,7 @@ def ingest_file(
     source : path, URL or RemoteLocation
         .npz, also of `scipy.sparse.save_npz`, .npy, .csv, .tsv (both also with .gz or .zst),
         .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or a Zarr store of
-        AnnData.
+        AnnData; with `feature_dim` one that xarray opens.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
@@ -135,6 +136,11 @@ def ingest_file(
     categorical, numeric, date : str or sequence of str, optional
         Columns of that kind. By default what their cells are decides: text is a category, and left
         out if nearly all rows differ.
+    variable, feature_dim : str, optional
+        `source` is a Zarr group that xarray opens: its rows are the pixels of this variable, whose
+        features lie along this dimension, but for those that lack a feature or, unless there is an
+        `unlabelled`, a label. `label` and `target` are variables too. The numbers of the pixels are
+        the ids of the rows.
     missing : {"error", "drop", "impute"}
         What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
         dates with the median, with a feature that says so where more than 1 % of the rows do.
@@ -160,6 +166,9 @@ def ingest_file(
         no sum over targets. None: every row has its label.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
+    copy : bool
+        Whether rows that are in Zarr already are copied. Otherwise the dataset refers to them, with
+        a digest of every chunk, as it does not if a chunk of theirs has more than 128 MiB.
     overwrite : bool
         Replace what is at `location`, once the new dataset is complete.
 
@@ -200,6 +209,9 @@ def ingest_file(
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,
         n_features=n_features,
+        variable=variable,
+        feature_dim=feature_dim,
+        unlabelled=unlabelled,
         storage_options=storage_options,
     )
     if write_schema is not None and opened.schema is None:
@@ -214,6 +226,7 @@ def ingest_file(
         unlabelled=unlabelled,
         chunk_rows=chunk_rows,
         overwrite=overwrite,
+        copy=copy,
     )
     if write_schema is not None and dataset.schema is not None:
         save_schema(dataset.schema, write_schema, overwrite=overwrite)
@@ -312,12 +325,14 @@ def ingest_source(
     chunk_rows: int | None = None,
     overwrite: bool = False,
     gaps: bool = False,
+    copy: bool = False,
 ) -> Dataset:
     """Write a dataset from an open source, chunk after chunk, `sparse` as in `ingest_file`.
 
-    With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
+    Rows that are in Zarr already stay there unless a `copy` is asked for. With `gaps` rows may lack
+    values although its schema does not fill them; their features are NaN.
     """
-    mark = _checked_mark(
+    mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
         source.y_dtype,
         source.target_names,
@@ -326,7 +341,12 @@ def ingest_source(
         source.unlabelled = mark
     n_numbers = len(source.target_names or ())
     schema = source.schema
-    n_values = stored_values(source, sparse)
+    stored_at = None if copy else source.stored_at
+    stays = sparse == "auto" and stored_at is not None
+    n_values = source.n_values if stays else stored_values(source, sparse)
+    if (n_values is None) != (source.n_values is None):
+        # In its place it is in another form.
+        stored_at = None
     x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
     expanded = expanded_values(schema, sparse)
     row_values = expanded if n_values is None else n_values / source.n_rows
@@ -334,6 +354,10 @@ def ingest_source(
         chunk_rows, source.n_features, x_dtype, n_numbers, schema, row_values=row_values
     )
     rows = min(rows, source.n_rows)
+    if stored_at is not None and chunk_rows is None and rows < source.n_rows:
+        # Chunks of theirs are decoded as a whole.
+        own_rows = stored_at.chunk_rows
+        rows = min(source.n_rows, max(rows // own_rows, 1) * own_rows)
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -346,6 +370,7 @@ def ingest_source(
             n_numbers=n_numbers,
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
+            stored_at=stored_at,
         )
         blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
         summaries = list(_write_blocks(group, source.n_rows, blocks, mark, gaps=gaps))
@@ -361,30 +386,6 @@ def ingest_source(
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
-
-
-def _checked_mark(
-    unlabelled: Mark | None, y_dtype: np.dtype[Any] | None, target_names: tuple[str, ...] | None
-) -> Mark | None:
-    """Return what means no label as the type that labels are stored as; NaN of any for numbers."""
-    if unlabelled is None:
-        return None
-    if y_dtype is None:
-        raise ParameterError(
-            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
-            "Leave it out: without labels every row has none.",
-        )
-    if y_dtype == STRING:
-        return str(unlabelled)
-    if target_names is not None:
-        with suppress(ValueError):
-            return float(unlabelled)
-    elif isinstance(label := label_of_text(str(unlabelled)), int):
-        return label
-    raise ParameterError(
-        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
-        "Give the number that stands there for none.",
-    )
 
 
 def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
@@ -475,7 +476,7 @@ def ingest_dask(
             overwrite=overwrite,
         )
     y_dtype = None if targets is None else targets.dtype
-    mark = _checked_mark(unlabelled, y_dtype, target_names)
+    mark = checked_mark(unlabelled, y_dtype, target_names)
     expanded = expanded_values(schema, "auto")
     size = _check_chunk_rows(
         chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema, row_values=expanded

@@ -1,8 +1,8 @@
 """Rows of a sparse matrix in an .npz file of `scipy.sparse.save_npz`."""
 
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,15 @@ from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.sources.arrays import (
     ArrayLayout,
     Header,
+    ShardReader,
+    Shards,
     damage_named,
-    file_header,
     layout_of,
     member_header,
     member_opened,
-    npy_rows,
     read_header,
     read_rows,
+    shards_of,
     spans,
 )
 from dask_nrbfn.sources.dtypes import sparse_dtype
@@ -40,7 +41,7 @@ class MatrixSource(ArrayLayout):
 
     file: File
     format: str
-    columns: tuple[File, ...]
+    columns: tuple[Shards, ...]
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, in CSR, `block_rows` at a time.
@@ -53,17 +54,16 @@ class MatrixSource(ArrayLayout):
             If a file is cut short, or has columns that the matrix has not.
         """
         with ExitStack() as stack:
-            opened = {}
-            for file in self.columns:
-                with damage_named(file):
-                    opened[str(file)] = stack.enter_context(file.open())
-                    read_header(opened[str(file)], str(file))
+            readers = {
+                shards.header.name: stack.enter_context(closing(ShardReader(shards)))
+                for shards in self.columns
+            }
             rows = stack.enter_context(self._opened())
 
             def read(header: Header, start: int, stop: int) -> Any:
                 if header is self.x:
                     return rows(start, stop)
-                return npy_rows(opened, header, start, stop)
+                return readers[header.name].read(stop - start)
 
             for start, stop in spans(self.n_rows, block_rows):
                 yield self.block(start, stop, read)
@@ -79,17 +79,15 @@ class MatrixSource(ArrayLayout):
                 yield lambda start, stop: matrix[start:stop]
 
 
-def open_matrix(
-    file: File, *, y: str | None = None, target: str | None = None, weights: str | None = None
-) -> MatrixSource:
+def open_matrix(file: File, columns: Mapping[str, tuple[str, Sequence[File]]]) -> MatrixSource:
     """Source of the rows of a sparse matrix.
 
     Parameters
     ----------
     file : File
         Of `scipy.sparse.save_npz`, in any format that it writes.
-    y, target, weights : str, optional
-        .npy files, as in `open_npy`.
+    columns : mapping
+        By "y", "target" and "weights" what was given as that, and its .npy files.
 
     Raises
     ------
@@ -100,20 +98,21 @@ def open_matrix(
     DamagedDataError
         If a file is cut short, or no such file.
     MissingDataError
-        If the file `y`, `target` or `weights` does not exist.
+        If a file does not exist.
     """
-    check_apart("target", target, str(file))
-    check_apart("weights", weights, str(file), y, target)
-    others = {"y": y, "target": target, "weights": weights}
-    files = {name: replace(file, path=path) for name, path in others.items() if path is not None}
-    headers = {name: file_header(other, option=name) for name, other in files.items()}
+    names = {role: name for role, (name, _) in columns.items()}
+    check_apart("target", names.get("target"), str(file))
+    others = (names.get(role) for role in ("y", "target"))
+    check_apart("weights", names.get("weights"), str(file), *others)
+    shards = {role: shards_of(role, name, own) for role, (name, own) in columns.items()}
+    headers = {role: own.header for role, own in shards.items()}
     with (
         damage_named(file),
         file.open(jumps=True) as stream,
         zipfile.ZipFile(stream) as archive,
     ):
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        data = {name: member_header(archive, name) for name in names}["data"]
+        members = [name.removesuffix(".npy") for name in archive.namelist()]
+        data = {name: member_header(archive, name) for name in members}["data"]
         written_as = _whole_member(file, "format").item().decode()
         shape = tuple(map(int, _whole_member(file, "shape")))
     if len(shape) != 2:
@@ -122,7 +121,9 @@ def open_matrix(
     layout = layout_of(x, headers.get("y"), headers.get("weights"), headers.get("target"))
     layout.n_values = data.shape[0] if len(data.shape) == 1 else int(np.prod(data.shape))
     layout.x_dtype = sparse_dtype(data.dtype, str(file))
-    return MatrixSource(**vars(layout), file=file, format=written_as, columns=tuple(files.values()))
+    return MatrixSource(
+        **vars(layout), file=file, format=written_as, columns=tuple(shards.values())
+    )
 
 
 def _whole_member(file: File, name: str) -> np.ndarray:
@@ -145,12 +146,14 @@ def _csr_opened(file: File, shape: tuple[int, ...]) -> Iterator[ReadRows]:
     from scipy.sparse import csr_array
 
     ends = _whole_member(file, "indptr")
-    if ends.shape != (shape[0] + 1,) or ends.dtype.kind != "i" or (np.diff(ends) < 0).any():
-        raise ValueError("its rows do not end where they should")
+    if ends.shape != (shape[0] + 1,) or ends.dtype.kind != "i":
+        raise ValueError("its rows have no ends")
     with ExitStack() as stack:
         names = ("data", "indices")
         members = {name: stack.enter_context(member_opened(file, name)) for name in names}
         headers = {name: read_header(member, name) for name, member in members.items()}
+        if [ends[0], ends[-1]] != [0, headers["data"].shape[0]] or (np.diff(ends) < 0).any():
+            raise ValueError("its rows do not end where they should")
 
         def rows(start: int, stop: int) -> "csr_array":
             first, last = int(ends[start]), int(ends[stop])

@@ -52,15 +52,18 @@ OPTIONS = {
     "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target", "n_features"},
     "anndata": {"x", "y", "target", "weights"},
+    "scene": {"label", "target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
-    "obs), `label` or `target`, and `weights` with tables (columns), and none but `target` and "
-    "`n_features` with svmlight; `schema` and what is said of columns with tables, `x` "
-    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
-    "`no_header` with .csv alone."
+    "obs), `label` or `target`, and `weights` with tables (columns), `label` or `target` with "
+    "scenes (variables), and none but `target` and `n_features` with svmlight; `schema` and what "
+    "is said of columns with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, "
+    "`decimal`, `encoding` and `no_header` with .csv alone."
 )
+# What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
+_HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
 
@@ -76,6 +79,9 @@ def open_source(
     schema: Schema | None = None,
     table: "TableOptions | None" = None,
     n_features: int | None = None,
+    variable: str | None = None,
+    feature_dim: str | None = None,
+    unlabelled: int | str | float | None = None,
     classes: Sequence[int | str] | None = None,
     trained_features: int | None = None,
     spoiled: bool = False,
@@ -83,7 +89,7 @@ def open_source(
     read_as: Mapping[str, str] | None = None,
     **written: Unpack[Written],
 ) -> Source:
-    r"""Source of the rows of a file, a directory of table or svmlight files, or an AnnData store.
+    r"""Source of the rows of a file, a directory of .npy, table or svmlight files, or AnnData.
 
     Parameters
     ----------
@@ -93,22 +99,22 @@ def open_source(
         directory of such files of one suffix, read in the order of their names. Those of Parquet
         and Arrow may be in subdirectories key=value, whose keys are columns.
     x, y : str, optional
-        Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
-        .npy file, or an .npz file of `scipy.sparse.save_npz`, `y` is the path of an .npy file that
-        holds the labels. With Parquet and Arrow,
-        `x` names columns as `target` does: those of features, of which a list of numbers has one
-        for each element. In AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and
-        `target` and `weights` too, obs/NAME.
+        Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With
+        .npy files, or an .npz file of `scipy.sparse.save_npz`, `y` is the path of an .npy file, or
+        of a directory of them, with the labels. With Parquet and Arrow, `x` names columns as
+        `target` does: those of features, of which a list of numbers has one for each element. In
+        AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and `target` and `weights`
+        too, obs/NAME.
     label : str, optional
         Name of the label column of a table; by default there are no labels.
     target : str, optional
         What holds numbers to be learned, instead of labels: names of columns of a table
         with commas between them, and double quotes around a name that has one; the name of
-        an array (n,) or (n, q) in an .npz file; the path of such an .npy file; with svmlight
+        an array (n,) or (n, q) in an .npz file; such an .npy file or directory; with svmlight
         "label", the number at the beginning of each line.
     weights : str, optional
         Name of the array in an .npz file, of the column in a table, or path of the
-        .npy file with one weight per row; by default there are none.
+        .npy file or directory with one weight per row; by default there are none.
     schema : Schema, optional
         What the columns of a table are, and how its files are written where that is not said here;
         by default what they have decides.
@@ -117,6 +123,12 @@ def open_source(
     n_features : int, optional
         Features of svmlight text, which leaves zeros out, so that it may show fewer; by default as
         many as it shows.
+    variable, feature_dim : str, optional
+        `source` is a Zarr group of arrays with named dimensions, as xarray writes it: its rows are
+        the pixels of this variable, whose features lie along this dimension, but for those that
+        lack a feature or a label. `label` and `target` are variables too.
+    unlabelled : int, float or str, optional
+        Pixels without a label are rows too, and this is their label.
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
@@ -164,9 +176,10 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
-    in_zarr = place.is_directory() and is_anndata(place)
+    is_scene = variable is not None or feature_dim is not None
+    in_zarr = is_scene or (place.is_directory() and is_anndata(place))
     files = _data_files(place) if place.is_directory() and not in_zarr else {place: {}}
-    kind = "anndata" if in_zarr else _kind(next(iter(files)))
+    kind = "scene" if is_scene else "anndata" if in_zarr else _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
     if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
         # Arrays of numbers have such columns in their order.
@@ -180,12 +193,21 @@ def open_source(
     for file in () if in_zarr else files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    if kind == "scene":
+        return _open_scene(
+            place,
+            variable=variable,
+            feature_dim=feature_dim,
+            label=label,
+            targets=() if target is None else named_columns("target", target),
+            unlabelled=unlabelled,
+        )
     if kind == "npz" and holds_matrix(place):
-        return _open_matrix(place, x, y=y, target=target, weights=weights)
+        return _open_matrix(place, x, {"y": y, "target": target, "weights": weights})
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
-        return open_npy(place, y=y, target=target, weights=weights)
+        return _open_npy(tuple(files), place, {"y": y, "target": target, "weights": weights})
     if kind == "svmlight":
         width = trained_features if n_features is None else n_features
         return _open_svmlight(tuple(files), str(place), target, width)
@@ -239,14 +261,20 @@ def _open_svmlight(
     return open_svmlight(files, origin=origin, numbers=target is not None, n_features=n_features)
 
 
-def _open_matrix(place: File, x: str | None, **files: str | None) -> Source:
+def _open_matrix(place: File, x: str | None, others: Mapping[str, str | None]) -> Source:
     from dask_nrbfn.sources.matrices import open_matrix
 
     if x is not None:
         raise ParameterError(
             f"`x`={x} is given, and {place} holds a sparse matrix alone.", "Leave it out."
         )
-    return open_matrix(place, **files)
+    return open_matrix(place, _npy_columns(place, others))
+
+
+def _open_scene(place: File, **options: Any) -> Source:
+    from dask_nrbfn.sources.scene import open_scene_source
+
+    return open_scene_source(place, **options)
 
 
 def _as_before(named: Mapping[str, str | None], read_as: Mapping[str, str]) -> dict[str, Any]:
@@ -308,13 +336,41 @@ def _open_columnar(
 
 
 def _typed_file(kind: str, file: File) -> "TypedFile":
+    from dask_nrbfn.sources.tablefile import NamedFile, class_names
+
+    typed: TypedFile
     if kind == "parquet":
         from dask_nrbfn.sources.parquet import ParquetFile
 
-        return ParquetFile(file)
-    from dask_nrbfn.sources.arrowfile import ArrowFile
+        typed = ParquetFile(file)
+    else:
+        from dask_nrbfn.sources.arrowfile import ArrowFile
 
-    return ArrowFile(file)
+        typed = ArrowFile(file)
+    names = class_names(typed.footer.schema)
+    return NamedFile(typed, names) if names else typed
+
+
+def _open_npy(files: tuple[File, ...], place: File, others: Mapping[str, str | None]) -> Source:
+    return open_npy({"x": (str(place), files), **_npy_columns(place, others)})
+
+
+def _npy_columns(
+    place: File, others: Mapping[str, str | None]
+) -> dict[str, tuple[str, tuple[File, ...]]]:
+    """Return the paths of the .npy files of labels, targets and weights, and these files."""
+    return {role: (path, _npy_files(path, place)) for role, path in others.items() if path}
+
+
+def _npy_files(path: str, beside: File) -> tuple[File, ...]:
+    """Return an .npy file, or those of a directory; URLs are opened as the one beside them."""
+    place = replace(beside, path=path)
+    if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
+        return (place,)
+    files = _data_files(place)
+    if _kind(next(iter(files))) != "npy":
+        raise DataError(f"{place} has no .npy files.", "Give a directory of .npy files, or one.")
+    return tuple(files)
 
 
 def _data_files(directory: File) -> dict[File, dict[str, str]]:
@@ -327,7 +383,7 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
             "Keep files of one suffix in a directory.",
         )
     file, keys = next(iter(found.items()))
-    if (kind := _kind(file)) in ("npz", "npy", "anndata"):
+    if (kind := _kind(file)) in ("npz", "anndata"):
         raise DataError(
             f"{directory} is a directory of {_suffix(file)} files.",
             f"Give one {_suffix(file)} file instead.",
@@ -340,6 +396,14 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
 def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
     # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
+    names = {entry.name for entry in entries}
+    if _HUGGING_FACE_DICT in names:
+        splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
+        raise DataError(
+            f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
+        )
+    if names >= _HUGGING_FACE:
+        entries = [entry for entry in entries if entry.name not in _HUGGING_FACE]
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."

@@ -34,10 +34,10 @@ from dask_nrbfn.storage.chunks import (
     row_bytes,
 )
 from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
+from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import Encoded, LabelledRows, SideBySide, WrittenFrom
 from dask_nrbfn.storage.schema import read_schema
-from dask_nrbfn.storage.sparse import SparseArray
 from dask_nrbfn.storage.strict import metadata_named
 
 
@@ -48,7 +48,7 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array or SparseArray (n, c)
+    X : zarr.Array, SparseArray or Elsewhere (n, c)
         The features, or with a schema the stored values that they are made of as rows are read.
     y : zarr.Array (n,) or float64 (n, q) or None
         Labels, which are integers or strings, or numbers.
@@ -155,6 +155,8 @@ class Dataset:
             dataset._check_lengths()
             if not as_it_is:
                 dataset._expect_chunks(attributes.get("chunk_checksums", {}))
+            elif isinstance(dataset.X, Elsewhere):
+                dataset = replace(dataset, X=dataset.X.as_it_is())
         return dataset
 
     def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
@@ -166,7 +168,7 @@ class Dataset:
     def _arrays(self) -> dict[str, Array]:
         """What is stored, by name."""
         X = self.X
-        of_X = X.arrays if isinstance(X, SparseArray) else {"": X}
+        of_X = {"": X} if isinstance(X, zarr.Array) else X.arrays
         arrays = {f"X/{name}".rstrip("/"): array for name, array in of_X.items()}
         return arrays | self._columns
 
@@ -217,7 +219,7 @@ class Dataset:
     def chunks_stored(self) -> set[int]:
         """Return the numbers of the chunks that are there, whole or in part."""
         X = self.X
-        own = X.chunks_stored() if isinstance(X, SparseArray) else chunk_rows_stored(X)
+        own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
         return own.union(*map(chunk_rows_stored, self._columns.values()))
 
     @property
@@ -267,15 +269,14 @@ class Dataset:
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
-        return isinstance(self.X, SparseArray) or self.expands_sparse or further
+        own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
+        return own or self.expands_sparse or further
 
     @property
     def row_values(self) -> float:
         """Values that are stored of a row on average, of one that is not in CSR all p."""
-        own = float(self.n_features)
-        if isinstance(self.X, SparseArray):
-            own = self.X.row_values
-        elif self._expanding is not None and self.expands_sparse:
+        own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
+        if self._expanding is not None and self.expands_sparse:
             own = float(self._expanding.row_values)
         if self.further is None:
             return own
@@ -326,7 +327,7 @@ class Dataset:
         two chunks, and of a block that is of both.
         """
         held = 4 + self.labelled_only
-        if isinstance(self.X, SparseArray):
+        if not isinstance(self.X, zarr.Array):
             own = held * (
                 self.X.most_bytes + self.chunk_rows * row_bytes(0, float, self._n_numbers)
             )
@@ -359,7 +360,7 @@ class Dataset:
         )
 
     def _planned(self, n_rows: int, chunk_rows: int) -> Stored:
-        if isinstance(self.X, SparseArray):
+        if not isinstance(self.X, zarr.Array):
             return self.X.planned(n_rows, chunk_rows)
         group = zarr.create_group(MemoryStore())
         create_dataset_arrays(
@@ -420,7 +421,7 @@ class Dataset:
             first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
             return first.encoded_by(schema).with_unlabelled(second)
         difference = own.difference(schema)
-        if isinstance(self.X, SparseArray):
+        if not isinstance(self.X, zarr.Array):
             difference = "stores its features in CSR, and the schema fills gaps"
         if difference is not None:
             raise DataError(

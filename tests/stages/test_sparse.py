@@ -92,7 +92,6 @@ OPTIONS = [
     {"components": 6},
     {"numbers": True},
     {"numbers": True, "basis": "kmeans", "scale": "standard"},
-    {"basis": "sknn", "neighbors": "approximate"},
 ]
 
 
@@ -103,7 +102,9 @@ OPTIONS = [
 def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
     of_csr, of_arrays = fitted(dict(options))
     np.testing.assert_array_equal(of_csr.read("basis/rows"), of_arrays.read("basis/rows"))
-    is_like(scores(of_csr), scores(of_arrays), 1e-9 if options.get("loss") else 1e-10)
+    # Where a row is its own basis row, the root of a distance of 0 is rounding, 1e-8 of its length.
+    size = 1e-7 if options.get("kernel") == "laplacian" else 1e-10
+    is_like(scores(of_csr), scores(of_arrays), size)
     drawn = options.get("basis") != "kmeans"
     assert is_sparse(Model.load(of_csr.location).basis) == drawn
 
