@@ -30,6 +30,7 @@ from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
+from dask_nrbfn.stages.svd import check_svd
 from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
@@ -260,6 +261,7 @@ class _Job:
         FitLimits(min_recall=self.min_recall)
         if self.embeds:
             check_embedding(self.dataset, self.params)
+            check_svd(self.dataset, self.params)
             _check_candidates(self.dataset, self.params)
             _check_enough_rows(self.dataset, self.params)
         else:
@@ -364,6 +366,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     if tuning is None:
         check_penalty(params)
     check_prune(params, tuning)
+    check_svd(dataset, params)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
     tried = neediest(params, tuning)

@@ -41,6 +41,7 @@ def _data_facts(results: Results) -> list[Fact]:
             + _unlabelled(finished),
         ),
         *_weight_facts(finished),
+        *_svd_facts(finished),
         Fact("scale", finished.params.scale),
     ]
 
@@ -62,6 +63,16 @@ def _weight_facts(finished: FinishedRun) -> list[Fact]:
     kinds = ["their own"] * own + ["balanced classes"] * (finished.params.class_weight is not None)
     weights = f"{' x '.join(kinds)}, {count(weight)} in all" if kinds else "none"
     return [Fact("row weights", weights)]
+
+
+def _svd_facts(finished: FinishedRun) -> list[Fact]:
+    record = finished.stages.get("svd")
+    if record is None:
+        return []
+    first, *_, last = (number(value) for value in record["singular_values"])
+    share = percent(record["explained"], 1)
+    coordinates = plural(finished.params.svd, "coordinate")
+    return [Fact("svd", f"{coordinates}, {share} of the squares, values {first} to {last}")]
 
 
 def _neighbor_facts(finished: FinishedRun) -> list[Fact]:

@@ -42,8 +42,14 @@ class FitSizes:
         Rows whose neighbours are searched; None: all.
     n_labelled : int
         Rows with labels that stand among others; 0 where all have one.
+    svd : int or None
+        Coordinates that are asked for; p of the stages that see them.
+    p_stored : int
+        Features, also of rows that are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
+    row_bytes : int
+        Bytes of a row as stored.
     reading_bytes : int
         Chunks held while rows are read.
     method : {"exact", "approximate"}
@@ -84,8 +90,11 @@ class FitSizes:
     k: int
     n_candidates: int | None
     n_labelled: int
+    svd: int | None
+    p_stored: int
     itemsize: int
     search_itemsize: int
+    row_bytes: int
     reading_bytes: int
     method: str
     n_partitions: int
@@ -144,7 +153,10 @@ class FitSizes:
             k=params.n_neighbors,
             n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            svd=params.svd,
+            p_stored=dataset.n_stored,
             itemsize=dataset.dtype.itemsize,
+            row_bytes=dataset.row_bytes,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             method=search.method,
@@ -203,7 +215,12 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        return self.n * self.p * self.itemsize
+        return self.n * self.row_bytes
+
+    @property
+    def projection_bytes(self) -> int:
+        """Bytes of the components by which rows become coordinates."""
+        return 8 * self.p_stored * (self.svd or 0)
 
     @property
     def n_searched(self) -> int:

@@ -56,7 +56,10 @@ from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
 EXPANDED_VERSION = 5
 """The format of what has a schema that makes other features than the stored values."""
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION)
+PROJECTED_VERSION = 6
+"""The format of runs and models whose rows become coordinates."""
+
+_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, PROJECTED_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
@@ -189,7 +192,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    attributes = {**attributes, "format_version": _FORMAT_VERSION}
+    attributes = {**attributes, "format_version": max(_FORMAT_VERSION, changed["format_version"])}
     group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
 
 
