@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+    from dask_nrbfn.commands.onnx_model import export_onnx
     from dask_nrbfn.commands.plan import Plan, plan_fit
     from dask_nrbfn.commands.predict import (
         Evaluation,
@@ -53,6 +54,7 @@ else:
             "commands.files": ["opened_rows"],
             "commands.fit": ["embed_dataset", "fit_dataset", "given_basis", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
+            "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
             "commands.predict": [
                 "Evaluation",
@@ -97,6 +99,7 @@ __all__ = [
     "connect",
     "embed_dataset",
     "evaluate_dataset",
+    "export_onnx",
     "fit_dataset",
     "given_basis",
     "ingest_arrays",

@@ -27,6 +27,7 @@ COMMANDS = (
     update.merge,
     use.evaluate,
     use.predict,
+    use.export,
     data.inspect,
 )
 

@@ -27,9 +27,9 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     """Write DATASET from a file or a directory of files.
 
     SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows,
-    .feather, .svm, .svmlight or .libsvm, or a directory of files of one of these, of Parquet and
-    Arrow also in subdirectories key=value; it may be a URL such as s3://bucket/rows.csv. It is
-    streamed and never held in memory as a whole.
+    .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a directory of files of
+    one suffix, of Parquet and Arrow also in subdirectories key=value; it may be a URL such as
+    s3://bucket/rows.csv. It is streamed and never held in memory as a whole.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -10,7 +10,8 @@ x_option = click.option(
     "--x",
     metavar="NAME",
     help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
-    "and Arrow that are the features, also lists of numbers [default: all others].",
+    "and Arrow that are the features, also lists of numbers [default: all others]; X, layers/NAME "
+    "or obsm/NAME of AnnData [default: X].",
 )
 
 # What rows are learned with, and judged by.
@@ -18,7 +19,8 @@ target_options = together(
     click.option(
         "--y",
         metavar="NAME",
-        help="Member of an .npz file with the labels [default: y]; for an .npy file, another one.",
+        help="Member of an .npz file with the labels [default: y]; for an .npy file, another one; "
+        "obs/NAME of AnnData.",
     ),
     click.option("--label", metavar="COLUMN", help="Label column of a table."),
     click.option(
@@ -26,13 +28,14 @@ target_options = together(
         metavar="NAME",
         help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of a table, "
         'with "" around a name that has a comma; a member of an .npz file; for an .npy file, '
-        "another one; for svmlight the word label, which is the number that each line begins with.",
+        "another one; for svmlight the word label, which is the number that each line begins with; "
+        "obs/NAME of AnnData.",
     ),
     click.option(
         "--weights",
         metavar="NAME",
-        help="One weight above 0 per row: a member of an .npz file, a column of a table, or, for "
-        "an .npy file, another one.  [default: every row weighs the same]",
+        help="One weight above 0 per row: a member of an .npz file, a column of a table, obs/NAME "
+        "of AnnData, or, for an .npy file, another one.  [default: every row weighs the same]",
     ),
     click.option(
         "--unlabelled",

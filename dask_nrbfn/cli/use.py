@@ -1,4 +1,4 @@
-"""Commands that use a model: predict, evaluate."""
+"""Commands that use a model: predict, evaluate, export."""
 
 from typing import Any
 
@@ -155,3 +155,29 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     show(describe_model(model) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("path")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float64", "float32"]),
+    default="float64",
+    show_default=True,
+    help="Type of the numbers that the file takes, computes with and gives.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace PATH once the new file is complete.")
+@json_option
+@locations("run")
+@click.pass_obj
+def export(job: Job, run: str, path: str, as_json: bool, **options: Any) -> None:
+    """Write RUN, or a saved model, to the ONNX file PATH, which runs without this program.
+
+    It takes the features as X, or the columns of the table that RUN was trained on by their names,
+    and gives label, scores and probabilities, or the values of a regression, or coordinates.
+    """
+    from dask_nrbfn.commands.onnx_model import export_onnx
+
+    job.begin("export", path)
+    show(export_onnx(run, path, **options), as_json)

@@ -7,8 +7,9 @@ from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.stages.trials import Ridge, judged_record
-from dask_nrbfn.storage.array import check_stored, get_array
+from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dense import check_stored
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.schema import read_schema
@@ -170,7 +171,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
     return {
         "n_features": model.n_features,
         **describe_targets(len(model.classes), model.target_names),
-        "n_basis": len(model.basis),
+        "n_basis": model.n_basis,
         "width": model.width,
         **Ridge.in_params(model.params)._asdict(),
         "fitting_error": model.fitting_error,

@@ -103,6 +103,7 @@ def opened_rows(
         spoiled=spoiled,
         table=table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
+        read_as=_read_as(trained, labelled=labelled),
         **options,
     )
     schema = source.schema
@@ -147,6 +148,12 @@ def _check_nothing_said(place: Any, **options: Any) -> None:
             raise ParameterError(
                 f"`{name}` is given, and {place} is a dataset.", "Say so of a file only."
             )
+
+
+def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
+    """Return how the rows were found that a model learned from."""
+    recorded = model.read_as or {}
+    return {name: value for name, value in recorded.items() if labelled or name == "x"}
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

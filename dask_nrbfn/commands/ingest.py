@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
@@ -90,20 +91,22 @@ def ingest_file(
     ----------
     source : path, URL or RemoteLocation
         .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
-        .svm, .svmlight or .libsvm.
+        .svm, .svmlight, .libsvm, .h5ad or a Zarr store of AnnData.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
         names the columns of the features, by default all others: a list has one for each element.
+        Of AnnData x is X, layers/NAME or obsm/NAME, by default X, and y obs/NAME.
     label : str, optional
         Label column of a table. Without labels or numbers a dataset can be predicted only.
     target : str, optional
         What holds numbers to be learned, instead of labels: columns of a table, "C" or
         "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
-        .npz file; for .npy, another such file; for svmlight "label", what each line begins with.
+        .npz file; for .npy, another such file; for svmlight "label", what each line begins with;
+        of AnnData obs/NAME, as "A,B" too.
     weights : str, optional
         What holds one weight above 0 per row: a member of an .npz file, a column of a table,
-        which then is no feature, or for .npy, another such file.
+        which then is no feature, obs/NAME of AnnData, or for .npy, another such file.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
         commas a semicolon); around text, by default double quotes; both unless the first lines
@@ -222,9 +225,9 @@ def ingest_arrays(
 
     Parameters
     ----------
-    X : array-like (n, c) or frame
-        A frame of pandas, polars, Arrow or another library may have columns of text, categories,
-        dates and booleans.
+    X : array-like (n, c), sparse matrix or frame
+        Rows of a sparse matrix or array of scipy stay sparse. A frame of pandas, polars, Arrow or
+        another library may have columns of text, categories, dates and booleans.
     y : array-like (n,) or None
         Integers or strings.
     location : Location
@@ -251,9 +254,9 @@ def ingest_arrays(
     from dask_nrbfn.sources.stored import schema_of, stored_rows
 
     check_one_kind("y", y, target)
-    schema = schema or schema_of(X, missing)
+    schema = schema or (None if is_scipy(X) else schema_of(X, missing))
     source = ArraySource(
-        np.asarray(plain_rows(X)) if schema is None else stored_rows(X, schema),
+        _rows(X) if schema is None else stored_rows(X, schema),
         None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
         None if target is None else np.asarray(plain_rows(_as_frame(target), "target")),
@@ -264,6 +267,11 @@ def ingest_arrays(
     return ingest_source(
         source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
     )
+
+
+def _rows(X: Any) -> Rows:
+    """Return rows that need no schema as an array, or of scipy.sparse in CSR."""
+    return canonical(X) if is_scipy(X) else np.asarray(plain_rows(X))
 
 
 def ingest_source(
@@ -279,11 +287,27 @@ def ingest_source(
 
     With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
     """
-    mark = _checked_mark(unlabelled, source.y_dtype, source.target_names)
+    mark = _checked_mark(
+        source.unlabelled if unlabelled is None else unlabelled,
+        source.y_dtype,
+        source.target_names,
+    )
+    if source.unlabelled is not None:
+        source.unlabelled = mark
     n_numbers = len(source.target_names or ())
     schema = source.schema
-    rows = _check_chunk_rows(chunk_rows, source.n_features, source.x_dtype, n_numbers, schema)
-    rows = min(rows, source.n_rows)
+    n_values = source.n_values
+    rows = min(
+        source.n_rows,
+        _check_chunk_rows(
+            chunk_rows,
+            source.n_features,
+            source.x_dtype,
+            n_numbers,
+            schema,
+            row_values=None if n_values is None else n_values / source.n_rows,
+        ),
+    )
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -292,6 +316,7 @@ def ingest_source(
             x_dtype=source.x_dtype,
             y_dtype=source.y_dtype,
             chunk_rows=rows,
+            n_values=n_values,
             n_numbers=n_numbers,
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
@@ -304,6 +329,7 @@ def ingest_source(
             target_names=source.target_names,
             unlabelled=mark,
             schema=schema,
+            read_as=source.read_as,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
@@ -339,7 +365,7 @@ def _write_blocks(
     written = 0
     for index, block in enumerate(source.blocks(chunk_rows)):
         yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
-        written += len(block.X)
+        written += block.X.shape[0]
     if written != source.n_rows:
         raise DataError(
             f"the source has {written} rows, not the {source.n_rows} it announced.",
@@ -639,12 +665,14 @@ def _check_chunk_rows(
     dtype: np.dtype[Any],
     n_numbers: int,
     schema: Schema | None,
+    *,
+    row_values: float | None = None,
 ) -> int:
     if chunk_rows is None:
         if schema is not None and not schema.is_plain:
             # A chunk of features is what tasks hold.
             n_features, dtype = schema.n_features, FLOAT64
-        return default_chunk_rows(n_features, dtype, n_numbers=n_numbers)
+        return default_chunk_rows(n_features, dtype, row_values=row_values, n_numbers=n_numbers)
     if chunk_rows < 1:
         raise ParameterError(f"`chunk_rows` is {chunk_rows}.", "Give an integer of at least 1.")
     return chunk_rows

@@ -28,6 +28,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.held_out import ResidualSums
+from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
@@ -437,7 +438,7 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, n_scaled) = _block_rows(len(model.basis)), model.basis.shape
+    rows, (r, n_scaled) = _block_rows(model.n_basis), model.basis.shape
     p = model.n_features
     n_targets = model.n_targets
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
@@ -496,8 +497,8 @@ def _predict_to_zarr(
 def _attributes(model: Model, dataset: Dataset) -> dict[str, Any]:
     """Return what is recorded of predictions."""
     told = {**_columns_of(model), "fingerprint": dataset.fingerprint}
-    if dataset.schema is not None and _ids_of(dataset):
-        told["id"] = dataset.schema.id
+    if _ids_of(dataset):
+        told["id"] = "id" if dataset.schema is None else dataset.schema.id
     return told
 
 
@@ -536,12 +537,12 @@ def _block_rows(n_basis: int) -> int:
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    size, threads = _block_rows(len(model.basis)), blas_threads()
-    buffer = np.empty((min(size, stop - start), len(model.basis)))
-    scratch = np.empty((len(buffer), model.basis.shape[1] + 2))
+    size, threads = _block_rows(model.n_basis), blas_threads()
+    buffer = np.empty((min(size, stop - start), model.n_basis))
+    scratch = Scratch(len(buffer))
     for X, targets, _ in dataset.blocks(start, stop, size):
-        n = len(X)
-        scores = model.scores(X, buffer=buffer[:n], scratch=scratch[:n], threads=threads)
+        n = X.shape[0]
+        scores = model.scores(X, buffer=buffer[:n], scratch=scratch.of(X), threads=threads)
         yield ScoredBlock(scores, targets)
 
 

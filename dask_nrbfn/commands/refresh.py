@@ -19,7 +19,9 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.params import FitLimits
+from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.stages.validation import check_targets
@@ -276,11 +278,16 @@ class _Joined:
         self.n_rows = sum(dataset.n_rows for dataset in datasets)
         self.n_features = first.X.shape[1]
         self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
+        self.n_values: int | None = None
+        if any(dataset.is_sparse for dataset in datasets):
+            self.x_dtype = sparse_dtype(self.x_dtype, "X")
+            self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
         self.y_dtype = None if first.y is None else first.y.dtype
         self.has_weights = any(dataset.has_weights for dataset in datasets)
         self.feature_names = first.feature_names
         self.target_names = first.target_names
         self.schema = first.schema
+        self.read_as = first.read_as
         # No part of a fit, and each dataset keeps its own.
         self.id_dtype: np.dtype | None = None
 
@@ -293,5 +300,7 @@ class _Joined:
             for index in range(-(-dataset.n_rows // dataset.chunk_rows)):
                 X, y, weights, _ = dataset.read_chunk(index)
                 if weights is None and self.has_weights:
-                    weights = np.ones(len(X))
+                    weights = np.ones(X.shape[0])
+                if self.n_values is not None:
+                    X = canonical(X)
                 yield Block(X.astype(self.x_dtype, copy=False), y, weights)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.commands.version import (
@@ -520,8 +521,7 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
     one, two = read_candidates(run, draft.base), read_candidates(other, place)
     same = {
-        "components": one.projection is two.projection is None
-        or np.array_equal(one.projection, two.projection),
+        "components": _same(one.projection, two.projection),
         "basis": np.array_equal(one.basis, two.basis),
         "width": one.width == two.width,
         "classes": np.array_equal(one.classes, two.classes),
@@ -540,3 +540,9 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
             f"{run.location} and {other.location} differ in {', '.join(different)}.",
             "Merge a run and its branches only.",
         )
+
+
+def _same(one: NDArray[Any] | None, two: NDArray[Any] | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return np.array_equal(one, two)

@@ -91,7 +91,7 @@ def read_moments(run: Run, place: str | None) -> Moments:
     """Return the moments behind a version, those of no rows for a bare branch."""
     if place is None:
         model = read_candidates(run, None)
-        return Moments.zeros(len(model.basis), model.n_targets)
+        return Moments.zeros(model.n_basis, model.n_targets)
     return read_sums(run, place or MOMENTS.name)
 
 
@@ -108,7 +108,7 @@ class UpdatePass:
         codes_in_model: list[int] | None,
     ) -> None:
         self._model, self._threads = read_candidates(run, base), blas_threads()
-        n_basis, width = len(self._model.basis), WIDTH.recorded(run)
+        n_basis, width = self._model.n_basis, WIDTH.recorded(run)
         self.reading = Reading(
             block_rows=block_rows(n_basis),
             weighting=RowWeights.from_list(width.class_weights, codes_in_model),
@@ -124,7 +124,7 @@ class UpdatePass:
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
-        out, factors = self._buffer[: len(block.X)], block.factors
+        out, factors = self._buffer[: block.n_rows], block.factors
         nearest = self._distances.nearest(block.X, buffer=out, threads=self._threads)
         Phi = self._model.features.activations(
             block.X, factors=factors, out=out, threads=self._threads

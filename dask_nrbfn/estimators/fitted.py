@@ -10,7 +10,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import given_basis
+from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
@@ -43,6 +45,14 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         self._model.save(location, overwrite=overwrite)
+
+    def to_onnx(
+        self, path: str | os.PathLike[str], *, dtype: str = "float64", overwrite: bool = False
+    ) -> None:
+        """Write the model as an ONNX file, as `export_onnx` does that of a run."""
+        check_is_fitted(self)
+        told = describe_model(self._model)
+        write_onnx(self._model, path, told=told, dtype=dtype, overwrite=overwrite)
 
     @classmethod
     def _of_model(cls, model: Model) -> Self:
@@ -111,11 +121,11 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         model, threads = self._model, blas_threads()
         if isinstance(X, Dataset):
             X = model.encoded(X)
-            blocks = X.blocks(0, X.n_rows, block_rows(len(model.basis)))
+            blocks = X.blocks(0, X.n_rows, block_rows(model.n_basis))
             scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
             return np.concatenate(scores)
         if isinstance(X, zarr.Array) and model.schema is not None:
-            starts = range(0, X.shape[0], step := block_rows(len(model.basis)))
+            starts = range(0, X.shape[0], step := block_rows(model.n_basis))
             return np.concatenate([self._scores(X[start : start + step]) for start in starts])
         if not isinstance(X, zarr.Array):
             X = checked_rows(self, X, model.schema)

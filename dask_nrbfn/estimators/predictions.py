@@ -40,9 +40,9 @@ def scores_in_blocks(
 
     With a schema the rows are stored ones.
     """
-    step = block_rows(len(model.basis))
+    step = block_rows(model.n_basis)
     scores = np.empty((X.shape[0], len(model.weights)))
-    buffer = np.empty((min(step, len(scores)), len(model.basis)))
+    buffer = np.empty((min(step, len(scores)), model.n_basis))
     for start in range(0, len(scores), step):
         rows = np.asarray(X[start : start + step])
         if schema is not None:

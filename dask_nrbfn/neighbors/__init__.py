@@ -9,6 +9,7 @@ from dask_nrbfn.neighbors.cost import (
     faster_method,
     faster_partitions,
     largest_search,
+    pair_flops,
     search_bytes,
     update_rate,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "measure_recall",
     "merge_neighbors",
     "nearest_rows",
+    "pair_flops",
     "search_bytes",
     "update_rate",
 ]

@@ -3,13 +3,13 @@
 import logging
 import threading
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.neighbors.cost import candidate_list, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
+from dask_nrbfn.numeric.rows import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _BUILDING = threading.Lock()
 
 
 def approximate_neighbors(
-    rows: NDArray[Any], *, n_neighbors: int, seed: int, threads: int
+    rows: Rows, *, n_neighbors: int, seed: int, threads: int
 ) -> NDArray[np.int64]:
     """Return approximate nearest other rows of every row, int64 (n, k).
 
@@ -39,20 +39,23 @@ def approximate_neighbors(
     # Importing compiles for ten seconds, which the exact search must not pay.
     from pynndescent import NNDescent
 
+    n_rows = rows.shape[0]
     with _BUILDING, warnings.catch_warnings():
         # Incomplete lists are repaired below.
         warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
         graph = NNDescent(
             rows,
-            n_neighbors=min(searched_neighbors(n_neighbors) + 1, len(rows)),
+            n_neighbors=min(searched_neighbors(n_neighbors) + 1, n_rows),
             max_candidates=candidate_list(n_neighbors),
             random_state=seed,
             n_jobs=numba_threads(threads),
         ).neighbor_graph
-    found = drop_self(graph[0].astype(np.int64), np.arange(len(rows)))[:, :n_neighbors]
+    found = drop_self(graph[0].astype(np.int64), np.arange(n_rows))[:, :n_neighbors]
     incomplete = np.flatnonzero((found < 0).any(axis=1))
     if len(incomplete):
-        found[incomplete] = exact_neighbors(rows, incomplete, n_neighbors=n_neighbors)
+        found[incomplete] = exact_neighbors(
+            rows, incomplete, n_neighbors=n_neighbors, threads=threads
+        )
     return found
 
 

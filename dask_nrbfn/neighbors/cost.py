@@ -3,6 +3,11 @@
 # Fitted on two cores to 60,000 x 784 and 550,000 x 32; only their ratio decides.
 _FLOPS_PER_SECOND_AND_CORE = 5e10
 _SECONDS_PER_PAIR = 3e-9
+# The same of rows in CSR: of 140 words, some of which nearly every text has, two have 9 in common.
+_SECONDS_PER_SHARED_VALUE = 3e-9
+_SHARED = 1 / 16
+# Of rows in CSR, NNDescent compares columns before values.
+_COMPARED = 30
 # 20 to 45 s, as numba's cache is warm or not.
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
@@ -27,7 +32,13 @@ _BYTES_PER_UPDATE = 51
 
 
 def faster_method(
-    n_rows: int, n_features: int, *, n_neighbors: int, threads: int, n_searches: int = 1
+    n_rows: int,
+    n_features: int,
+    row_values: float,
+    *,
+    n_neighbors: int,
+    threads: int,
+    n_searches: int = 1,
 ) -> str:
     """Return "exact" or "approximate", whichever is estimated to take less time.
 
@@ -35,29 +46,32 @@ def faster_method(
 
     Examples
     --------
-    >>> faster_method(5_000, 784, n_neighbors=20, threads=2)
+    >>> faster_method(5_000, 784, 784, n_neighbors=20, threads=2)
     'exact'
-    >>> faster_method(1_000_000, 32, n_neighbors=20, threads=2)
+    >>> faster_method(1_000_000, 32, 32, n_neighbors=20, threads=2)
     'approximate'
     """
-    per_pair_s = 2 * n_features / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR
-    exact_s = n_searches * n_rows**2 * per_pair_s / threads
-    updates = n_searches * candidate_updates(n_rows, n_features, n_neighbors=n_neighbors)
+    exact_s = n_searches * n_rows**2 * _pair_s(n_features, row_values) / threads
+    updates = n_searches * candidate_updates(
+        n_rows, n_features, row_values, n_neighbors=n_neighbors
+    )
     approximate_s = COMPILATION_S + updates / update_rate(threads)
     return "exact" if exact_s <= approximate_s else "approximate"
 
 
-def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, threads: int) -> int:
+def faster_partitions(
+    n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
+) -> int:
     """Return in how many partitions candidates are searched in less time, 1 for none.
 
     Examples
     --------
-    >>> faster_partitions(60_000, 784, n_candidates=5_000, threads=2)
+    >>> faster_partitions(60_000, 784, 784, n_candidates=5_000, threads=2)
     1
-    >>> faster_partitions(5_000_000, 32, n_candidates=50_000, threads=2)
+    >>> faster_partitions(5_000_000, 32, 32, n_candidates=50_000, threads=2)
     447
     """
-    per_pair_s = (2 * n_features / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR) / threads
+    per_pair_s = _pair_s(n_features, row_values) / threads
     # Twice the root: a row is compared with as many centroids as candidates where each of these
     # looks into four partitions.
     n_partitions = round(2 * n_candidates**0.5)
@@ -66,6 +80,23 @@ def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, thread
     placed = n_partitions**2 * _PLACING_ROWS_OF_PARTITION
     partitions_s = (routed + placed) * per_pair_s + _WORTH_S
     return n_partitions if partitions_s < exact_s else 1
+
+
+def pair_flops(n_features: int, row_values: float) -> float:
+    """Return the flops of the product of two rows, which are in CSR if they store fewer than p.
+
+    Twice the columns that they share: more where columns are of unlike frequency than by chance.
+    """
+    if row_values == n_features:
+        return 2 * n_features
+    return 2 * (_SHARED * row_values + row_values**2 / n_features)
+
+
+def _pair_s(n_features: int, row_values: float) -> float:
+    flops = pair_flops(n_features, row_values)
+    if row_values == n_features:
+        return flops / _FLOPS_PER_SECOND_AND_CORE + _SECONDS_PER_PAIR
+    return flops / 2 * _SECONDS_PER_SHARED_VALUE + _SECONDS_PER_PAIR
 
 
 def candidate_list(n_neighbors: int) -> int:
@@ -85,9 +116,10 @@ def searched_neighbors(n_neighbors: int) -> int:
     return n_neighbors + n_neighbors // 4
 
 
-def candidate_updates(n_rows: int, n_features: int, *, n_neighbors: int) -> int:
+def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
     """Return the work of NNDescent, in values of candidates that are compared."""
-    return n_rows * (searched_neighbors(n_neighbors) + 1) * (n_features + 100)
+    compared = n_features if row_values == n_features else round(_COMPARED * row_values)
+    return n_rows * (searched_neighbors(n_neighbors) + 1) * (compared + 100)
 
 
 def update_rate(threads: int) -> float:
@@ -95,30 +127,30 @@ def update_rate(threads: int) -> float:
     return threads / _SECONDS_PER_UPDATE
 
 
-def search_bytes(
-    n_rows: int, n_features: int, *, itemsize: int, n_neighbors: int, method: str
-) -> int:
+def search_bytes(n_rows: int, width: int, *, itemsize: int, n_neighbors: int, method: str) -> int:
     """Return the bytes that a search over all rows holds at its peak.
+
+    `width` is the numbers of a row, p or what it is held as in CSR.
 
     Notes
     -----
     Exact: the rows and the results. Approximate: the rows twice, candidate lists, heaps and results
     of ``16 m + 34 l`` bytes a row with m = min(60, 2 k) and l = 1.25 k, and update buffers.
     """
-    return n_rows * _row_bytes(n_features, itemsize, n_neighbors, method) + _buffer_bytes(
+    return n_rows * _row_bytes(width, itemsize, n_neighbors, method) + _buffer_bytes(
         n_neighbors, method
     )
 
 
 def largest_search(
-    available_bytes: int, n_features: int, *, itemsize: int, n_neighbors: int, method: str
+    available_bytes: int, width: int, *, itemsize: int, n_neighbors: int, method: str
 ) -> int:
     """Return the most rows that a search holds in `available_bytes`, its buffers not counted."""
-    return max(0, available_bytes) // _row_bytes(n_features, itemsize, n_neighbors, method)
+    return max(0, available_bytes) // _row_bytes(width, itemsize, n_neighbors, method)
 
 
-def _row_bytes(n_features: int, itemsize: int, n_neighbors: int, method: str) -> int:
-    rows = 2 * n_features * itemsize
+def _row_bytes(width: int, itemsize: int, n_neighbors: int, method: str) -> int:
+    rows = 2 * width * itemsize
     if method == "exact":
         return rows + 32 * n_neighbors
     return rows + 16 * candidate_list(n_neighbors) + 34 * searched_neighbors(n_neighbors)

@@ -1,10 +1,11 @@
 """Distances to given neighbours."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.strips import over_strips
 
 # Elements gathered at a time: 8 MiB of float64 stay near the core.
@@ -19,7 +20,7 @@ class Neighbors(NamedTuple):
 
 
 def measure_neighbors(
-    rows: NDArray[Any], targets: NDArray[Any], indices: NDArray[np.int64], *, threads: int = 1
+    rows: Rows, targets: Rows, indices: NDArray[np.int64], *, threads: int = 1
 ) -> Neighbors:
     """Return the neighbours with their Euclidean distances, sorted.
 
@@ -40,19 +41,34 @@ def measure_neighbors(
     neighbors = Neighbors(np.empty_like(indices), np.empty(indices.shape))
 
     def measure(part: slice) -> None:
-        differences = rows[indices[part]] - targets[part, None, :]
-        squared = np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
+        squared = _squared_distances(rows, targets[part], indices[part])
         order = np.lexsort((indices[part], squared))
         neighbors.indices[part] = np.take_along_axis(indices[part], order, axis=1)
         neighbors.distances[part] = np.sqrt(np.take_along_axis(squared, order, axis=1))
 
-    over_strips(measure, (len(targets), indices.shape[1] * rows.shape[1]), threads)
+    over_strips(measure, (len(indices), indices.shape[1] * _width(rows)), threads)
     return neighbors
 
 
+def _squared_distances(
+    rows: Rows, targets: Rows, indices: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
+    if is_sparse(rows):
+        of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
+        return measure_pairs(rows, targets, indices.ravel(), of_targets).reshape(indices.shape)
+    differences = rows[indices] - targets[:, None, :]
+    return np.einsum("bkp,bkp->bk", differences, differences, dtype=np.float64)
+
+
+def _width(rows: Rows) -> int:
+    """Return how many values of a row are looked at."""
+    return 1 + rows.nnz // max(1, rows.shape[0]) if is_sparse(rows) else rows.shape[1]
+
+
 def measure_pairs(
-    rows: NDArray[Any],
-    targets: NDArray[Any],
+    rows: Rows,
+    targets: Rows,
     places: NDArray[np.int64],
     target_places: NDArray[np.int64],
 ) -> NDArray[np.float64]:
@@ -69,9 +85,8 @@ def measure_pairs(
     As in `measure_neighbors`.
     """
     squared = np.empty(len(places))
-    step = max(1, _GATHER_ELEMENTS // rows.shape[1])
+    step = max(1, _GATHER_ELEMENTS // _width(rows))
     for start in range(0, len(places), step):
         part = slice(start, start + step)
-        differences = rows[places[part]] - targets[target_places[part]]
-        squared[part] = np.einsum("mp,mp->m", differences, differences, dtype=np.float64)
+        squared[part] = squared_norms(rows[places[part]] - targets[target_places[part]])
     return squared

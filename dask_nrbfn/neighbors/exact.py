@@ -1,30 +1,44 @@
 """Exact neighbours by brute force."""
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.neighbors import NearestNeighbors
+
+from dask_nrbfn.neighbors.merge import MISSING
+from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
+from dask_nrbfn.numeric.strips import over_strips
+
+Floats = NDArray[np.float64]
+
+# Rows and targets in CSR whose products are held at a time, 2 MiB of them and twice as much until
+# they are an array. Of fewer rows, finding their columns takes as long as the products.
+_TILE_ROWS, _TILE_TARGETS = 2048, 128
 
 
 def exact_neighbors(
-    rows: NDArray[Any], queries: NDArray[np.int64], *, n_neighbors: int
+    rows: Rows, queries: NDArray[np.int64], *, n_neighbors: int, threads: int = 1
 ) -> NDArray[np.int64]:
     """Return the nearest other rows of some of the rows, int64 (b, k).
 
     Parameters
     ----------
     rows : float32 or float64 (n, p)
-        All rows; best centred, because distances come from ``|x|^2 - 2 x y + |y|^2``.
+        All rows; arrays best centred, because distances come from ``|x|^2 - 2 x y + |y|^2``.
     queries : int64 (b,)
         Numbers of the rows whose neighbours are wanted.
     n_neighbors : int
         k < n.
+    threads : int
+        For rows in CSR; arrays are searched on the threads that scikit-learn finds.
 
     Notes
     -----
-    ``2 b n p`` flops. One neighbour more is asked for, and the row itself is dropped by its
-    number: among exact duplicates it need not come first.
+    ``2 b n p`` flops; of rows in CSR ``2 b n`` times the columns that two of them share. One
+    neighbour more is asked for, and the row itself is dropped by its number: among exact duplicates
+    it need not come first.
 
     Examples
     --------
@@ -32,13 +46,47 @@ def exact_neighbors(
     >>> exact_neighbors(rows, np.arange(4), n_neighbors=1).ravel()
     array([1, 2, 1, 1])
     """
-    return drop_self(nearest_rows(rows, rows[queries], count=n_neighbors + 1), queries)
+    found = nearest_rows(rows, rows[queries], count=n_neighbors + 1, threads=threads)
+    return drop_self(found, queries)
 
 
-def nearest_rows(rows: NDArray[Any], targets: NDArray[Any], *, count: int) -> NDArray[np.int64]:
+def nearest_rows(rows: Rows, targets: Rows, *, count: int, threads: int = 1) -> NDArray[np.int64]:
     """Return the places in `rows` (n, p) of the `count` rows nearest to each target, (b, count)."""
+    if is_sparse(rows) and is_sparse(targets):
+        return _nearest_by_products(rows, targets, count=count, threads=threads)
     search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows)
     return np.asarray(search.kneighbors(targets, return_distance=False), dtype=np.int64)
+
+
+def _nearest_by_products(
+    rows: csr_array, targets: csr_array, *, count: int, threads: int
+) -> NDArray[np.int64]:
+    """Return what `nearest_rows` does, by products of tiles in double precision."""
+    n_targets = targets.shape[0]
+    places = np.full((n_targets, count), MISSING)
+    # Half the squared distances, up to a constant of each target.
+    remoteness = np.full((n_targets, count), np.inf)
+    tiles = [slice(a, a + _TILE_TARGETS) for a in range(0, n_targets, _TILE_TARGETS)]
+
+    def keep_nearest(first: int, halves: Floats, columns: csr_array, strip: slice) -> None:
+        for some in tiles[strip]:
+            remote = halves - (targets[some].astype(np.float64) @ columns).toarray()
+            # Most rows are near to none of the targets, and sorting takes longest.
+            bounds = remoteness[some].max(axis=1, keepdims=True)
+            near = np.flatnonzero((remote < bounds).any(axis=0))
+            remote = np.hstack([remoteness[some], remote[:, near]])
+            found = np.hstack([places[some], np.tile(first + near, (len(remote), 1))])
+            kept = np.argpartition(remote, count - 1, axis=1)[:, :count]
+            places[some] = np.take_along_axis(found, kept, axis=1)
+            remoteness[some] = np.take_along_axis(remote, kept, axis=1)
+
+    for first in range(0, rows.shape[0], _TILE_ROWS):
+        tile = rows[first : first + _TILE_ROWS].astype(np.float64)
+        step = partial(keep_nearest, first, 0.5 * squared_norms(tile), tile.T.tocsr())
+        # A tile is a strip of its own.
+        over_strips(step, (len(tiles), _TILE_ROWS * _TILE_TARGETS), threads)
+    order = np.argsort(remoteness, axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)
 
 
 def drop_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,12 +1,13 @@
 """The nearest rows of some of them, the candidates, as a sum over all rows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.neighbors.distances import measure_pairs
@@ -14,6 +15,7 @@ from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.neighbors.merge import MISSING
 from dask_nrbfn.neighbors.partition import cluster_means
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.sums import RowSum
 
@@ -114,15 +116,15 @@ class InvertedFile:
         the largest of all arrays where rows have no structure.
     """
 
-    candidates: NDArray[Any]
+    candidates: Rows
     centroids: NDArray[Any]
     probes: NDArray[np.uint8]
 
     @classmethod
     def of(
         cls,
-        candidates: NDArray[Any],
-        sample: NDArray[Any],
+        candidates: Rows,
+        sample: Rows,
         *,
         n_partitions: int,
         n_neighbors: int,
@@ -143,23 +145,26 @@ class InvertedFile:
         neighbours that candidates have in the sample; among all rows they are nearer, and in
         fewer. k-means runs on one thread, because with more the last bits differ from run to run.
         """
+        n_candidates = candidates.shape[0]
         if n_partitions == 1:
             nowhere = np.zeros((1, sample.shape[1]), sample.dtype)
-            return cls(candidates, nowhere, np.full((1, len(candidates)), 128, np.uint8))
+            return cls(candidates, nowhere, np.full((1, n_candidates), 128, np.uint8))
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
         distinct = sample[np.sort(first)][: n_partitions * _ROWS_OF_PARTITION]
         with threadpool_limits(1):
-            centroids = cluster_means(distinct, min(n_partitions, len(distinct)), seed=seed)
-        asked = candidates[:: -(-len(candidates) // _ASKED)]
+            centroids = cluster_means(distinct, min(n_partitions, distinct.shape[0]), seed=seed)
+        asked = candidates[:: -(-n_candidates // _ASKED)]
         homes = nearest_centroids(sample, centroids)
         neighbors = nearest_rows(sample, asked, count=n_neighbors + 1)[:, 1:]
-        ranks = np.take_along_axis(_ranks(asked, centroids), homes[neighbors], axis=1)
+        ranks = np.take_along_axis(
+            _over_remoteness(_ranks, asked, centroids), homes[neighbors], axis=1
+        )
         n_probes = 1 + int(np.quantile(ranks, _SOUGHT, method="inverted_cdf"))
 
-        def probed(strip: slice) -> NDArray[np.uint8]:
-            return np.packbits(_ranks(candidates[strip], centroids) < n_probes, axis=1)
+        def probed(remoteness: NDArray[Any]) -> NDArray[np.uint8]:
+            return np.packbits(_ranks(remoteness) < n_probes, axis=1)
 
-        probes = np.concatenate(over_strips(probed, (len(candidates), len(centroids)), 1))
+        probes = _over_remoteness(probed, candidates, centroids)
         return cls(candidates, centroids, np.ascontiguousarray(probes.T))
 
     @property
@@ -173,7 +178,7 @@ class InvertedFile:
         return np.flatnonzero(self.probes[byte] & (128 >> bit))
 
     def near(
-        self, rows: NDArray[Any], bounds: Floats, *, threads: int, most: float = math.inf
+        self, rows: Rows, bounds: Floats, *, threads: int, most: float = math.inf
     ) -> Pairs | None:
         """Return the pairs that are no further apart than the candidate's bound, and a few more.
 
@@ -203,9 +208,10 @@ class InvertedFile:
                     if n_pairs > most:
                         return []
                     near = _near_of_tile(
-                        rows[places] - self.centroids[partition],
-                        self.candidates[some] - self.centroids[partition],
+                        rows[places],
+                        self.candidates[some],
                         bounds[some],
+                        self.centroids[partition],
                     )
                     n_pairs += len(near.rows)
                     found.append(Pairs(some[near.candidates], places[near.rows]))
@@ -220,7 +226,7 @@ class InvertedFile:
         pairs = [none, *(each for of_strip in found for each in of_strip)]
         return Pairs(*map(np.concatenate, zip(*pairs, strict=True)))
 
-    def _tiles(self, rows: NDArray[Any], threads: int) -> list[tuple[int, NDArray[np.int64]]]:
+    def _tiles(self, rows: Rows, threads: int) -> list[tuple[int, NDArray[np.int64]]]:
         """Return partitions and the places of a few of their rows."""
         homes = nearest_centroids(rows, self.centroids, threads=threads)
         counts = np.bincount(homes, minlength=len(self.centroids))
@@ -237,47 +243,77 @@ def _strips_of(members: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         yield members[start : start + _TILE_CANDIDATES]
 
 
-def _near_of_tile(rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats) -> Pairs:
-    """Return the pairs of a tile that are near, rows and candidates about the same centre.
+def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[Any]) -> Pairs:
+    """Return the pairs of a tile that are near.
 
     Notes
     -----
-    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``, as one product of longer rows. The squares are
-    taken a little smaller, by more than what a product of p numbers is likely to lose; about the
-    centre of their partition, rows that are near to each other lose little.
+    ``x y - |x|^2 / 2 + (bound - |y|^2) / 2 >= 0``. The squares are taken a little smaller, by more
+    than what a product of p numbers is likely to lose; about the centre of their partition, rows
+    that are near to each other lose little. Rows in CSR would fill there: their products are
+    precise instead.
     """
+    half = 0.5 - (4.0 + rows.shape[1] ** 0.5) * np.finfo(rows.dtype).eps
+    if is_sparse(rows) and is_sparse(candidates):
+        surplus = _sparse_surplus(rows, candidates, bounds, half)
+    else:
+        surplus = _surplus(rows - centre, candidates - centre, bounds, half)
+    return Pairs(*np.divmod(np.flatnonzero(surplus >= 0.0), max(1, rows.shape[0])))
+
+
+def _surplus(
+    rows: NDArray[Any], candidates: NDArray[Any], bounds: Floats, half: float
+) -> NDArray[Any]:
+    """Return by how much pairs are nearer than their bounds, as one product of longer rows."""
     dtype, ones = rows.dtype, np.ones
-    half = 0.5 - (4.0 + rows.shape[1] ** 0.5) * np.finfo(dtype).eps
     squares, own = (half * np.einsum("ij,ij->i", each, each) for each in (rows, candidates))
     lifted = np.column_stack([rows, -squares, ones(len(rows))]).astype(dtype, copy=False)
     sought = np.column_stack([candidates, ones(len(own)), 0.5 * bounds - own])
-    near = np.flatnonzero(sought.astype(dtype, copy=False) @ lifted.T >= 0.0)
-    return Pairs(*np.divmod(near, max(1, len(rows))))
+    return sought.astype(dtype, copy=False) @ lifted.T
+
+
+def _sparse_surplus(rows: csr_array, candidates: csr_array, bounds: Floats, half: float) -> Floats:
+    squares, own = (half * squared_norms(each) for each in (rows, candidates))
+    products = candidates.astype(np.float64) @ rows.astype(np.float64).T
+    return products.toarray() - squares + (0.5 * bounds - own)[:, None]
 
 
 def nearest_centroids(
-    rows: NDArray[Any], centroids: NDArray[Any], *, threads: int = 1
+    rows: Rows, centroids: NDArray[Any], *, threads: int = 1
 ) -> NDArray[np.int64]:
     """Return the centroid (S, p) that is nearest to each row (b, p), int64 (b,)."""
-
-    def nearest(strip: slice) -> NDArray[np.int64]:
-        return np.argmin(_remoteness(rows[strip], centroids), axis=1)
-
     with threadpool_limits(1):
-        return np.concatenate(over_strips(nearest, (len(rows), len(centroids)), threads))
+        return _over_remoteness(_nearest, rows, centroids, threads=threads)
 
 
-def _ranks(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[np.int64]:
+def _over_remoteness(
+    step: Callable[[NDArray[Any]], NDArray[Any]],
+    rows: Rows,
+    centroids: NDArray[Any],
+    *,
+    threads: int = 1,
+) -> NDArray[Any]:
+    """Return what `step` makes of the rows' remoteness (b, S) from centroids, strip by strip.
+
+    That is half the squared distance, up to a constant of each row.
+    """
+    # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
+    directions = np.ascontiguousarray(-centroids.T)
+    halves = 0.5 * np.einsum("ij,ij->i", centroids, centroids)
+
+    def compare(strip: slice) -> NDArray[Any]:
+        return step(rows[strip] @ directions + halves)
+
+    return np.concatenate(over_strips(compare, (rows.shape[0], len(centroids)), threads))
+
+
+def _nearest(remoteness: NDArray[Any]) -> NDArray[np.int64]:
+    return remoteness.argmin(axis=1)
+
+
+def _ranks(remoteness: NDArray[Any]) -> NDArray[np.int64]:
     """Return how many centroids are nearer to a row than each of them, int64 (b, S)."""
-    order = np.argsort(_remoteness(rows, centroids), axis=1, kind="stable")
-    return np.argsort(order, axis=1)
-
-
-def _remoteness(rows: NDArray[Any], centroids: NDArray[Any]) -> NDArray[Any]:
-    """Return half the squared distances of rows from centroids, up to a constant of each row."""
-    remoteness: NDArray[Any] = rows @ (-centroids.T)
-    remoteness += 0.5 * np.einsum("ij,ij->i", centroids, centroids)
-    return remoteness
+    return np.argsort(np.argsort(remoteness, axis=1, kind="stable"), axis=1)
 
 
 class CandidateSearch:
@@ -306,7 +342,7 @@ class CandidateSearch:
         self._nearest = NearestRows.none(len(numbers), n_neighbors)
         self._waiting: list[tuple[NDArray[Any], ...]] = []
 
-    def add(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> None:
+    def add(self, rows: Rows, numbers: NDArray[np.int64]) -> None:
         """Take rows (b, p) whose numbers are above those that were added before.
 
         Those with more pairs than the lists have places half by half: where rows are equally far
@@ -315,7 +351,7 @@ class CandidateSearch:
         most = self._nearest.indices.size
         pairs = self._file.near(rows, self._bounds, threads=self._threads, most=most)
         if pairs is None:
-            middle = len(rows) // 2
+            middle = len(numbers) // 2
             self.add(rows[:middle], numbers[:middle])
             self.add(rows[middle:], numbers[middle:])
             return
@@ -340,9 +376,7 @@ class CandidateSearch:
         return self._nearest
 
 
-def bounds_of(
-    file: InvertedFile, sample: NDArray[Any], *, n_neighbors: int, threads: int
-) -> Floats:
+def bounds_of(file: InvertedFile, sample: Rows, *, n_neighbors: int, threads: int) -> Floats:
     """Return what the squared distance to the k-th nearest other row is at most, float64 (N,).
 
     Parameters
@@ -357,13 +391,14 @@ def bounds_of(
     A part of the sample gives bounds with which the whole of it is searched, and that better ones.
     """
     candidates, count = file.candidates, n_neighbors + 1
-    begun = sample[: max(count, len(sample) // _FIRST_SHARE)]
-    furthest = nearest_rows(begun, candidates, count=count)[:, -1]
-    bounds = measure_pairs(begun, candidates, furthest, np.arange(len(candidates)))
-    nobody = np.full(len(candidates), MISSING)
+    n_sampled, n_candidates = sample.shape[0], candidates.shape[0]
+    begun = sample[: max(count, n_sampled // _FIRST_SHARE)]
+    furthest = nearest_rows(begun, candidates, count=count, threads=threads)[:, -1]
+    bounds = measure_pairs(begun, candidates, furthest, np.arange(n_candidates))
+    nobody = np.full(n_candidates, MISSING)
     search = CandidateSearch(file, bounds, nobody, n_neighbors=count, threads=threads)
-    size = max(1, len(sample) // (2 * _FIRST_SHARE))
-    for start in range(0, len(sample), size):
-        rows = sample[start : start + size]
-        search.add(rows, np.arange(start, start + len(rows)))
+    size = max(1, n_sampled // (2 * _FIRST_SHARE))
+    for start in range(0, n_sampled, size):
+        numbers = np.arange(start, min(start + size, n_sampled))
+        search.add(sample[numbers], numbers)
     return np.minimum(bounds, search.nearest().distances[:, -1] ** 2)

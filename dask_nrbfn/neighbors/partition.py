@@ -7,11 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from sklearn.cluster import KMeans
 from sklearn.metrics.pairwise import euclidean_distances
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.rows import Rows, dense
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +49,7 @@ class Partitions:
     reaches: Floats
 
     @classmethod
-    def balanced(cls, sample: NDArray[Any], n_partitions: int, *, overlap: int, seed: int) -> Self:
+    def balanced(cls, sample: Rows, n_partitions: int, *, overlap: int, seed: int) -> Self:
         """Place partitions that hold about as many rows each.
 
         Parameters
@@ -73,7 +75,7 @@ class Partitions:
         are balanced; that finds a few per cent fewer neighbours on even rows. Runs on one thread,
         because with more the last bits differ from run to run.
         """
-        sample = np.asarray(sample, dtype=np.float64)
+        sample = sample.astype(np.float64, copy=False)
         _, first = np.unique(hash_rows(sample, seed=seed), return_index=True)
         n_partitions = min(n_partitions, len(first))
         with threadpool_limits(1):
@@ -92,9 +94,9 @@ class Partitions:
     def _plain(cls, centroids: Floats) -> Self:
         return cls(centroids, np.zeros(len(centroids)), np.full(len(centroids), np.inf))
 
-    def _balance(self, sample: Floats, overlap: int) -> tuple[Self, float]:
+    def _balance(self, sample: Rows, overlap: int) -> tuple[Self, float]:
         """Return balanced partitions, and the fullest of them over the mean."""
-        goal = len(sample) * overlap / len(self.offsets)
+        goal = sample.shape[0] * overlap / len(self.offsets)
         best, best_count = self, math.inf
         current = self
         for step in range(_MAX_ROUNDS):
@@ -120,23 +122,23 @@ class Partitions:
             current = replace(current, centroids=centroids, offsets=offsets - np.median(offsets))
         return best, best_count / goal
 
-    def route(self, rows: NDArray[Any], *, overlap: int) -> NDArray[np.int64]:
+    def route(self, rows: Rows, *, overlap: int) -> NDArray[np.int64]:
         """Return the partitions of every row, int64 (b, min(overlap + 1, S)).
 
         The nearest comes first; -1 stands where a row belongs to fewer.
         """
         step = max(1, _STRIP_ELEMENTS // len(self.offsets))
         strips = []
-        for start in range(0, len(rows), step):
+        for start in range(0, rows.shape[0], step):
             squared = self._squared_distances(rows[start : start + step])
             nearest = _smallest(squared, overlap + 1)
             strips.append(self._within_reach(nearest, self._margins(squared, nearest)))
         return np.concatenate(strips)
 
-    def _squared_distances(self, rows: NDArray[Any]) -> Floats:
+    def _squared_distances(self, rows: Rows) -> Floats:
         """Return squared distances with offsets, up to a constant of each row."""
         norms = np.einsum("ij,ij->i", self.centroids, self.centroids)
-        squared: Floats = np.matmul(rows, -2.0 * self.centroids.T)
+        squared: Floats = rows @ self._directions
         squared += norms + self.offsets
         return squared
 
@@ -147,6 +149,11 @@ class Partitions:
         differences -= differences[:, :1].copy()
         apart = self._centroid_distances[home, nearest]
         return differences / (2.0 * apart)
+
+    @cached_property
+    def _directions(self) -> Floats:
+        # In the order that products of rows in CSR ask for, each of which would copy it otherwise.
+        return np.ascontiguousarray(-2.0 * self.centroids.T)
 
     @cached_property
     def _centroid_distances(self) -> Floats:
@@ -161,7 +168,7 @@ class Partitions:
         return np.where(inside, nearest, -1)
 
 
-def cluster_means(rows: NDArray[Any], n_clusters: int, *, seed: int) -> NDArray[Any]:
+def cluster_means(rows: Rows, n_clusters: int, *, seed: int) -> NDArray[Any]:
     """Return the means of clusters of rows (s, p), of the rows' dtype, (S, p)."""
     means = KMeans(n_clusters, n_init=1, max_iter=_KMEANS_ITERATIONS, random_state=seed)
     centroids: NDArray[Any] = means.fit(rows).cluster_centers_
@@ -212,30 +219,30 @@ def _offset_changes(squared: Floats, members: NDArray[np.int64], growth: Floats)
     return changes
 
 
-def _means_of_pieces(rows: Floats, n_pieces: int, rng: np.random.Generator) -> Floats:
+def _means_of_pieces(rows: Rows, n_pieces: int, rng: np.random.Generator) -> Floats:
     """Return the means of pieces of equally many rows, halved where they spread most, (S, p)."""
+    mean = rows.mean(axis=0)
     if n_pieces == 1:
-        return rows.mean(axis=0, keepdims=True)
+        return mean[None]
     n_left = n_pieces // 2
-    centred = rows - rows.mean(axis=0)
     # Towards the first principal component; how near is no matter.
     direction = rng.normal(size=rows.shape[1])
     for _ in range(_POWER_ITERATIONS):
-        direction = centred.T @ (centred @ direction)
+        along = rows @ direction - mean @ direction
+        direction = along @ rows - along.sum() * mean
         direction /= max(float(np.linalg.norm(direction)), np.finfo(np.float64).tiny)
-    order = np.argsort(centred @ direction, kind="stable")
-    cut = round(len(rows) * n_left / n_pieces)
+    order = np.argsort(rows @ direction, kind="stable")
+    cut = round(rows.shape[0] * n_left / n_pieces)
     left = _means_of_pieces(rows[order[:cut]], n_left, rng)
     right = _means_of_pieces(rows[order[cut:]], n_pieces - n_left, rng)
     return np.concatenate([left, right])
 
 
-def _means_of_members(sample: Floats, nearest: NDArray[np.int64], centroids: Floats) -> Floats:
+def _means_of_members(sample: Rows, nearest: NDArray[np.int64], centroids: Floats) -> Floats:
     counts = np.bincount(nearest, minlength=len(centroids))
-    order = np.argsort(nearest, kind="stable")
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    places = nearest, np.arange(len(nearest))
+    members = csr_array((np.ones(len(nearest)), places), shape=(len(centroids), len(nearest)))
     filled = counts > 0
-    sums = np.add.reduceat(sample[order], starts[filled], axis=0)
     means = centroids.copy()
-    means[filled] = sums / counts[filled, None]
+    means[filled] = dense(members @ sample)[filled] / counts[filled, None]
     return means

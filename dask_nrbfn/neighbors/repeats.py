@@ -1,11 +1,12 @@
 """Rows that repeat so often that their neighbours need no search."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.rows import Rows
 
 
 class Repeats(NamedTuple):
@@ -26,7 +27,7 @@ class Repeats(NamedTuple):
     searched: NDArray[np.bool_]
 
 
-def find_repeats(rows: NDArray[Any], *, n_neighbors: int, seed: int) -> Repeats:
+def find_repeats(rows: Rows, *, n_neighbors: int, seed: int) -> Repeats:
     """Find the rows of a block whose k nearest neighbours are copies of themselves.
 
     Parameters
@@ -48,7 +49,7 @@ def find_repeats(rows: NDArray[Any], *, n_neighbors: int, seed: int) -> Repeats:
     >>> sorted(repeats.rows.tolist()), int(repeats.searched.sum())
     ([0, 2, 3], 3)
     """
-    drawn = np.random.default_rng(seed).permutation(len(rows))
+    drawn = np.random.default_rng(seed).permutation(rows.shape[0])
     _, value, counts = np.unique(
         hash_rows(rows[drawn], seed=seed), return_inverse=True, return_counts=True
     )
@@ -60,6 +61,6 @@ def find_repeats(rows: NDArray[Any], *, n_neighbors: int, seed: int) -> Repeats:
     place, sizes = np.arange(len(members)) - starts, counts[value]
     # The copies in a circle: each takes the k that follow it.
     following = (place[:, None] + np.arange(1, n_neighbors + 1)) % sizes[:, None]
-    searched = np.ones(len(rows), dtype=bool)
+    searched = np.ones(rows.shape[0], dtype=bool)
     searched[members[place > n_neighbors]] = False
     return Repeats(members, members[starts[:, None] + following], searched)

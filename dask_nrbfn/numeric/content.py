@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_values, splitmix
+from dask_nrbfn.numeric.rows import Rows
 
 
 def content_of_rows(
-    X: NDArray[Any],
+    X: Rows,
     y: NDArray[Any] | None,
     weights: NDArray[np.float64] | None,
     labelled: NDArray[np.bool_] | None = None,
@@ -22,7 +23,7 @@ def content_of_rows(
 
     Parameters
     ----------
-    X : array (b, p)
+    X : array or CSR (b, p)
     y : integer or text (b,), numbers (b, q), or None
     weights : float64 (b,) or None
     labelled : bool (b,), optional

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_numbers
+from dask_nrbfn.numeric.rows import Rows
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
@@ -52,7 +53,7 @@ class FoldedBlock(NamedTuple):
 
     Attributes
     ----------
-    X : array (b, p)
+    X : (b, p)
     targets : integer (b,) or float64 (b, q)
         Class codes, or numbers.
     weights : float64 (b,) or None
@@ -63,16 +64,21 @@ class FoldedBlock(NamedTuple):
         Number of the first of the rows.
     """
 
-    X: NDArray[Any]
+    X: Rows
     targets: NDArray[Any]
     weights: NDArray[np.float64] | None
     slices: list[slice]
     start: int = 0
 
     @property
+    def n_rows(self) -> int:
+        """How many rows it has."""
+        return int(self.X.shape[0])
+
+    @property
     def total_weight(self) -> float:
         """Sum of the weights of the rows."""
-        return float(len(self.X) if self.weights is None else self.weights.sum())
+        return float(self.n_rows if self.weights is None else self.weights.sum())
 
     @property
     def least_weight(self) -> float:
@@ -86,7 +92,7 @@ class FoldedBlock(NamedTuple):
 
 
 def fold_block(
-    X: NDArray[Any],
+    X: Rows,
     targets: NDArray[Any],
     weights: NDArray[np.float64] | None,
     folds: NDArray[np.int64],

@@ -1,12 +1,14 @@
 """Hashes of rows and of their numbers: what decides where the order of rows must not."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 # Values that are hashed together: 8 MiB of them, and three times as much of their words.
 _HASHED_VALUES = 2**20
@@ -64,7 +66,7 @@ def _folded(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return splitmix(high << np.uint64(32) | low)
 
 
-def _sparse_sums(X: csr_array, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _sparse_sums(X: "csr_array", factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
     sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
     words = _words(X.data).reshape(-1, 2).astype(np.uint64)

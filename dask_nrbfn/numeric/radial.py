@@ -5,9 +5,12 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
 
+from dask_nrbfn.numeric.factors import DistanceFactors, factors_of
 from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
 from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
 
@@ -21,13 +24,34 @@ _LEAST_SUM = 1e-100
 _LEAST_DISTANCE = 1e-7
 
 
+class Scratch:
+    """Space for the centred rows of one block after another, which rows in CSR do not take.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of the largest block.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self._n_rows, self._space = n_rows, np.empty((0, 0))
+
+    def of(self, X: Rows) -> Floats | None:
+        """Return the scratch of a block (b, p), float64 (b, p + 2)."""
+        if is_sparse(X):
+            return None
+        if not self._space.size:
+            self._space = np.empty((self._n_rows, X.shape[1] + 2))
+        return self._space[: len(X)]
+
+
 @dataclass(frozen=True, eq=False)
 class RadialFeatures:
     """The r radial basis functions of one basis and width.
 
     Attributes
     ----------
-    basis : float64 (r, p)
+    basis : float64 (r, p), or in CSR
     width : float
         The kernel's sigma, in the units of the features.
     scaling : Scaling or None
@@ -42,10 +66,12 @@ class RadialFeatures:
     the Gaussian one ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over all
     basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
-    The exponents are one product of matrices, with a column of ones and one of ``|x|^2`` beside the
-    rows. Where a row is so far from the basis that its exponentials underflow, the largest exponent
-    is subtracted first, so that the quotient is defined however far x is; ``|x|^2`` cancels then
-    and is left out.
+    The exponents are one product of matrices, see `DistanceFactors`. Where a row is so far from the
+    basis that its exponentials underflow, the largest exponent is subtracted first, so that the
+    quotient is defined however far x is; ``|x|^2`` cancels then and is left out.
+
+    Rows and basis may be in CSR, either or both. Both so, the product takes as long as values meet
+    in a column.
 
     Every method takes `threads`, those of the elementwise steps; the threads of the products are
     BLAS's own. The elementwise steps have the same bits with any number.
@@ -58,18 +84,17 @@ class RadialFeatures:
            [0. , 1. ]])
     """
 
-    basis: Floats
+    basis: Rows
     width: float
     scaling: Scaling | None
     kernel: str
     normalized: bool
-    _centre: Floats
-    _slopes: Floats
+    _factors: DistanceFactors
 
     @classmethod
     def from_basis(
         cls,
-        basis: ArrayLike,
+        basis: ArrayLike | Rows,
         width: float,
         scaling: Scaling | None = None,
         *,
@@ -84,11 +109,14 @@ class RadialFeatures:
             If there is no such kernel.
         """
         kernel_named(kernel)
-        basis = np.asarray(basis, dtype=np.float64)
-        centre = basis.mean(axis=0)
-        slopes = _distance_factors(basis, centre)
-        slopes *= -0.5 / width**2
-        return cls(basis, float(width), scaling, kernel, normalized, centre, slopes)
+        rows = _float_rows(basis)
+        factors = factors_of(rows, scaling, -0.5 / width**2)
+        return cls(rows, float(width), scaling, kernel, normalized, factors)
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis rows r."""
+        return int(self.basis.shape[0])
 
     def at(self, places: NDArray[Any]) -> Self:
         """Return the functions of the basis rows at these places, numbers or bool (r,)."""
@@ -102,11 +130,12 @@ class RadialFeatures:
 
     def between_basis_rows(self) -> Floats:
         """Return the kernel between the basis rows, float64 (r, r); ``2 r^2 p`` flops."""
-        return replace(self, scaling=None, normalized=False).activations(self.basis)
+        factors = replace(self._factors, scaling=None)
+        return replace(self, _factors=factors, normalized=False).activations(self.basis)
 
     def activations(
         self,
-        X: NDArray[Any],
+        X: Rows,
         *,
         factors: Floats | None = None,
         out: Floats | None = None,
@@ -117,24 +146,24 @@ class RadialFeatures:
 
         Parameters
         ----------
-        X : array (b, p)
+        X : (b, p)
         factors : float64 (b,), optional
             What the activations of each row are multiplied by.
         out : float64 (b, r), optional
             Where to put the result, to save allocating it anew for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows, likewise.
+            For the centred rows of an array, likewise.
         threads : int
 
         Notes
         -----
         Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        rows, Phi = self._exponents(X, out, scratch, threads)
+        Phi = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
-            totals = self._exponentials_in_place(rows[strip], part)
+            totals = self._exponentials_in_place(X, part, strip.start)
             if factors is not None:
                 part *= factors[strip, None] / totals
             elif self.normalized:
@@ -145,7 +174,7 @@ class RadialFeatures:
 
     def weighted_sums(
         self,
-        X: NDArray[Any],
+        X: Rows,
         weights: Floats,
         *,
         buffer: Floats | None = None,
@@ -156,21 +185,21 @@ class RadialFeatures:
 
         Parameters
         ----------
-        X : array (b, p)
+        X : (b, p)
         weights : float64 (K, r)
         buffer : float64 (b, r), optional
             Scratch space, overwritten.
         scratch : float64 (b, p + 2), optional
-            For the centred rows, likewise.
+            For the centred rows of an array, likewise.
         threads : int
 
         Notes
         -----
         The K sums of normalized activations are divided instead of the r activations.
         """
-        rows, exponents = self._exponents(X, buffer, scratch, threads)
+        exponents = self._factors.squared(X, out=buffer, scratch=scratch, threads=threads)
         totals = over_strips(
-            lambda strip: self._exponentials_in_place(rows[strip], exponents[strip]),
+            lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
             exponents.shape,
             threads,
         )
@@ -178,65 +207,58 @@ class RadialFeatures:
         sums /= np.concatenate(totals)
         return sums
 
-    def slopes(self, X: NDArray[Any], *, threads: int = 1) -> Floats:
+    def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
         """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
 
         The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x is g
         that is 0, and the slope is 0 too, also of a kernel that has none there.
         """
-        kernel, (_, exponents) = kernel_named(self.kernel), self._exponents(X, None, None, threads)
-        t = distances_in_place(exponents)
+        kernel = kernel_named(self.kernel)
+        t = distances_in_place(self._factors.squared(X, out=None, scratch=None, threads=threads))
         met = t < _LEAST_DISTANCE
         t[met] = 1.0
         slopes = 2.0 / self.width**2 * kernel.slope(t)
         slopes[met] = 0.0
         return slopes
 
-    def _exponents(
-        self, X: NDArray[Any], out: Floats | None, scratch: Floats | None, threads: int
-    ) -> tuple[Floats, Floats]:
-        if scratch is None:
-            scratch = np.empty((len(X), len(self._centre) + 2))
-        rows = _extended_rows(X, self._centre, self.scaling, out=scratch, threads=threads)
-        return rows, row_products(rows, self._slopes, out=out)
-
-    def _exponentials_in_place(self, rows: Floats, exponents: Floats) -> Floats:
+    def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents by exponentials; return what to divide each row by, float64 (b, 1).
 
-        Divided so, the activations of far rows are defined too; plain ones are divided by 1.
+        Divided so, the activations of far rows are defined too; plain ones are divided by 1. The
+        exponents are those of the rows of X from `start`.
         """
-        kernel_named(self.kernel).logarithms_in_place(exponents)
+        exponents = kernel_named(self.kernel).logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
         if not self.normalized:
             return np.ones((len(exponents), 1))
         sums: Floats = exponents.sum(axis=1, keepdims=True)
         far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
         if len(far):
-            shifted = self._shifted_logarithms(rows[far])
+            shifted = self._shifted_logarithms(self._factors.scaled(X[start + far]))
             exponents[far] = np.exp(shifted, out=shifted)
             sums[far] = shifted.sum(axis=1, keepdims=True)
         return sums
 
-    def _shifted_logarithms(self, rows: Floats) -> Floats:
+    def _shifted_logarithms(self, rows: Rows) -> Floats:
         """Return logarithms of the kernel of which the largest of each row is 0."""
         kernel = kernel_named(self.kernel)
         return kernel.shifted_logarithms(lambda: self._differences(rows), lambda: self._gaps(rows))
 
-    def _differences(self, rows: Floats) -> Floats:
+    def _differences(self, rows: Rows) -> Floats:
         """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
-        differences: Floats = rows[:, :-1] @ self._slopes[:, :-1].T
+        differences = self._factors.linear(rows, np.ones((rows.shape[0], 1)))
         differences -= differences.max(axis=1, keepdims=True)
         return differences
 
-    def _gaps(self, rows: Floats) -> tuple[Floats, Floats]:
+    def _gaps(self, rows: Rows) -> tuple[Floats, Floats]:
         """Return ``e - t`` and t or `FARTHEST`, with e the least t of each row, float64 (b, r)."""
         # In units of the largest coordinate, so that no square overflows.
-        units = np.abs(rows[:, :-2]).max(axis=1, keepdims=True)
+        units = _largest(rows)
         units[units == 0] = 1.0
-        scaled = rows[:, :-1] / units
-        norms = _row_dots(scaled[:, :-1], scaled[:, :-1])[:, None]
-        gaps: Floats = scaled @ self._slopes[:, :-1].T
-        t = distances_in_place(gaps / units + norms * self._slopes[:, -1])
+        scaled = _divided(rows, units)
+        norms = self._factors.norms(scaled, 1.0 / units)
+        gaps = self._factors.linear(scaled, 1.0 / units)
+        t = distances_in_place(gaps / units + norms * self._factors.factor)
         # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
         gaps -= gaps.max(axis=1, keepdims=True)
         gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
@@ -256,24 +278,20 @@ class BasisDistances:
 
     Notes
     -----
-    ``|x|^2 - 2 x g + |g|^2`` about the basis mean, clipped at 0, as one product of matrices with
-    the norms as further columns: without the shift the terms cancel for data far from the origin.
+    One product of matrices, see `DistanceFactors`, clipped at 0. Rows and basis may be in CSR.
     """
 
     scaling: Scaling | None
-    _centre: Floats
-    _factors: Floats
+    _factors: DistanceFactors
 
     @classmethod
-    def from_basis(cls, basis: ArrayLike, scaling: Scaling | None = None) -> Self:
+    def from_basis(cls, basis: ArrayLike | Rows, scaling: Scaling | None = None) -> Self:
         """Prepare the distances to `basis` (r, p), scaled."""
-        basis = np.asarray(basis, dtype=np.float64)
-        centre = basis.mean(axis=0)
-        return cls(scaling, centre, _distance_factors(basis, centre))
+        return cls(scaling, factors_of(_float_rows(basis), scaling, 1.0))
 
-    def squared(self, X: NDArray[Any], *, out: Floats | None = None, threads: int = 1) -> Floats:
+    def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
         """Return the squared distances, float64 (b, r), of rows X (b, p)."""
-        squared = self._products(X, out, threads)
+        squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
         over_strips(
             lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
             squared.shape,
@@ -281,14 +299,14 @@ class BasisDistances:
         )
         return squared
 
-    def nearest(self, X: NDArray[Any], *, buffer: Floats | None = None, threads: int = 1) -> Floats:
+    def nearest(self, X: Rows, *, buffer: Floats | None = None, threads: int = 1) -> Floats:
         """Return the distance of every row X (b, p) from its nearest basis row, float64 (b,)."""
         nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
         return np.sqrt(nearest, out=nearest)
 
     def total(
         self,
-        X: NDArray[Any],
+        X: Rows,
         *,
         weights: Floats | None = None,
         nearest: NDArray[np.intp] | None = None,
@@ -299,7 +317,7 @@ class BasisDistances:
 
         Parameters
         ----------
-        X : array (b, p)
+        X : (b, p)
         weights : float64 (b,), optional
             What the distances of each row are multiplied by.
         nearest : intp (b,), optional
@@ -313,7 +331,7 @@ class BasisDistances:
         -----
         Divided by n r and summed over blocks this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
-        products = self._products(X, buffer, threads)
+        products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
 
         def total_of(strip: slice) -> float:
             part = products[strip]
@@ -325,41 +343,21 @@ class BasisDistances:
 
         return sum(over_strips(total_of, products.shape, threads))
 
-    def _products(self, X: NDArray[Any], out: Floats | None, threads: int) -> Floats:
-        rows = np.empty((len(X), len(self._centre) + 2))
-        _extended_rows(X, self._centre, self.scaling, out=rows, threads=threads)
-        return row_products(rows, self._factors, out=out)
+
+def _float_rows(basis: ArrayLike | Rows) -> Rows:
+    """Return the rows of a basis, float64."""
+    return basis.astype(np.float64) if is_sparse(basis) else np.asarray(basis, dtype=np.float64)
 
 
-def _distance_factors(basis: Floats, centre: Floats) -> Floats:
-    """Return what `_extended_rows` multiply to squared distances, float64 (r, p + 2)."""
-    factors = np.empty((basis.shape[0], basis.shape[1] + 2))
-    centred = np.subtract(basis, centre, out=factors[:, :-2])
-    factors[:, -2] = _row_dots(centred, centred)
-    factors[:, -1] = 1.0
-    centred *= -2.0
-    return factors
+def _largest(rows: Rows) -> Floats:
+    """Return the largest magnitude of each row, float64 (b, 1)."""
+    largest = abs(rows).max(axis=1)
+    return np.asarray(largest.toarray() if is_sparse(rows) else largest)[:, None]
 
 
-def _extended_rows(
-    X: NDArray[Any], centre: Floats, scaling: Scaling | None, *, out: Floats, threads: int
-) -> Floats:
-    """Put rows x, scaled and about `centre`, into `out` (b, p + 2), behind them 1 and ``|x|^2``."""
-
-    def extend(strip: slice) -> None:
-        centred = out[strip, :-2]
-        if scaling is None:
-            centred[...] = X[strip]
-        else:
-            scaling.apply(X[strip], out=centred)
-        centred -= centre
-        out[strip, -2] = 1.0
-        out[strip, -1] = _row_dots(centred, centred)
-
-    over_strips(extend, out.shape, threads)
-    return out
-
-
-def _row_dots(A: Floats, B: Floats) -> Floats:
-    dots: Floats = np.einsum("ij,ij->i", A, B)
-    return dots
+def _divided(rows: Rows, units: Floats) -> Rows:
+    """Return each row over its unit (b, 1)."""
+    if not is_sparse(rows):
+        return rows / units
+    values = rows.data / np.repeat(units[:, 0], np.diff(rows.indptr))
+    return csr_array((values, rows.indices, rows.indptr), shape=rows.shape)

@@ -1,27 +1,44 @@
 """Rows of features: an array, or in CSR where most of their values are 0."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeGuard
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
 
-Rows: TypeAlias = NDArray[Any] | csr_array
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# scipy is loaded where rows are sparse: what only reads a record does without.
+Rows: TypeAlias = Union[NDArray[Any], "csr_array"]
 """(b, p). Of CSR the columns of a row ascend, none is there twice, and no stored value is 0."""
 
 
-def is_sparse(X: Rows) -> TypeGuard[csr_array]:
+def is_sparse(X: Rows) -> TypeGuard["csr_array"]:
     """Return whether rows are stored in CSR."""
-    return isinstance(X, csr_array)
+    # Another thread may be loading it.
+    return isinstance(X, getattr(sys.modules.get("scipy.sparse"), "csr_array", ()))
 
 
-def canonical(X: Any) -> csr_array:
+def is_scipy(X: object) -> bool:
+    """Return whether rows are a sparse matrix or array of scipy, in any of its formats."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and sparse.issparse(X)
+
+
+def canonical(X: Any) -> "csr_array":
     """Return any sparse matrix (b, p) as rows in CSR, which may share its memory.
 
-    Values of one place are added.
+    Values of one place are added. Numbers of columns are int32, as scikit-learn wants them.
     """
+    from scipy.sparse import csr_array
+
     rows = csr_array(X)
+    if rows.indices.dtype != np.int32 and max(rows.nnz, *rows.shape) < 2**31:
+        places = (rows.indices.astype(np.int32), rows.indptr.astype(np.int32))
+        rows = csr_array((rows.data, *places), shape=rows.shape)
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
@@ -31,11 +48,35 @@ def canonical(X: Any) -> csr_array:
     return rows
 
 
+def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
+    """Return rows that have other values in the same places."""
+    from scipy.sparse import csr_array
+
+    return csr_array((values, X.indices, X.indptr), shape=X.shape)
+
+
 def stacked(blocks: Sequence[Rows]) -> Rows:
     """Return the rows of blocks, which are all arrays or all in CSR, one block after another."""
     if is_sparse(blocks[0]):
+        from scipy.sparse import csr_array, vstack
+
         return csr_array(vstack(blocks, format="csr"))
     return np.concatenate(blocks)
+
+
+def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
+    """Return the rows of blocks, of which `shape` are all; arrays are held one beside them."""
+    waiting = iter(blocks)
+    first = next(waiting, None)
+    if first is None:
+        return np.empty(shape)
+    if is_sparse(first):
+        return stacked([first, *waiting])
+    rows, start = np.empty(shape, first.dtype), 0
+    for block in chain([first], waiting):
+        rows[start : start + len(block)] = block
+        start += len(block)
+    return rows
 
 
 def dense(X: Rows) -> NDArray[Any]:
@@ -44,9 +85,10 @@ def dense(X: Rows) -> NDArray[Any]:
 
 
 def squared_norms(X: Rows) -> NDArray[np.float64]:
-    """Return the squared length of each row, float64 (b,)."""
+    """Return the squared length of each row, float64 (b,), infinite where it overflows."""
     if is_sparse(X):
-        squares = np.square(X.data, dtype=np.float64)
-        return np.asarray(csr_array((squares, X.indices, X.indptr), shape=X.shape).sum(axis=1))
+        with np.errstate(over="ignore"):
+            squares = np.square(X.data, dtype=np.float64)
+        return np.asarray(with_values(X, squares).sum(axis=1))
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 
@@ -41,14 +45,31 @@ class ColumnStatistics(RowSum):
         return cls(0, np.zeros(n_features), np.zeros(n_features))
 
     @classmethod
-    def from_block(cls, X: NDArray[np.generic]) -> Self:
+    def from_block(cls, X: Rows) -> Self:
         """Return the statistics of one block (b, p) with at least one row."""
+        if is_sparse(X):
+            return cls._from_sparse(X)
         # About the first row: a constant column then deviates by exactly 0, however many rows.
         first = X[0].astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             shifted = X - first
             step = shifted.mean(axis=0)
             return cls(len(X), first + step, np.square(shifted - step).sum(axis=0))
+
+    @classmethod
+    def _from_sparse(cls, X: "csr_array") -> Self:
+        """Return the same of stored values and of how many are not stored, which are all alike."""
+        n_rows, p = X.shape
+        first = dense(X[:1])[0].astype(np.float64)
+        n_zeros = n_rows - np.bincount(X.indices, minlength=p)
+        with np.errstate(over="ignore", invalid="ignore"):
+            shifted = X.data - first[X.indices]
+            step = (np.bincount(X.indices, shifted, minlength=p) - n_zeros * first) / n_rows
+            squares = np.square(shifted - step[X.indices])
+            of_zeros = n_zeros * np.square(first + step)
+            return cls(
+                n_rows, first + step, np.bincount(X.indices, squares, minlength=p) + of_zeros
+            )
 
     @property
     def standard_deviation(self) -> Floats:
@@ -94,7 +115,8 @@ class Scaling:
     ----------
     kind : {"none", "standard", "unit", "learned"}
     shift, scale : float64 (p,)
-        Used by "standard" and "learned": ``(x - shift) / scale``.
+        Used by "standard" and "learned": ``(x - shift) / scale``. A shift of 0 leaves rows in CSR
+        as they are stored.
     root : float64 (p,) or None
         What "learned" multiplies that by: square roots of the weights of the features.
 
@@ -112,9 +134,14 @@ class Scaling:
 
     @classmethod
     def from_statistics(
-        cls, kind: str, statistics: ColumnStatistics, groups: Iterable[tuple[int, int]] = ()
+        cls,
+        kind: str,
+        statistics: ColumnStatistics,
+        groups: Iterable[tuple[int, int]] = (),
+        *,
+        centred: bool = True,
     ) -> Self:
-        """Return the scaling of `kind`.
+        """Return the scaling of `kind`, with the means as shift or, if not `centred`, with 0.
 
         A constant column keeps scale 1 and becomes 0. One that differs from its mean by rounding
         alone is divided by the mean, which leaves nothing of it however large that is.
@@ -126,7 +153,7 @@ class Scaling:
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
         scale = np.where(rounded, np.abs(mean), np.where(deviation > 0, deviation, 1.0))
-        return cls(kind, mean, scale)
+        return cls(kind, mean if centred else np.zeros_like(mean), scale)
 
     @property
     def feature_weights(self) -> Floats | None:
@@ -136,12 +163,29 @@ class Scaling:
         """
         return None if self.root is None else self.root**2
 
-    def apply(self, X: ArrayLike, *, out: Floats | None = None) -> Floats:
-        """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64."""
+    @property
+    def fills(self) -> bool:
+        """Whether values that are 0 become others, so that scaled rows are arrays."""
+        return self.kind in CENTRED and bool(self.shift.any())
+
+    @overload
+    def apply(self, X: NDArray[Any], *, out: Floats | None = None) -> Floats: ...
+
+    @overload
+    def apply(self, X: Rows) -> Rows: ...
+
+    def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
+        """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64.
+
+        Rows in CSR stay so unless the scaling `fills` them.
+        """
+        if is_sparse(X) and not self.fills:
+            return self._apply_sparse(X)
         if out is None:
-            out = np.array(X, dtype=np.float64, copy=None if self.kind == "none" else True)
+            rows = dense(X)
+            out = np.array(rows, dtype=np.float64, copy=None if self.kind == "none" else True)
         else:
-            out[...] = X
+            out[...] = dense(X)
         if self.kind in CENTRED:
             out -= self.shift
             out /= self.scale
@@ -152,30 +196,55 @@ class Scaling:
             out /= np.where(length > 0, length, 1.0)
         return out
 
-    def restore(self, rows: ArrayLike) -> Floats:
-        """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
-        restored: Floats = np.asarray(rows, dtype=np.float64)
-        if self.root is not None:
-            restored = restored / self.root
+    def _apply_sparse(self, X: "csr_array") -> "csr_array":
+        values = X.data.astype(np.float64)
         if self.kind in CENTRED:
-            restored = restored * self.scale + self.shift
-        return restored
+            values /= self._units[X.indices]
+        elif self.kind == "unit":
+            length = np.sqrt(squared_norms(X))
+            values /= np.repeat(np.where(length > 0, length, 1.0), np.diff(X.indptr))
+        return with_values(X, values)
+
+    @overload
+    def restore(self, rows: NDArray[Any]) -> Floats: ...
+
+    @overload
+    def restore(self, rows: Rows) -> Rows: ...
+
+    def restore(self, rows: Rows) -> Rows:
+        """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
+        if self.kind not in CENTRED:
+            return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
+        if is_sparse(rows):
+            values = rows.data * self._units[rows.indices]
+            return with_values(rows, values)
+        return np.asarray(rows * self._units + self.shift, dtype=np.float64)
+
+    @property
+    def _units(self) -> Floats:
+        """What a column is divided by."""
+        return self.scale if self.root is None else self.scale / self.root
 
 
-def unseen_columns(kind: str, statistics: ColumnStatistics) -> NDArray[np.intp]:
+def unseen_columns(
+    kind: str, statistics: ColumnStatistics, *, centred: bool = True
+) -> NDArray[np.intp]:
     """Return the columns that are not constant, but too nearly so for distances to see it.
 
     With "standard" and "learned" these are the columns that differ from their mean by
     rounding alone; with "none" those whose squares drown in the rounding of the other columns'.
-    With "unit" nothing is known.
+    With "unit" nothing is known. Rows that are not `centred` are rounded as squares of their values
+    are, means and all.
     """
     deviation = statistics.standard_deviation
-    if kind in CENTRED:
+    if kind == "unit":
+        return np.empty(0, dtype=np.intp)
+    if kind in CENTRED and centred:
         return np.flatnonzero(_is_rounding(statistics))
-    if kind == "none":
-        least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(deviation)
-        return np.flatnonzero((deviation > 0) & (deviation < least))
-    return np.empty(0, dtype=np.intp)
+    lengths = deviation if centred else np.hypot(deviation, statistics.mean)
+    units = np.where(deviation > 0, deviation, 1.0) if kind in CENTRED else 1.0
+    least = np.sqrt(np.finfo(np.float64).eps) * np.linalg.norm(lengths / units) * units
+    return np.flatnonzero((deviation > 0) & (deviation < least))
 
 
 def _group_deviation(deviation: Floats, groups: Iterable[tuple[int, int]]) -> Floats:

@@ -106,7 +106,7 @@ class Column:
             filled = np.where(gaps, self.fill, values)
             out[:, 0] = filled
             if self.kind == "date":
-                angle = filled * (2 * np.pi / _YEAR)
+                angle = year_angle(filled)
                 np.cos(angle, out=out[:, 1])
                 np.sin(angle, out=out[:, 2])
             if self.tells_missing:
@@ -274,6 +274,11 @@ class Schema:
             _check_choice(place, "kind", given.get("kind"), KINDS)
             columns.append(Column(name, **_with_tuples(given)))
         return cls(**_with_tuples({**values, "columns": columns}))
+
+
+def year_angle(days: Floats) -> Floats:
+    """Return where in the year days since 1970 are, as angles."""
+    return days * (2 * np.pi / _YEAR)
 
 
 def _other_coding(own: Column, its: Column) -> str:

@@ -133,7 +133,8 @@ def project(X: Rows, components: Floats) -> Floats:
     one.
     """
     if is_sparse(X):
-        return X @ components
+        products: Floats = X @ components
+        return products
     columns = np.ascontiguousarray(components.T)
     tile = np.zeros((_TILE_ROWS, len(components)))
     coordinates = np.empty((-(-len(X) // _TILE_ROWS), _TILE_ROWS, len(columns)))

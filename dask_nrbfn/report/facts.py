@@ -69,10 +69,9 @@ def _svd_facts(finished: FinishedRun) -> list[Fact]:
     record = finished.stages.get("svd")
     if record is None:
         return []
-    first, *_, last = (number(value) for value in record["singular_values"])
-    share = percent(record["explained"], 1)
-    coordinates = plural(finished.params.svd, "coordinate")
-    return [Fact("svd", f"{coordinates}, {share} of the squares, values {first} to {last}")]
+    values, share = record["singular_values"], percent(record["explained"], 1)
+    found = f"{plural(len(values), 'coordinate')}, {share} of the squares"
+    return [Fact("svd", f"{found}, values from {number(values[0])} to {number(values[-1])}")]
 
 
 def _neighbor_facts(finished: FinishedRun) -> list[Fact]:

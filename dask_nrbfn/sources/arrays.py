@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, NRBFNError
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     check_weight_dtype,
     feature_dtype,
     label_dtype,
+    sparse_dtype,
     to_labels,
 )
 from dask_nrbfn.sources.files import File
@@ -85,7 +87,7 @@ class ArraySource(ArrayLayout):
 
     Parameters
     ----------
-    X : ndarray (n, ...)
+    X : ndarray (n, ...) or CSR (n, p)
         Features, at least 2-D; further dimensions are flattened to (n, p).
     y : ndarray (n,), optional
         Labels.
@@ -108,18 +110,22 @@ class ArraySource(ArrayLayout):
 
     def __init__(
         self,
-        X: np.ndarray,
+        X: Rows,
         y: np.ndarray | None = None,
         weights: np.ndarray | None = None,
         target: np.ndarray | None = None,
     ) -> None:
         given = {"X": X, "y": y, "weights": weights, "target": target}
-        self.arrays = {name: np.asarray(a) for name, a in given.items() if a is not None}
+        self.arrays: dict[str, Any] = {
+            name: a if is_sparse(a) else np.asarray(a) for name, a in given.items() if a is not None
+        }
         headers = {name: Header(name, a.shape, a.dtype) for name, a in self.arrays.items()}
         layout = _layout(
             headers["X"], headers.get("y"), headers.get("weights"), headers.get("target")
         )
         super().__init__(**vars(layout))
+        if is_sparse(X):
+            self.n_values, self.x_dtype = X.nnz, sparse_dtype(X.dtype, "X")
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -132,7 +138,7 @@ class ArraySource(ArrayLayout):
         for start, stop in _spans(self.n_rows, block_rows):
             yield self.block(start, stop, self._rows)
 
-    def _rows(self, header: Header, start: int, stop: int) -> np.ndarray:
+    def _rows(self, header: Header, start: int, stop: int) -> Any:
         return self.arrays[header.name][start:stop]
 
 
@@ -452,8 +458,9 @@ def _npy_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: 
         return np.array(np.lib.format.open_memmap(header.name, mode="r")[start:stop])
 
 
-def _table(rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return rows.reshape(len(rows), -1).astype(dtype, copy=False)
+def _table(rows: Any, dtype: np.dtype) -> Any:
+    table = rows if is_sparse(rows) else rows.reshape(len(rows), -1)
+    return table.astype(dtype, copy=False)
 
 
 def _spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:

@@ -80,6 +80,20 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
     )
 
 
+def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
+    """Type that values in CSR are stored as: float32, or float64 where that has not all of `dtype`.
+
+    >>> [str(sparse_dtype(np.dtype(of), "X")) for of in ("bool", "int16", "int32", "float64")]
+    ['float32', 'float32', 'float64', 'float64']
+
+    Raises
+    ------
+    DataError
+        As `feature_dtype` does.
+    """
+    return np.result_type(feature_dtype(dtype, name), np.float32)
+
+
 def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Type that labels of `dtype` become: int64 for bool and numbers, StringDType for text.
 

@@ -1,5 +1,6 @@
 """What every source knows before its first block."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,9 @@ class Layout:
     target_names: tuple[str, ...] | None = None
     schema: Schema | None = None
     id_dtype: np.dtype | None = None
+    n_values: int | None = None
+    unlabelled: int | str | float | None = None
+    read_as: Mapping[str, str] | None = None
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

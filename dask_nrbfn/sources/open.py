@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.anndata import is_anndata, open_anndata
 from dask_nrbfn.sources.arrays import open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
@@ -37,6 +38,7 @@ SUFFIXES = {
     ".svm": "svmlight",
     ".svmlight": "svmlight",
     ".libsvm": "svmlight",
+    ".h5ad": "anndata",
 }
 _OF_TABLES = {
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
@@ -49,11 +51,13 @@ OPTIONS = {
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target"},
+    "anndata": {"x", "y", "target", "weights"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
-    "`weights` with .npy (other files), `label` or `target`, and `weights` with tables (columns), "
-    "and none but `target` with svmlight; `schema` and what is said of columns with tables, `x` "
+    "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
+    "obs), `label` or `target`, and `weights` with tables (columns), and none but `target` with "
+    "svmlight; `schema` and what is said of columns with tables, `x` "
     "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
     "`no_header` with .csv alone."
 )
@@ -74,22 +78,24 @@ def open_source(
     classes: Sequence[int | str] | None = None,
     spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    read_as: Mapping[str, str] | None = None,
     **written: Unpack[Written],
 ) -> Source:
-    r"""Source of the rows of a file, or of a directory of CSV, Parquet, Arrow or svmlight files.
+    r"""Source of the rows of a file, a directory of table or svmlight files, or an AnnData store.
 
     Parameters
     ----------
     source : path or URL
         File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow,
-        .arrows, .feather, .svm, .svmlight or .libsvm, or a directory of such files of one suffix,
-        read in the order of their names. Those of Parquet and Arrow may be in subdirectories
-        key=value, whose keys are columns.
+        .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a
+        directory of such files of one suffix, read in the order of their names. Those of Parquet
+        and Arrow may be in subdirectories key=value, whose keys are columns.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
         .npy file, `y` is the path of another one that holds the labels. With Parquet and Arrow,
         `x` names columns as `target` does: those of features, of which a list of numbers has one
-        for each element.
+        for each element. In AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and
+        `target` and `weights` too, obs/NAME.
     label : str, optional
         Name of the label column of a table; by default there are no labels.
     target : str, optional
@@ -113,6 +119,8 @@ def open_source(
         column, which then count as none.
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
+    read_as : mapping of str, optional
+        What `x`, `y`, `target` and `weights` of AnnData are where that is not said.
     **written : Written
         How CSV files are written; what is not said, their first lines show.
 
@@ -148,8 +156,9 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
-    files = _data_files(place) if place.is_directory() else {place: {}}
-    kind = _kind(next(iter(files)))
+    in_zarr = place.is_directory() and is_anndata(place)
+    files = _data_files(place) if place.is_directory() and not in_zarr else {place: {}}
+    kind = "anndata" if in_zarr else _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
     if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
         # Arrays of numbers have such columns in their order.
@@ -159,7 +168,7 @@ def open_source(
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
-    for file in files:
+    for file in () if in_zarr else files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     if kind == "npz":
@@ -169,6 +178,9 @@ def open_source(
     if kind == "svmlight":
         return _open_svmlight(tuple(files), str(place), target)
     targets = None if target is None else named_columns("target", target)
+    if kind == "anndata":
+        named = {"x": x, "weights": weights, "y": y, "target": target}
+        return open_anndata(place, **_as_before(named, read_as or {}))
     asked = _asked(
         origin=str(place),
         roles=(label, targets, weights),
@@ -194,8 +206,8 @@ def holds_rows(
     except MissingDataError:
         return _suffix(place) in SUFFIXES
     inside = place.entries()
-    if any(entry.name == "zarr.json" for entry in inside):
-        return False
+    if any(entry.name in ("zarr.json", ".zgroup") for entry in inside):
+        return is_anndata(place)
     return any(_suffix(entry) in SUFFIXES or "=" in entry.name for entry in inside)
 
 
@@ -211,6 +223,15 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
     return open_svmlight(files, origin=origin, numbers=target is not None)
+
+
+def _as_before(named: Mapping[str, str | None], read_as: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is named in AnnData, where it is not as in `read_as`."""
+    if named["y"] or named["target"]:
+        read_as = {name: value for name, value in read_as.items() if name not in ("y", "target")}
+    found = {name: value or read_as.get(name) for name, value in named.items()}
+    target = found.pop("target")
+    return {**found, "targets": () if target is None else named_columns("target", target)}
 
 
 def _asked(
@@ -282,9 +303,10 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
             "Keep files of one suffix in a directory.",
         )
     file, keys = next(iter(found.items()))
-    if (kind := _kind(file)) in ("npz", "npy"):
+    if (kind := _kind(file)) in ("npz", "npy", "anndata"):
         raise DataError(
-            f"{directory} is a directory of .{kind} files.", f"Give one .{kind} file instead."
+            f"{directory} is a directory of {_suffix(file)} files.",
+            f"Give one {_suffix(file)} file instead.",
         )
     if keys and kind not in ("parquet", "arrow"):
         raise _subdirectory_error(directory, "=".join(next(iter(keys.items()))))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from dask_nrbfn.numeric.rows import stacked
 from dask_nrbfn.sources.source import Block
 
 
@@ -26,13 +27,14 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     n_held = 0
     for batch in batches:
         start = 0
-        while n_held + len(batch.X) - start >= block_rows:
+        n_rows = batch.X.shape[0]
+        while n_held + n_rows - start >= block_rows:
             stop = start + block_rows - n_held
             yield _joined([*held, _rows(batch, start, stop)])
             held, n_held, start = [], 0, stop
-        if start < len(batch.X):
-            held.append(_rows(batch, start, len(batch.X)))
-            n_held += len(batch.X) - start
+        if start < n_rows:
+            held.append(_rows(batch, start, n_rows))
+            n_held += n_rows - start
     if held:
         yield _joined(held)
 
@@ -47,6 +49,6 @@ def _joined(blocks: list[Block]) -> Block:
         return blocks[0]
     X, *columns = zip(*blocks, strict=True)
     return Block(
-        np.concatenate(X),
+        stacked(X),
         *(None if parts[0] is None else np.concatenate(parts) for parts in columns),
     )

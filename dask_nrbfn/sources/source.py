@@ -1,21 +1,22 @@
 """The contract between a foreign format and the dataset written from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 
 
 class Block(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, c), ``y`` labels (b,) or float64 numbers (b, q), float64 ``weights`` and ``ids``
-    (b,); None where the source has none.
+    ``X`` is (b, c), an array or in CSR, ``y`` labels (b,) or float64 numbers (b, q), float64
+    ``weights`` and ``ids`` (b,); None where the source has none.
     """
 
-    X: np.ndarray
+    X: Rows
     y: np.ndarray | None
     weights: np.ndarray | None = None
     ids: np.ndarray | None = None
@@ -28,7 +29,8 @@ class Source(Protocol):
     ----------
     n_rows, n_features : int
     x_dtype : dtype
-        Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64.
+        Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64; in CSR one
+        of the latter two.
     y_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of labels, ``float64`` of numbers; None when
         there are neither.
@@ -43,6 +45,12 @@ class Source(Protocol):
         in which NaN stands for none.
     id_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
+    n_values : int or None
+        About how many values are stored where blocks are in CSR; None: they are arrays.
+    unlabelled : int, str, float or None
+        What stands in ``y`` for no label, of a source that says so itself.
+    read_as : mapping of str or None
+        By which options the rows were found, of a source whose columns do not tell.
     """
 
     n_rows: int
@@ -53,6 +61,9 @@ class Source(Protocol):
     feature_names: tuple[str, ...] | None
     target_names: tuple[str, ...] | None
     id_dtype: np.dtype | None
+    n_values: int | None
+    unlabelled: int | str | float | None
+    read_as: Mapping[str, str] | None
 
     @property
     def schema(self) -> Schema | None:

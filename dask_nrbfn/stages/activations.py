@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
 
@@ -67,18 +67,18 @@ class KeptActivations:
         self.normalized = features.normalized
         self._features, self._run, self._place = features, run, place
         self._threads = blas_threads()
-        self._buffer = np.empty((n_rows, len(features.basis)))
-        self._scratch = np.empty((n_rows, features.basis.shape[1] + 2))
+        self._buffer = np.empty((n_rows, features.n_basis))
+        self._scratch = Scratch(n_rows)
 
     def of_block(self, block: FoldedBlock) -> Floats:
         """Return the activations of a block, float64 (b, r), until those of the next."""
-        n, run, place = len(block.X), self._run, self._place
+        n, run, place = block.n_rows, self._run, self._place
         Phi = self._buffer[:n]
         if place is not None and run.part_record(place, block.start) is not None:
             Phi[:] = run.read_part(place, block.start, "values")
             return Phi
         self._features.activations(
-            block.X, out=Phi, scratch=self._scratch[:n], threads=self._threads
+            block.X, out=Phi, scratch=self._scratch.of(block.X), threads=self._threads
         )
         if place is not None:
             rounded = Phi.astype(np.float32)

@@ -19,12 +19,13 @@ from dask_nrbfn.neighbors import (
 from dask_nrbfn.numeric.confidence import choose_candidates
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import check_distinct
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_drawn
 from dask_nrbfn.stages.repair import repair_lists
-from dask_nrbfn.stages.search_sizes import bounding_rows, search_block_rows
+from dask_nrbfn.stages.search_sizes import bounding_rows, row_width, search_block_rows
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
@@ -77,7 +78,7 @@ def _place_candidates(
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     k, seed = run.params.n_neighbors, run.params.random_state
     drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
-    size = bounding_rows(run.n_rows, dataset.n_features, k)
+    size = bounding_rows(run.n_rows, row_width(dataset), k)
     rng = np.random.default_rng([seed, 0])
     sampled = np.sort(rng.choice(run.n_rows, size, replace=False))
     # One reading is enough for both.
@@ -116,7 +117,7 @@ class _CandidatesPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         self.reading = Reading(
-            block_rows=search_block_rows(run.chunk_rows, dataset.n_features, run.params),
+            block_rows=search_block_rows(run.chunk_rows, row_width(dataset), run.params),
             weighting=RowWeights(None),
         )
         self._params = run.params
@@ -138,7 +139,7 @@ class _CandidatesPass:
         return {"": self._search.nearest()}
 
 
-def _without_copies(rows: NDArray[Any], params: FitParams) -> NDArray[np.int64]:
+def _without_copies(rows: Rows, params: FitParams) -> NDArray[np.int64]:
     """Return the places of rows without the copies of each that no list has room for.
 
     They would be near to each other all.

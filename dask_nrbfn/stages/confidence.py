@@ -10,7 +10,7 @@ from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.stages.neighbors import NEIGHBORS
 from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
-from dask_nrbfn.stages.search_sizes import LIST_BYTES, search_block_rows
+from dask_nrbfn.stages.search_sizes import LIST_BYTES, row_width, search_block_rows
 from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -69,12 +69,12 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
     n_below, first = 0, start
     hashes_of_blocks: Iterable[NDArray[np.uint64]]
     if rows is None:
-        blocks = dataset.blocks(start, stop, narrow_block_rows(dataset.n_features))
+        blocks = dataset.blocks(start, stop, narrow_block_rows(row_width(dataset)))
         hashes_of_blocks = (hash_rows(X, seed=params.random_state) for X, *_ in blocks)
     else:
         hashes_of_blocks = [run.read("neighbors/hashes", start, stop)]
     # Several chunks are read and written at a time.
-    size = search_block_rows(run.chunk_rows, dataset.n_features, params)
+    size = search_block_rows(run.chunk_rows, row_width(dataset), params)
     for hashes in regroup(hashes_of_blocks, size):
         last = first + len(hashes)
         indices = run.read("neighbors/indices", first, last)
@@ -93,7 +93,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 def _cost(s: FitSizes) -> StageCost:
     # The hashes of candidates are known.
     hashed = s.n if s.n_candidates is None else 0
-    rows_bytes, n_parts = hashed * s.p * s.itemsize, -(-s.n_searched // s.layout.part_rows)
+    rows_bytes, n_parts = s.rows_bytes if hashed else 0, -(-s.n_searched // s.layout.part_rows)
     return StageCost(
         read_bytes=rows_bytes + s.lists_bytes,
         written_bytes=16 * s.n_searched,
@@ -102,11 +102,11 @@ def _cost(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + s.n * (1 if s.K <= 256 else 4)
         + 4 * LIST_BYTES * s.block_rows * s.k
-        + 4 * 8 * narrow_block_rows(s.p) * s.p,
+        + 4 * 8 * narrow_block_rows(s.width) * s.width,
         n_tasks=n_parts,
         work={
             "read_bytes": rows_bytes,
-            "hashed_values": hashed * s.p,
+            "hashed_values": hashed * s.row_values,
             "weighed_neighbors": s.n_searched * s.k,
             "scratch_bytes": s.lists_bytes + 16 * s.n_searched + s.n * n_parts,
         },

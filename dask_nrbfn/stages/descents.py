@@ -321,7 +321,7 @@ def _begin_pass(
     run: Run, dataset: Dataset, start: int, stop: int, descent: Descent, number: int
 ) -> LossPass:
     features, params, folds = _read_kept_features(run), run.params, held_out_folds(run)
-    n_rows = block_rows(len(features.basis))
+    n_rows = block_rows(features.n_basis)
     kept = ACTIVATIONS if run.decisions["refine"]["keeps_activations"] else None
     return LossPass(
         KeptActivations(features, run, kept, n_rows=min(n_rows, stop - start)),
@@ -333,7 +333,7 @@ def _begin_pass(
         ),
         weights=np.stack(
             [
-                _read_next(run, descent._replace(fold=fold), number, len(features.basis))
+                _read_next(run, descent._replace(fold=fold), number, features.n_basis)
                 for fold in (*folds, None)
             ]
         ),
@@ -352,11 +352,11 @@ def _begin_judging(
     codes_in_model: list[int],
 ) -> HeldOutPass:
     features = read_features(run)
-    weights = _read_next(run, descent, number, len(features.basis))[None]
+    weights = _read_next(run, descent, number, features.n_basis)[None]
     return HeldOutPass(
         features,
         Reading(
-            block_rows=block_rows(len(features.basis)),
+            block_rows=block_rows(features.n_basis),
             weighting=RowWeights.of(judged, run.params),
             codes_in_model=codes_in_model,
         ),

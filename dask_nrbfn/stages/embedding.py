@@ -120,6 +120,7 @@ def _model(run: Run, dataset: Dataset) -> Model:
         feature_names=dataset.feature_names,
         schema=dataset.schema,
         projection=read_components(run),
+        read_as=dataset.read_as,
         target_names=tuple(f"component_{place}" for place in range(1, 1 + len(weights))),
     )
 

@@ -1,7 +1,5 @@
 """The exact neighbours of a few rows among all rows, part by part."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +12,9 @@ from dask_nrbfn.neighbors import (
     merge_neighbors,
     nearest_rows,
 )
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
-from dask_nrbfn.stages.search_sizes import search_block_rows
+from dask_nrbfn.stages.search_sizes import row_width, search_block_rows
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -49,10 +48,10 @@ def search_rows_exactly(
     run_tasks(engine, _merge_spans, [(run.location, stage)], label=stage)
 
 
-def exact_search_bytes(n_targets: int, n_features: int, *, n_neighbors: int) -> int:
+def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:
     """Return the bytes that a task of an exact search of `n_targets` rows holds."""
     # Targets; candidates as numbers and distances, those of a block beside the best so far.
-    return n_targets * (8 * n_features + 3 * 2 * 16 * (n_neighbors + 1))
+    return n_targets * (8 * width + 3 * 2 * 16 * (n_neighbors + 1))
 
 
 def _store_targets(run_location: Location, dataset_location: Location, stage: str) -> None:
@@ -66,23 +65,24 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
-    size = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    size = search_block_rows(run.chunk_rows, row_width(dataset), run.params)
     for X, *_ in dataset.blocks(start, stop, size):
         nearest = _search_block(space.apply(X), start, targets, numbers, run.params.n_neighbors)
         best = _merge(best, nearest, run.params.n_neighbors)
-        start += len(X)
+        start += X.shape[0]
     return PartResult({}, best._asdict())
 
 
 def _search_block(
-    rows: NDArray[Any],
+    rows: Rows,
     first_row: int,
-    targets: NDArray[Any],
+    targets: Rows,
     numbers: NDArray[np.int64],
     n_neighbors: int,
 ) -> Neighbors:
-    places = nearest_rows(rows, targets, count=min(n_neighbors + 1, len(rows)))
-    neighbors = measure_neighbors(rows, targets, places, threads=blas_threads())
+    count, threads = min(n_neighbors + 1, rows.shape[0]), blas_threads()
+    places = nearest_rows(rows, targets, count=count, threads=threads)
+    neighbors = measure_neighbors(rows, targets, places, threads=threads)
     indices = neighbors.indices + first_row
     indices[indices == numbers[:, None]] = MISSING
     return Neighbors(indices, neighbors.distances)

@@ -148,8 +148,8 @@ def _sum_part(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
         classes = {"codes": codes[:, 0], "neighbor_codes": codes[:, 1:]}
     shares = neighbor_shares(distances, scale=WIDTH.recorded(run).mean_distance, **classes)
     X, features = _read_needed(run, dataset, "values", numbers), read_features(run)
-    sums, threads = LocalitySums(len(features.basis)), blas_threads()
-    size = _block_rows(len(features.basis), indices.shape[1])
+    sums, threads = LocalitySums(features.n_basis), blas_threads()
+    size = _block_rows(features.n_basis, indices.shape[1])
     for start in range(0, len(drawn), size):
         rows = slice(start, start + size)
         used, own = np.unique(places[rows], return_inverse=True)

@@ -89,7 +89,7 @@ class LossPass:
 
 def _without_own(block: FoldedBlock, n_models: int) -> Floats:
     """Return the weight of each row for each model, (b, A): 0 for that which holds it out."""
-    weights = np.ones((len(block.X), n_models))
+    weights = np.ones((block.n_rows, n_models))
     if block.weights is not None:
         weights *= block.weights[:, None]
     for fold, rows in enumerate(block.slices):

@@ -222,7 +222,7 @@ def _solve(sample: Sample, features: RadialFeatures, alphas: Sequence[float]) ->
     (moments,) = sample.moments_of_folds(features)
     return solve_all(
         sample.system(moments, features),
-        np.ones(len(features.basis), dtype=np.bool_),
+        np.ones(features.n_basis, dtype=np.bool_),
         tried=_ridges(alphas),
         penalize=lambda system, _: system,
     )[0]
@@ -237,7 +237,7 @@ def _try(run: Run, dataset: Dataset, number: int, kernel: str, width_factor: flo
     seen, held_out = _read_sample(run, dataset)
     scaling = _scaling(run, _root(run, dataset, number))
     features, _ = seen.features(scaling, kernel=kernel, width_factor=width_factor, normalized=False)
-    kept = np.ones(len(features.basis), dtype=np.bool_)
+    kept = np.ones(features.n_basis, dtype=np.bool_)
     sums = held_out.judge(features, [_solve(seen, features, _ALPHAS)], [kept])
     best = best_solved(describe_path(sums, _ridges(_ALPHAS)), sums.smooth)
     return PartResult({"kernel": kernel, "width_factor": width_factor, **best})

@@ -97,6 +97,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         target_names=dataset.target_names,
         schema=dataset.schema,
         projection=read_components(run),
+        read_as=dataset.read_as,
     )
     model.write(run.group("model"))
 

@@ -9,7 +9,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packed_size
-from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.stages.parts import block_rows, run_tasks
@@ -101,22 +101,22 @@ class MomentsPass:
     def __init__(
         self, features: RadialFeatures, reading: Reading, *, targets: Targets, n_rows: int
     ) -> None:
-        n_basis, n_features = features.basis.shape
+        n_basis = features.n_basis
         self.reading = reading
         self._features, self._threads = features, blas_threads()
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._scratch = np.empty((len(self._buffer), n_features + 2))
+        self._scratch = Scratch(len(self._buffer))
         self._targets = targets
         self._of_folds = [MomentSums(n_basis, targets.n_targets) for _ in range(reading.n_folds)]
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
-        factors, n = block.factors, len(block.X)
+        factors, n = block.factors, block.n_rows
         Phi = self._features.activations(
             block.X,
             factors=factors,
             out=self._buffer[:n],
-            scratch=self._scratch[:n],
+            scratch=self._scratch.of(block.X),
             threads=self._threads,
         )
         T = self._targets.bordered(block.targets, factors)
@@ -135,7 +135,7 @@ class MomentsPass:
 def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
     features, params = read_features(run), run.params
     reading = Reading(
-        block_rows=block_rows(len(features.basis)),
+        block_rows=block_rows(features.n_basis),
         weighting=RowWeights.of(dataset, params),
         n_folds=run.n_folds,
         seed=params.random_state,

@@ -25,6 +25,7 @@ from dask_nrbfn.neighbors import (
     measure_neighbors,
     search_bytes,
 )
+from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import asked_candidates, source_of
 from dask_nrbfn.stages.candidates import search_candidates
@@ -40,6 +41,7 @@ from dask_nrbfn.stages.search_sizes import (
     bounding_rows,
     most_lists,
     most_partitions,
+    row_width,
     sample_rows,
     search_dtype,
     searching_bytes,
@@ -178,9 +180,13 @@ def _plan_candidates(
     n_rows, n_partitions = dataset.n_rows, params.n_partitions
     if n_partitions is None:
         n_partitions = faster_partitions(
-            n_rows, dataset.n_features, n_candidates=n_candidates, threads=engine.threads
+            n_rows,
+            dataset.n_features,
+            dataset.row_values,
+            n_candidates=n_candidates,
+            threads=engine.threads,
         )
-        n_partitions = min(n_partitions, most_partitions(n_rows, dataset.n_features, params))
+        n_partitions = min(n_partitions, most_partitions(dataset, params))
         if params.neighbors == "exact":
             n_partitions = 1
     else:
@@ -202,6 +208,7 @@ def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: i
     return faster_method(
         _partition_rows(dataset, params, n_partitions),
         dataset.n_features,
+        dataset.row_values,
         n_neighbors=params.n_neighbors,
         threads=engine.threads,
         n_searches=n_partitions,
@@ -220,7 +227,7 @@ def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> 
     buffers = searching_bytes(dataset, params, method, 0)
     rows = largest_search(
         min(_SEARCH_BYTES, engine.memory_bytes - buffers),
-        dataset.n_features,
+        row_width(dataset),
         itemsize=search_dtype(dataset, method).itemsize,
         n_neighbors=params.n_neighbors,
         method=method,
@@ -232,7 +239,7 @@ def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> 
         needed = searching_bytes(dataset, params, method, smallest)
         check_budget("neighbors", needed, engine, remedy="Lower `n_neighbors`")
     wanted = math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / max(rows, smallest))
-    most = most_partitions(dataset.n_rows, dataset.n_features, params)
+    most = most_partitions(dataset, params)
     return max(params.overlap + 1, min(wanted, most))
 
 
@@ -240,7 +247,7 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
     if n_partitions == 1:
         return
     least = params.overlap + 1
-    most = most_partitions(dataset.n_rows, dataset.n_features, params)
+    most = most_partitions(dataset, params)
     allowed = f"Give 1, or {least} to {most}." if least <= most else "Give 1."
     if n_partitions < least:
         raise ParameterError(
@@ -258,7 +265,12 @@ def _check_partitions(n_partitions: int, dataset: Dataset, params: FitParams) ->
 
 def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     rows = _all_rows(run, dataset, "exact")
-    indices = exact_neighbors(rows, np.arange(start, stop), n_neighbors=run.params.n_neighbors)
+    indices = exact_neighbors(
+        rows,
+        np.arange(start, stop),
+        n_neighbors=run.params.n_neighbors,
+        threads=blas_threads(),
+    )
     return PartResult(_store_neighbors(run, rows, start, stop, indices))
 
 
@@ -276,7 +288,7 @@ def _approximate_graph(
 
 
 def _store_neighbors(
-    run: Run, rows: NDArray[Any], start: int, stop: int, indices: NDArray[np.int64]
+    run: Run, rows: Rows, start: int, stop: int, indices: NDArray[np.int64]
 ) -> dict[str, Any]:
     neighbors = measure_neighbors(rows, rows[start:stop], indices, threads=blas_threads())
     run.write_rows("neighbors/indices", start, neighbors.indices)
@@ -284,14 +296,11 @@ def _store_neighbors(
     return {"distance_sum": float(neighbors.distances.sum())}
 
 
-def _all_rows(run: Run, dataset: Dataset, method: str) -> NDArray[Any]:
+def _all_rows(run: Run, dataset: Dataset, method: str) -> Rows:
     space = SearchSpace.of(run, dataset, method)
-    rows = np.empty((dataset.n_rows, dataset.n_features), dtype=space.dtype)
-    start = 0
-    for X, *_ in dataset.blocks(0, dataset.n_rows, narrow_block_rows(dataset.n_features)):
-        rows[start : start + len(X)] = space.apply(X)
-        start += len(X)
-    return rows
+    blocks = dataset.blocks(0, dataset.n_rows, narrow_block_rows(row_width(dataset)))
+    shape = dataset.n_rows, dataset.n_features
+    return gathered((space.apply(X) for X, *_ in blocks), shape)
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -306,19 +315,19 @@ def _search_at_once(s: FitSizes) -> StageCost:
     pairs = float(s.n) ** 2 if exact else 0.0
     read = n_tasks * s.rows_bytes
     return StageCost(
-        flops=2 * pairs * s.p,
+        flops=pairs * s.pair_flops,
         read_bytes=read,
         written_bytes=s.lists_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + narrow_block_rows(s.p) * s.p * (s.itemsize + 2 * 8 + s.search_itemsize)
+        + narrow_block_rows(s.width) * s.width * (s.itemsize + 2 * 8 + s.search_itemsize)
         + _search_bytes(s, s.n),
         n_tasks=n_tasks,
         work={
             "read_bytes": read,
             "pairs": pairs,
-            "updates": 0 if exact else candidate_updates(s.n, s.p, n_neighbors=s.k),
-            "measured_values": s.n * s.k * s.p,
+            "updates": 0 if exact else _updates(s, s.n),
+            "measured_values": s.n * s.k * s.row_values,
             "scratch_bytes": s.lists_bytes,
         },
         fixed_s=0.0 if exact else COMPILATION_S,
@@ -328,32 +337,34 @@ def _search_at_once(s: FitSizes) -> StageCost:
 def _search_in_partitions(s: FitSizes) -> StageCost:
     entries = s.n * s.overlap
     partition_rows = math.ceil(MAX_IMBALANCE * entries / s.n_partitions)
-    scratch = entries * (s.p * s.search_itemsize + 2 * 8 + LIST_BYTES * s.k)
+    scratch = entries * (s.width * s.search_itemsize + 2 * 8 + LIST_BYTES * s.k)
     exact = s.method == "exact"
     pairs = float(entries) ** 2 / s.n_partitions if exact else 0.0
-    updates = 0 if exact else candidate_updates(entries, s.p, n_neighbors=s.k)
-    block = s.block_rows * s.p * (2 * s.itemsize + 8 + (2 + 2 * s.overlap) * s.search_itemsize)
+    updates = 0 if exact else _updates(s, entries)
+    block = s.block_rows * s.width * (2 * s.itemsize + 8 + (2 + 2 * s.overlap) * s.search_itemsize)
     # Candidate lists, and their copies while they are sorted twice.
     merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(s.overlap)
     search = _search_bytes(s, partition_rows) + 16 * partition_rows
     # The sample as read and searched, in double precision and as distances, some of them twice.
-    placing = 5 * 8 * sample_rows(s.n, s.p, s.n_partitions) * (s.p + s.n_partitions)
-    repairing = exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k)
+    placing = 5 * 8 * sample_rows(s.n, s.width, s.n_partitions) * (s.width + s.n_partitions)
+    # Arrays, of rows in CSR too: twice to route by, and twice more while they are looked for.
+    centroids = 2 * 8 * s.n_partitions * s.p
+    repairing = exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k)
     return StageCost(
-        flops=2 * pairs * s.p + 2 * s.n * s.n_partitions * s.p,
+        flops=pairs * s.pair_flops + 2 * s.n * s.n_partitions * s.row_values,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + max(block + repairing, merged, search, placing),
+        + max(block + centroids + repairing, merged, search, placing + 2 * centroids),
         n_tasks=s.n_partitions,
         work={
             "read_bytes": s.rows_bytes,
-            "hashed_values": s.n * s.p,
+            "hashed_values": s.n * s.row_values,
             "routed_distances": s.n * s.n_partitions,
             "pairs": pairs,
             "updates": updates,
-            "measured_values": entries * s.k * s.p,
+            "measured_values": entries * s.k * s.row_values,
             "merged_candidates": s.n * s.k * most_lists(s.overlap),
             "scratch_bytes": 2 * scratch + s.lists_bytes,
         },
@@ -361,7 +372,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
             "read_bytes": s.rows_bytes,
             "routed_distances": _BALANCING_ROUNDS
             * s.n_partitions
-            * sample_rows(s.n, s.p, s.n_partitions),
+            * sample_rows(s.n, s.width, s.n_partitions),
         },
         fixed_s=0.0 if exact else COMPILATION_S,
     )
@@ -369,17 +380,17 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
 
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
     in_partitions = s.n_partitions > 1
-    sample = bounding_rows(s.n, s.p, s.k)
+    sample = bounding_rows(s.n, s.width, s.k)
     # Of the sample, which is searched with bounds of a fourth of it, four more neighbours are near.
     bounding = n_candidates * sample / 4
     pairs = s.n * n_candidates * (PROBED if in_partitions else 1)
     routed = s.n * s.n_partitions if in_partitions else 0
     lists = n_candidates * (s.k + 1) * LIST_BYTES
-    file = n_candidates * (3 * s.p * s.search_itemsize + s.n_partitions // 4 + 8)
-    block = s.block_rows * s.p * (s.itemsize + 8 + 4 * s.search_itemsize)
-    placing = (n_candidates + sample) * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
+    file = n_candidates * (3 * s.width * s.search_itemsize + s.n_partitions // 4 + 8)
+    block = s.block_rows * s.width * (s.itemsize + 8 + 4 * s.search_itemsize)
+    placing = (n_candidates + sample) * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
-        flops=2 * (pairs + bounding + routed) * s.p,
+        flops=(pairs + bounding) * s.pair_flops + 2 * routed * s.row_values,
         read_bytes=2 * s.rows_bytes,
         written_bytes=(s.n_parts + 1) * s.lists_bytes,
         held_bytes=s.process_bytes
@@ -389,12 +400,12 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
             # Lists, pairs that wait and those at hand, and as much twice to sort and merge them.
             block + 3 * 3 * lists,
-            exact_search_bytes(AUDITED_ROWS, s.p, n_neighbors=s.k) + block,
+            exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k) + block,
         ),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
-            "hashed_values": s.n * s.p,
+            "hashed_values": s.n * s.row_values,
             "routed_distances": routed,
             "pairs": pairs,
             "merged_candidates": 2 * s.n_parts * n_candidates * s.k,
@@ -410,7 +421,13 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
-    return search_bytes(n_rows, s.p, itemsize=s.search_itemsize, n_neighbors=s.k, method=s.method)
+    return search_bytes(
+        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=s.k, method=s.method
+    )
+
+
+def _updates(s: FitSizes, n_rows: int) -> int:
+    return candidate_updates(n_rows, s.p, s.row_values, n_neighbors=s.k)
 
 
 def _remedy(params: FitParams) -> str:

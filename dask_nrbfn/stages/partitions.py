@@ -22,10 +22,12 @@ from dask_nrbfn.neighbors import (
     measure_neighbors,
     merge_neighbors,
 )
+from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
 from dask_nrbfn.stages.repair import repair_lists
 from dask_nrbfn.stages.search_sizes import (
     most_lists,
+    row_width,
     sample_rows,
     search_block_rows,
     searching_bytes,
@@ -123,7 +125,7 @@ def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
 
 
 def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_Block]:
-    rows = search_block_rows(run.chunk_rows, dataset.n_features, run.params)
+    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.params)
     for first in range(start, stop, rows):
         yield _Block(first, min(first + rows, stop))
 
@@ -132,7 +134,7 @@ def _place_partitions(
     run_location: Location, dataset_location: Location, n_partitions: int
 ) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    size = sample_rows(run.n_rows, dataset.n_features, n_partitions)
+    size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
     rng = np.random.default_rng([run.params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset).apply(dataset.take(rows))
@@ -193,15 +195,13 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
         if count
     ]
     size = int(counts[:, partition].sum())
-    space = _search_space(run, dataset)
-    rows = np.empty((size, dataset.n_features), dtype=space.dtype)
-    numbers = np.empty(size, dtype=np.int64)
-    done = 0
-    for index, first, last in pieces:
-        window = slice(done, done + last - first)
-        rows[window] = run.read_part("partitions", index, "rows", first, last)
-        numbers[window] = run.read_part("partitions", index, "numbers", first, last)
-        done = window.stop
+
+    def read(name: str) -> Iterator[Any]:
+        for index, first, last in pieces:
+            yield run.read_part("partitions", index, name, first, last)
+
+    rows = gathered(read("rows"), (size, dataset.n_features))
+    numbers = np.concatenate([np.empty(0, np.int64), *read("numbers")])
     found = _search(rows, run, threads)
     return PartResult(
         {"rows": size},
@@ -211,18 +211,19 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
     )
 
 
-def _search(rows: NDArray[Any], run: Run, threads: int) -> Neighbors:
+def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
     """Return the k nearest other rows, fewer if there are not so many."""
-    k = min(run.params.n_neighbors, len(rows) - 1)
+    n_rows = rows.shape[0]
+    k = min(run.params.n_neighbors, n_rows - 1)
     if k < 1:
-        return Neighbors(np.empty((len(rows), 0), np.int64), np.empty((len(rows), 0)))
+        return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
     approximate = run.decisions["neighbors"]["method"] == "approximate"
-    if approximate and len(rows) >= _MIN_APPROXIMATE_ROWS:
+    if approximate and n_rows >= _MIN_APPROXIMATE_ROWS:
         indices = approximate_neighbors(
             rows, n_neighbors=k, seed=run.params.random_state, threads=threads
         )
     else:
-        indices = exact_neighbors(rows, np.arange(len(rows)), n_neighbors=k)
+        indices = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
     return measure_neighbors(rows, rows, indices, threads=blas_threads())
 
 

@@ -78,7 +78,7 @@ def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     start, seed = 0, run.params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
         if codes is None or dataset.of_numbers:
-            codes = np.zeros(len(X), dtype=np.int64)
-        rows = np.arange(start, start + len(X))
-        yield Candidates(np.zeros(len(X)), hash_rows(X, seed=seed), codes, rows)
-        start += len(X)
+            codes = np.zeros(X.shape[0], dtype=np.int64)
+        rows = np.arange(start, start + X.shape[0])
+        yield Candidates(np.zeros(X.shape[0]), hash_rows(X, seed=seed), codes, rows)
+        start += X.shape[0]

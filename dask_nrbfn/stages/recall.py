@@ -85,14 +85,14 @@ def _cost(s: FitSizes) -> StageCost:
     if s.method == "exact" and s.n_partitions == 1:
         return StageCost(held_bytes=s.process_bytes)
     pairs = s.n * targets
-    block = s.block_rows * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
+    block = s.block_rows * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
-        flops=2 * pairs * s.p,
+        flops=pairs * s.pair_flops,
         read_bytes=2 * s.rows_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + block
-        + exact_search_bytes(targets, s.p, n_neighbors=s.k),
+        + exact_search_bytes(targets, s.width, n_neighbors=s.k),
         n_tasks=s.n_parts,
         work={"read_bytes": s.rows_bytes, "audited_pairs": pairs},
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": s.lists_bytes / 2},

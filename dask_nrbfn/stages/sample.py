@@ -100,7 +100,7 @@ class Sample:
         names = ("X", "targets", "weights", "rows")
         X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
         targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
-        folds = folds_of_rows(0, len(X), n_folds=n_folds, seed=run.params.random_state)
+        folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=run.params.random_state)
         places = places_among(rows, basis.rows)
         basis_folds = np.where(places < 0, -1, folds[places])
         spread = (X, weights)
@@ -118,8 +118,8 @@ class Sample:
 
     def thinned(self, n_rows: int, n_basis: int) -> Self:
         """Return a draw of the rows and of the basis, at most so many."""
-        rows, basis = _drawn(len(self.X), n_rows), _drawn(len(self.basis), n_basis)
-        spread = _drawn(len(self.spread), n_rows)
+        rows, basis = _drawn(self.X.shape[0], n_rows), _drawn(self.basis.shape[0], n_basis)
+        spread = _drawn(self.spread.shape[0], n_rows)
         return replace(
             self,
             X=self.X[rows],
@@ -149,7 +149,7 @@ class Sample:
     def blocks(self) -> Iterator[FoldedBlock]:
         """Yield the rows, fold after fold within each block."""
         size = self.reading.block_rows
-        for start in range(0, len(self.X), size):
+        for start in range(0, self.X.shape[0], size):
             rows = slice(start, start + size)
             arrays = (self.X[rows], self.y[rows], self.weights[rows], self.folds[rows])
             yield fold_block(*arrays, n_folds=self.n_folds)
@@ -162,10 +162,10 @@ class Sample:
         distances = BasisDistances.from_basis(basis, scaling)
         totals, clusters = [], np.zeros(len(basis))
         size = self.reading.block_rows
-        for start in range(0, len(self.spread), size):
+        for start in range(0, self.spread.shape[0], size):
             rows = slice(start, start + size)
             X, weights = self.spread[rows], self.spread_weights[rows]
-            nearest = np.empty(len(X), dtype=np.intp)
+            nearest = np.empty(X.shape[0], dtype=np.intp)
             totals.append(distances.total(X, weights=weights, nearest=nearest, threads=threads))
             clusters += np.bincount(nearest, weights, minlength=len(basis))
         weight = self.spread_weights.sum()
@@ -185,7 +185,7 @@ class Sample:
     def reading(self) -> Reading:
         """How the rows are read."""
         return Reading(
-            block_rows=block_rows(len(self.basis)),
+            block_rows=block_rows(self.basis.shape[0]),
             weighting=RowWeights(None),
             n_folds=self.n_folds,
         )
@@ -226,7 +226,7 @@ class Sample:
 
     def moments_of_folds(self, features: RadialFeatures) -> list[Moments]:
         """Return the sums of every fold."""
-        work = MomentsPass(features, self.reading, targets=self.targets, n_rows=len(self.X))
+        work = MomentsPass(features, self.reading, targets=self.targets, n_rows=self.X.shape[0])
         for block in self.blocks():
             work.add(block)
         return list(work.sums().values())
@@ -244,7 +244,7 @@ class Sample:
             targets=self.targets,
             weights_of_folds=weights_of_folds,
             kept_of_folds=kept_of_folds,
-            n_rows=len(self.X),
+            n_rows=self.X.shape[0],
         )
         for block in self.blocks():
             work.add(block)

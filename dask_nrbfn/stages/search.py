@@ -301,7 +301,7 @@ def _sampled_rows(run: Run, dataset: Dataset, params: FitParams) -> SampledRows:
         params=params,
         X=X,
         scaling=read_scaling(run, params.scale),
-        codes=targets if targets.ndim == 1 else np.zeros(len(X), dtype=np.int64),
+        codes=targets if targets.ndim == 1 else np.zeros(X.shape[0], dtype=np.int64),
         n_classes=classes_of_pool(dataset),
         numbers=numbers,
         n_all=(dataset if of_all else labelled).n_rows,

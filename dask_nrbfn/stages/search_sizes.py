@@ -23,6 +23,9 @@ _MIN_SAMPLE_ROWS = 2**15
 _MAX_SAMPLE_ROWS = 2**18
 _MAX_SAMPLE_ELEMENTS = 2**25
 
+# The means of rows in CSR are arrays: 128 MiB of them, of which k-means holds a few.
+_MAX_CENTROID_ELEMENTS = 2**24
+
 # Each row of a sample half as large would let twice as many pairs through, whose sorting would take
 # as long as the products; a larger one takes longer itself.
 _MAX_BOUNDING_ROWS = 2**17
@@ -57,38 +60,44 @@ def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
 
-def search_block_rows(chunk_rows: int, n_features: int, params: FitParams) -> int:
+def row_width(dataset: Dataset) -> int:
+    """Return the numbers that a row is held as: p, or in CSR its values and their columns."""
+    return math.ceil(2 * dataset.row_values) if dataset.is_sparse else dataset.n_features
+
+
+def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
     What counts is the larger of a row and of the neighbour lists that are merged for it.
     """
-    row_bytes = max(8 * n_features, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
+    row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
 
 
-def sample_rows(n_rows: int, n_features: int, n_partitions: int) -> int:
+def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
     """Return the rows of the sample that places partitions."""
-    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, n_features)
+    elements = _MAX_SAMPLE_ELEMENTS // max(n_partitions, width)
     wanted = max(_MIN_SAMPLE_ROWS, n_partitions * _SAMPLE_ROWS_PER_PARTITION)
     return min(n_rows, wanted, _MAX_SAMPLE_ROWS, elements)
 
 
-def bounding_rows(n_rows: int, n_features: int, n_neighbors: int) -> int:
+def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
     """Return the rows of the sample that bounds the distances of the candidates' neighbours.
 
     A fourth of the rows at most: where a candidate misses some neighbours, others lie within a
     bound that has room for more.
     """
-    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // n_features, n_rows // 4)
+    most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
     return max(n_neighbors + 1, most)
 
 
-def most_partitions(n_rows: int, n_features: int, params: FitParams) -> int:
+def most_partitions(dataset: Dataset, params: FitParams) -> int:
     """Return the most partitions that can be placed, each with enough rows to search."""
-    filled = n_rows * params.overlap // smallest_partition(params)
+    filled = dataset.n_rows * params.overlap // smallest_partition(params)
     known = math.isqrt(_MAX_SAMPLE_ELEMENTS // _LEAST_SAMPLE_ROWS_PER_PARTITION)
-    sampled = _MAX_SAMPLE_ELEMENTS // n_features // _LEAST_SAMPLE_ROWS_PER_PARTITION
-    return max(1, min(filled, known, sampled))
+    sampled = _MAX_SAMPLE_ELEMENTS // row_width(dataset) // _LEAST_SAMPLE_ROWS_PER_PARTITION
+    held = _MAX_CENTROID_ELEMENTS // dataset.n_features
+    return max(1, min(filled, known, sampled, held))
 
 
 def smallest_partition(params: FitParams) -> int:
@@ -114,7 +123,7 @@ def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: in
         + dataset.reading_bytes
         + search_bytes(
             n_rows,
-            dataset.n_features,
+            row_width(dataset),
             itemsize=search_dtype(dataset, method).itemsize,
             n_neighbors=params.n_neighbors,
             method=method,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Self
 
+from dask_nrbfn.neighbors import pair_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
@@ -10,6 +11,7 @@ from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
     NeighborSearch,
+    row_width,
     search_block_rows,
     search_dtype,
     worker_bytes,
@@ -38,6 +40,12 @@ class FitSizes:
     ----------
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
+    is_sparse : bool
+        Whether rows are in CSR.
+    row_values : float
+        Values that are stored of a row on average, p where rows are arrays.
+    width : int
+        See `row_width`.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_labelled : int
@@ -48,8 +56,8 @@ class FitSizes:
         Features, also of rows that are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
-    row_bytes : int
-        Bytes of a row as stored.
+    row_bytes : float
+        Bytes of a row as stored, which coordinates are made of.
     reading_bytes : int
         Chunks held while rows are read.
     method : {"exact", "approximate"}
@@ -88,13 +96,16 @@ class FitSizes:
     q: int
     r: int
     k: int
+    is_sparse: bool
+    row_values: float
+    width: int
     n_candidates: int | None
     n_labelled: int
     svd: int | None
     p_stored: int
     itemsize: int
     search_itemsize: int
-    row_bytes: int
+    row_bytes: float
     reading_bytes: int
     method: str
     n_partitions: int
@@ -143,7 +154,7 @@ class FitSizes:
         components = components_of(params, tuning)
         localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
-        block_rows = search_block_rows(layout.chunk_rows, dataset.n_features, params)
+        block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
         return cls(
             n=dataset.n_rows,
             p=dataset.n_features,
@@ -151,6 +162,9 @@ class FitSizes:
             q=dataset.n_targets,
             r=n_basis,
             k=params.n_neighbors,
+            is_sparse=dataset.is_sparse,
+            row_values=dataset.row_values,
+            width=row_width(dataset),
             n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
             svd=params.svd,
@@ -215,12 +229,17 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        return self.n * self.row_bytes
+        return round(self.n * self.row_bytes)
 
     @property
     def projection_bytes(self) -> int:
         """Bytes of the components by which rows become coordinates."""
         return 8 * self.p_stored * (self.svd or 0)
+
+    @property
+    def pair_flops(self) -> float:
+        """Flops of the product of two rows."""
+        return pair_flops(self.p, self.row_values)
 
     @property
     def n_searched(self) -> int:

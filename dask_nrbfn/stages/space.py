@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.scaling import read_scaling
@@ -16,7 +17,10 @@ from dask_nrbfn.storage.run import Run
 
 @dataclass(frozen=True, eq=False)
 class SearchSpace:
-    """Scaled rows about their centre, in the precision that the search needs."""
+    """Scaled rows about their centre, in the precision that the search needs.
+
+    Rows in CSR stay where they are: they would fill.
+    """
 
     scaling: Scaling
     centre: NDArray[np.float64] | float
@@ -25,9 +29,13 @@ class SearchSpace:
     @classmethod
     def of(cls, run: Run, dataset: Dataset, method: str) -> "SearchSpace":
         """Return the space of a search by `method`, "exact" or "approximate"."""
-        centre = read_statistics(run).exact_centre() if run.params.scale == "none" else 0.0
+        centred = run.params.scale == "none" and not dataset.is_sparse
+        centre = read_statistics(run).exact_centre() if centred else 0.0
         return cls(read_scaling(run), centre, search_dtype(dataset, method))
 
-    def apply(self, X: NDArray[Any]) -> NDArray[Any]:
+    def apply(self, X: Rows) -> Rows:
         """Return rows of X (b, p) in this space."""
+        if is_sparse(X):
+            # What is 0 in single precision is not stored.
+            return canonical(self.scaling.apply(X).astype(self.dtype, copy=False))
         return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)

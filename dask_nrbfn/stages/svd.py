@@ -23,6 +23,7 @@ from dask_nrbfn.numeric.svd import (
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
+from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
@@ -159,7 +160,7 @@ class _SvdPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int, number: int) -> None:
         self.reading = Reading(
-            block_rows=narrow_block_rows(dataset.n_features), weighting=RowWeights(None)
+            block_rows=narrow_block_rows(row_width(dataset)), weighting=RowWeights(None)
         )
         self._directions = _read_directions(run, number)
         self._sketch = Sketch.zeros(self._directions.shape)
@@ -174,12 +175,12 @@ class _SvdPass:
 
 def _cost(s: FitSizes) -> StageCost:
     assert s.svd is not None
-    size, rows = sketch_columns(s.svd, s.p), narrow_block_rows(s.p)
+    size, rows = sketch_columns(s.svd, s.p), narrow_block_rows(s.width)
     n_parts = PartLayout.of(s.n).n_parts
     sketch = 8 * s.p * size
-    flops = _PASSES * 4.0 * s.n * s.p * size
+    flops = _PASSES * 4 * s.n * s.row_values * size
     # The directions, the sketch and a block's, or a sibling's as read and decoded.
-    passing = 5 * sketch + s.reading_bytes + 8 * rows * (2 * s.p + size)
+    passing = 5 * sketch + s.reading_bytes + 8 * rows * (2 * s.width + size)
     # The directions, the sketch, a factor and its vectors, and LAPACK's copy and space.
     solving = 8 * sketch
     return StageCost(

@@ -273,7 +273,7 @@ def _begin(
     features = read_features(run)
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
     reading = Reading(
-        block_rows=block_rows(len(features.basis)),
+        block_rows=block_rows(features.n_basis),
         weighting=RowWeights.of(judged, run.params),
         n_folds=len(held_out),
         seed=run.params.random_state,

@@ -126,14 +126,14 @@ def folded_blocks(
         X, targets, own = block
         if targets is None:
             # Rows without any are all alike.
-            targets = np.zeros(len(X), dtype=np.int64)
+            targets = np.zeros(X.shape[0], dtype=np.int64)
         weights = reading.weighting.of_rows(targets, own)
         if weights is not None:
             with np.errstate(over="ignore"):
                 check_total_weight(float(weights.sum()))
         if recoded is not None:
             targets = recoded[targets]
-        folds = folds_of_rows(first, first + len(X), n_folds=n_folds, seed=reading.seed)
+        folds = folds_of_rows(first, first + X.shape[0], n_folds=n_folds, seed=reading.seed)
         return fold_block(X, targets, weights, folds, n_folds=n_folds)._replace(start=first)
 
     return map(fold, range(start, stop, size), blocks)

@@ -177,21 +177,22 @@ class _WidthPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         scaling, basis = read_scaling(run), run.read("basis/values")
+        n_basis = basis.shape[0]
         self.reading = Reading(
-            block_rows=block_rows(len(basis)), weighting=RowWeights.of(dataset, run.params)
+            block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.params)
         )
         self._distances = BasisDistances.from_basis(scaling.apply(basis), scaling)
-        self._buffer = np.empty((min(self.reading.block_rows, stop - start), len(basis)))
+        self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
         self._threads = blas_threads()
         step = -(-(stop - start) // _SAMPLED_ROWS)
         self._sampled = np.setdiff1d(np.arange(start, stop, step), run.read("basis/rows"))
         self._totals: list[float] = []
         self._nearest: list[Floats] = []
-        self._clusters = np.zeros(len(basis)) if has_shares(run) else None
+        self._clusters = np.zeros(n_basis) if has_shares(run) else None
 
     def add(self, block: FoldedBlock) -> None:
-        buffer, threads = self._buffer[: len(block.X)], self._threads
-        nearest = None if self._clusters is None else np.empty(len(block.X), dtype=np.intp)
+        buffer, threads = self._buffer[: block.n_rows], self._threads
+        nearest = None if self._clusters is None else np.empty(block.n_rows, dtype=np.intp)
         self._totals.append(
             self._distances.total(
                 block.X, weights=block.weights, nearest=nearest, buffer=buffer, threads=threads
@@ -200,8 +201,8 @@ class _WidthPass:
         if self._clusters is not None and nearest is not None:
             self._clusters += np.bincount(nearest, block.weights, minlength=len(self._clusters))
         places = self._sampled - block.start
-        sample = block.X[places[(places >= 0) & (places < len(block.X))]]
-        buffer = self._buffer[: len(sample)]
+        sample = block.X[places[(places >= 0) & (places < block.n_rows)]]
+        buffer = self._buffer[: sample.shape[0]]
         self._nearest.append(self._distances.nearest(sample, buffer=buffer, threads=threads))
 
     def sums(self) -> Sums:

@@ -1,102 +1,50 @@
-"""Zarr arrays whose chunks carry a checksum, and whose missing chunks are errors."""
+"""What is stored by name in a group: arrays, or rows in CSR."""
 
-import hashlib
-import json
-import math
-from typing import Any
-
-import numpy as np
 import zarr
-from numpy.typing import DTypeLike, NDArray
-from zarr.abc.store import SuffixByteRequest
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.sync import sync
 
-from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.storage.strict import CHECKSUM_BYTES, StrictStore, checksum, metadata_named
+from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.storage.dense import Array, read_dense, write_dense
+from dask_nrbfn.storage.dense import create_array as create_array
+from dask_nrbfn.storage.dense import get_array as get_array
+from dask_nrbfn.storage.sparse import SparseArray, is_csr, write_sparse
+from dask_nrbfn.storage.strict import metadata_named
 
-Array = zarr.Array[Any]
-
-# Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
-_MOST_EXPANSION = 2**15
-
-# Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
-_READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
-
-
-def create_array(
-    group: zarr.Group,
-    name: str,
-    *,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
-    chunks: tuple[int, ...],
-    dimensions: tuple[str, ...],
-    shards: tuple[int, ...] | None = None,
-    compress: bool = False,
-    content: str | None = None,
-) -> Array:
-    """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
-
-    An existing array of the name is replaced. Floating-point results hardly compress, so only
-    `compress` runs them through Zstandard. With `shards`, many chunks share one file. `content` is
-    the digest of what will be written.
-    """
-    text = np.dtype(dtype).kind in "TU"
-    array = group.create_array(
-        name,
-        shape=shape,
-        dtype=str if text else np.dtype(dtype),
-        chunks=tuple(max(1, c) for c in chunks),
-        shards=shards,
-        compressors=ZstdCodec(level=1, checksum=True) if compress else Crc32cCodec(),
-        dimension_names=dimensions,
-        overwrite=True,
-        config={"write_empty_chunks": True},
-    )
-    recorded = {} if content is None else {"content": content}
-    return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
+Stored = Array | SparseArray
 
 
 def write_array(
     group: zarr.Group,
     name: str,
-    values: NDArray[Any],
+    values: Rows,
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array, in chunks of about 16 MiB along its first axis.
+    """Store a whole array, in chunks of about 16 MiB along its first axis, or rows in CSR.
 
     With `slice_rows` in chunks of as many rows, all in one file.
     """
-    row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
-    rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
-    shard = None if slice_rows is None else max(1, -(-len(values) // rows)) * rows
-    array = create_array(
-        group,
-        name,
-        shape=values.shape,
-        dtype=values.dtype,
-        chunks=(rows, *values.shape[1:]),
-        dimensions=dimensions,
-        shards=None if shard is None else (shard, *values.shape[1:]),
-        content=_content(name, values),
-    )
-    array[...] = values
-
-
-def _content(name: str, values: NDArray[Any]) -> str:
-    """Return a digest of a whole array, which chunks that changed places do not pass."""
-    digest = hashlib.blake2b(name.encode(), digest_size=16)
-    if values.dtype.kind in "TU":
-        digest.update(json.dumps(values.tolist()).encode())
+    if is_sparse(values):
+        write_sparse(group, name, values, slice_rows=slice_rows)
     else:
-        native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
-        digest.update(native.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+        write_dense(group, name, values, *dimensions, slice_rows=slice_rows)
 
 
-def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+def get_stored(group: zarr.Group, name: str) -> Stored:
+    """Return an array of the group, or rows in CSR.
+
+    Raises
+    ------
+    DamagedDataError
+        If it is not there, or not what was written.
+    """
+    with metadata_named(f"{group.store_path}/{name}"):
+        member = group.get(name)
+    if isinstance(member, zarr.Group) and is_csr(member):
+        return SparseArray.open(member)
+    return get_array(group, name)
+
+
+def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``.
 
     Raises
@@ -104,123 +52,6 @@ def read_rows(array: Array, start: int = 0, stop: int | None = None) -> NDArray[
     MissingDataError, DamagedDataError
         If a chunk is not there or fails its checksum, or the whole array is not what was written.
     """
-    _check_claim(array, start, stop)
-    try:
-        values = np.asarray(array[start:stop])
-    except (MissingDataError, DamagedDataError):
-        raise
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise DamagedDataError(
-            f"rows {start} to {stop if stop is not None else array.shape[0]} of "
-            f"{array.store_path} cannot be read ({error}).",
-            "Restore the damaged chunk from a copy, or write the data again.",
-        ) from error
-    recorded = array.attrs.get("content") if values.shape == array.shape else None
-    if recorded is not None and recorded != _content(array.basename, values):
-        raise DamagedDataError(
-            f"{array.store_path} has other values than were written.",
-            "Restore it from a copy, or write the data again.",
-        )
-    return values
-
-
-def _check_claim(array: Array, start: int, stop: int | None) -> None:
-    """Let what is stored bound the memory and the time of a reading, whatever metadata says."""
-    n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
-    shape, chunks = (n_rows, *array.shape[1:]), array.chunks
-    n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
-    n_bytes = max(math.prod(shape), math.prod(chunks)) * array.dtype.itemsize
-    if n_bytes > _READ_AT_SIGHT_BYTES or n_chunks > _READ_AT_SIGHT_CHUNKS:
-        check_stored(array)
-
-
-def chunk_checksum(array: Array, index: int) -> str:
-    """Return what a stored chunk along the first axis ends in, as `expect_chunks` takes it."""
-    place = array.store_path / _chunk_key(array, index)
-    ending = sync(place.get(byte_range=SuffixByteRequest(CHECKSUM_BYTES)))
-    assert ending is not None
-    return ending.to_bytes().hex()
-
-
-def expect_chunks(array: Array, checksums: str) -> None:
-    """Let the chunks of an array opened for reading be only those that were written.
-
-    Parameters
-    ----------
-    array : zarr.Array
-    checksums : str
-        The `chunk_checksum` of all its chunks, one after another.
-    """
-    assert isinstance(array.store, StrictStore)
-    width = 2 * CHECKSUM_BYTES
-    expected = {
-        f"{array.path}/{_chunk_key(array, place // width)}": checksums[place : place + width]
-        for place in range(0, len(checksums), width)
-    }
-    array.store.checksums = {**array.store.checksums, **expected}
-
-
-def _chunk_key(array: Array, index: int) -> str:
-    return array.metadata.encode_chunk_key((index, *(0,) * (array.ndim - 1)))
-
-
-def check_stored(array: Array) -> None:
-    """Raise unless the last chunk of an array is there, and can hold what its shape says.
-
-    Raises
-    ------
-    MissingDataError, DamagedDataError
-    """
-    # Of an array with shards a chunk of the grid is a shard.
-    chunks = array.shards or array.chunks
-    last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
-    place = array.store_path / array.metadata.encode_chunk_key(last)
-    stored_bytes = sync(place.store.getsize(place.path))
-    claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The length of text is not in the shape.
-    if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
-        raise DamagedDataError(
-            f"{array.store_path} is said to have the shape {array.shape}, but its last chunk has "
-            f"only {stored_bytes} bytes.",
-            "Restore its zarr.json from a copy, or write the data again.",
-        )
-
-
-def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the numbers, along the first axis, of the chunks of which anything is stored."""
-    first = _chunk_key(array, 0).partition("/")[0]
-
-    async def listed() -> list[str]:
-        return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
-
-    return {int(name) for name in sync(listed()) if name.isdecimal()}
-
-
-def get_array(group: zarr.Group, name: str) -> Array:
-    """Return an array of the group.
-
-    Raises
-    ------
-    DamagedDataError
-        If it is not there.
-    """
-    place = f"{group.store_path}/{name}"
-    with metadata_named(place):
-        member = group.get(name)
-        sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(
-            _layout(member)
-        )
-    if not isinstance(member, zarr.Array) or not sound:
-        raise DamagedDataError(
-            f"{place} is {'not there' if member is None else 'not the array that was written'}.",
-            "Restore it from a copy, or write the data again.",
-        )
-    # The setting belongs to the open array, not to what is stored.
-    return member.with_config({"write_empty_chunks": True})
-
-
-def _layout(array: Array) -> dict[str, Any]:
-    """Return the metadata of an array, without the attributes that name their checksum."""
-    layout = array.metadata.to_dict()
-    del layout["attributes"]
-    return layout
+    if isinstance(array, SparseArray):
+        return array.read(start, stop)
+    return read_dense(array, start, stop)

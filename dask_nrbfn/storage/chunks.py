@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,11 +11,21 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
-from dask_nrbfn.storage.array import Array, chunk_checksum, create_array, get_array
-from dask_nrbfn.storage.group import mark_complete
+from dask_nrbfn.storage.array import Stored, create_array, get_array, get_stored
+from dask_nrbfn.storage.dense import chunk_checksums
+from dask_nrbfn.storage.group import SPARSE_VERSION, mark_complete
 from dask_nrbfn.storage.schema import schema_attributes
+from dask_nrbfn.storage.sparse import (
+    INDEX_BYTES,
+    ROW_BYTES,
+    append_rows,
+    create_sparse,
+    finish_sparse,
+    written_in,
+)
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -33,7 +43,7 @@ class ChunkSummary(NamedTuple):
     """What is known of one written chunk.
 
     Its digest, `content_of_rows`, rows of each label and rows that have one, or numbers; of one
-    that was written just now also the `chunk_checksum` of each array.
+    that was written just now also the `chunk_checksums` of each array, but of rows in CSR.
     """
 
     digest: bytes
@@ -43,18 +53,26 @@ class ChunkSummary(NamedTuple):
     checksums: dict[str, str] | None = None
 
 
-def default_chunk_rows(n_features: int, dtype: DTypeLike, *, n_numbers: int = 0) -> int:
+def default_chunk_rows(
+    n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
+) -> int:
     """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
-    Rows are `n_features` of `dtype`, and `n_numbers` numbers as targets.
+    Rows are `n_features` of `dtype`, in CSR `row_values`, and `n_numbers` numbers as targets.
     """
-    rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers)
+    rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
 
 
-def row_bytes(n_features: int, dtype: DTypeLike, n_numbers: int) -> int:
-    """Return the bytes of a row of X and of its numbers as targets."""
-    return n_features * np.dtype(dtype).itemsize + n_numbers * np.dtype(np.float64).itemsize
+def row_bytes(
+    n_features: int, dtype: DTypeLike, n_numbers: int, *, row_values: float | None = None
+) -> int:
+    """Return the bytes of a row of X, in CSR of its values, and of its numbers as targets."""
+    item_bytes = np.dtype(dtype).itemsize
+    own = n_features * item_bytes
+    if row_values is not None:
+        own = ROW_BYTES + round(row_values * (item_bytes + INDEX_BYTES))
+    return own + n_numbers * np.dtype(np.float64).itemsize
 
 
 def create_dataset_arrays(
@@ -64,25 +82,30 @@ def create_dataset_arrays(
     x_dtype: DTypeLike,
     y_dtype: DTypeLike | None,
     chunk_rows: int,
+    n_values: int | None = None,
     n_numbers: int = 0,
     weighted: bool = False,
     id_dtype: DTypeLike | None = None,
 ) -> None:
     """Lay out X, y and ids unless their type is None, weights if `weighted`, in an empty group.
 
-    A row of y is a label, or where there are any, `n_numbers` numbers.
+    X is in CSR where its `n_values` are said. A row of y is a label, or where there are any,
+    `n_numbers` numbers.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
-    create_array(
-        group,
-        "X",
-        shape=shape,
-        dtype=x_dtype,
-        chunks=(chunk_rows, n_features),
-        dimensions=("row", "feature"),
-        compress=True,
-    )
+    if n_values is not None:
+        create_sparse(group, "X", shape, x_dtype, chunk_rows=chunk_rows, n_values=n_values)
+    else:
+        create_array(
+            group,
+            "X",
+            shape=shape,
+            dtype=x_dtype,
+            chunks=(chunk_rows, n_features),
+            dimensions=("row", "feature"),
+            compress=True,
+        )
     columns = {"y": y_dtype, "weights": np.float64 if weighted else None, "ids": id_dtype}
     for name, dtype in columns.items():
         if dtype is not None:
@@ -101,7 +124,7 @@ def create_dataset_arrays(
 def write_chunk(
     group: zarr.Group,
     index: int,
-    X: NDArray[Any],
+    X: Rows,
     y: NDArray[Any] | None,
     weights: NDArray[np.float64] | None = None,
     ids: NDArray[Any] | None = None,
@@ -111,7 +134,8 @@ def write_chunk(
 ) -> ChunkSummary:
     """Write one whole chunk of rows with what they have; may run on any worker, for any chunk.
 
-    Numbers of rows that have none are stored as NaN.
+    Rows in CSR go after those before them, so only one chunk is written at a time. Numbers of rows
+    that have none are stored as NaN.
 
     Raises
     ------
@@ -119,41 +143,55 @@ def write_chunk(
         If a value is infinite, or NaN unless there may be `gaps`, a weight is not above 0, or a row
         has only some of its numbers; names its row and column.
     """
-    rows = get_array(group, "X")
-    start = index * rows.chunks[0]
+    start = index * _chunk_rows(group)
+    stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
-    if gaps:
+    if gaps and not is_sparse(X):
         # There are many NaN; digests are to be those of one.
         X = np.where(np.isnan(X), np.nan, X)
     if y is not None and y.ndim == 2:
         y = _checked_numbers(y, unlabelled, first_row=start)
     if weights is not None:
         check_weights(weights, first_row=start)
-    rows[start : start + len(X)] = X
-    written = {"X": rows}
-    for name, column in (("y", y), ("weights", weights), ("ids", ids)):
-        if column is not None:
-            written[name] = get_array(group, name)
-            written[name][start : start + len(X)] = column
-    checksums = {name: chunk_checksum(array, index) for name, array in written.items()}
+    checksums = {}
+    columns: dict[str, Any] = {"X": X, "y": y, "weights": weights, "ids": ids}
+    for name, column in columns.items():
+        if column is not None and is_sparse(column):
+            append_rows(group, name, start, column)
+        elif column is not None:
+            array = get_array(group, name)
+            array[start:stop] = column
+            checksums[name] = chunk_checksums(array, [index])
     return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
 
 
+def _chunk_rows(group: zarr.Group) -> int:
+    member = group["X"]
+    return member.chunks[0] if isinstance(member, zarr.Array) else written_in(member)
+
+
 def check_finite(
-    values: NDArray[Any], *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
+    values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
     """Raise DataError naming the first value of a block that is infinite, or NaN but for `gaps`.
 
     Its row is counted from `first_row` on, in the table or in what `within` says.
     """
-    if values.dtype.kind != "f" or np.isfinite(values).all():
+    stored = values.data if is_sparse(values) else values
+    if stored.dtype.kind != "f" or np.isfinite(stored).all():
         return
-    wrong = np.isinf(values) if gaps else ~np.isfinite(values)
+    wrong = np.isinf(stored) if gaps else ~np.isfinite(stored)
     if not wrong.any():
         return
-    row, column = np.argwhere(wrong)[0]
+    place = tuple(np.argwhere(wrong)[0])
+    value = stored[place]
+    if is_sparse(values):
+        row = int(np.searchsorted(values.indptr, place[0], side="right")) - 1
+        column = values.indices[place[0]]
+    else:
+        row, column = place
     raise DataError(
-        f"{name} has {values[row, column]} in row {first_row + row}{within}, column {column}.",
+        f"{name} has {value} in row {first_row + row}{within}, column {column}.",
         "Remove the row or fill the value in; every value must be finite.",
     )
 
@@ -216,7 +254,7 @@ def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
 
 
 def summarize_chunk(
-    X: NDArray[Any],
+    X: Rows,
     y: NDArray[Any] | None,
     weights: NDArray[np.float64] | None = None,
     *,
@@ -226,9 +264,11 @@ def summarize_chunk(
     # Labels, numbers and weights of a chunk may be the same bytes.
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
-    digest = hashlib.blake2b(np.ascontiguousarray(X).data, digest_size=16, person=person)
+    digest = hashlib.blake2b(digest_size=16, person=person)
+    for stored in (X.data, X.indices, X.indptr) if is_sparse(X) else (X,):
+        digest.update(np.ascontiguousarray(stored).data)
     label_counts: dict[int | str, int] = {}
-    labelled = np.zeros(len(X), dtype=np.bool_)
+    labelled = np.zeros(X.shape[0], dtype=np.bool_)
     if y is not None:
         text = y.dtype.kind in "TU"
         digest.update(json.dumps(y.tolist()).encode() if text else np.ascontiguousarray(y).data)
@@ -243,7 +283,7 @@ def summarize_chunk(
 
 
 def fingerprint(
-    X: Array,
+    X: Stored,
     summaries: Sequence[ChunkSummary],
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
@@ -267,10 +307,11 @@ def finish_dataset(
     target_names: tuple[str, ...] | None = None,
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
+    read_as: Mapping[str, str] | None = None,
 ) -> None:
     """Record classes or names of the numbers, and fingerprint, once all chunks are written.
 
-    With a `schema` X has the values of its columns.
+    With a `schema` X has the values of its columns; `read_as` says where the rows come from.
     """
     counts: dict[Any, int] = {}
     for summary in summaries:
@@ -278,11 +319,17 @@ def finish_dataset(
             counts[label] = counts.get(label, 0) + count
     classes = sorted(counts)
     written = [summary.checksums or {} for summary in summaries]
+    checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
+    if "X" not in checksums:
+        checksums |= finish_sparse(group, "X")
+        marks["format_version"] = SPARSE_VERSION
     if schema is not None:
         # Sums of several datasets with the same codes add up as those of plain ones do.
         content *= schema.coding_factor
         feature_names = tuple(column.name for column in schema.columns)
+    if read_as is not None:
+        marks["read_as"] = dict(read_as)
     if unlabelled is not None:
         # All numbers of such rows are NaN, which JSON has not.
         unlabelled = unlabelled if target_names is None else np.nan
@@ -301,10 +348,8 @@ def finish_dataset(
             "class_counts": [counts[label] for label in classes],
             "feature_names": None if feature_names is None else list(feature_names),
             "target_names": None if target_names is None else list(target_names),
-            "chunk_checksums": {
-                name: "".join(checksums[name] for checksums in written) for name in written[0]
-            },
-            "fingerprint": fingerprint(get_array(group, "X"), summaries, unlabelled, schema),
+            "chunk_checksums": checksums,
+            "fingerprint": fingerprint(get_stored(group, "X"), summaries, unlabelled, schema),
             "content": f"{content % 2**64:016x}",
             **marks,
         },

@@ -14,16 +14,10 @@ from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
-from dask_nrbfn.storage.array import (
-    Array,
-    check_stored,
-    chunk_rows_stored,
-    expect_chunks,
-    get_array,
-    read_rows,
-)
+from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
 from dask_nrbfn.storage.chunks import (
     Mark,
     are_labelled,
@@ -31,22 +25,24 @@ from dask_nrbfn.storage.chunks import (
     default_chunk_rows,
     row_bytes,
 )
+from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.schema import read_schema
+from dask_nrbfn.storage.sparse import INDEX_BYTES, SparseArray
 from dask_nrbfn.storage.strict import metadata_named
 
 
 class LabelledBlock(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, p) in the type of the dataset. ``targets`` are int64 (b,), codes that index its
-    classes, -1 for none, or float64 (b, q), numbers, NaN for none; None in a dataset without
-    either. ``weights`` is float64 (b,) or None in one without weights.
+    ``X`` is (b, p) in the type of the dataset, in CSR if that is sparse. ``targets`` are int64
+    (b,), codes that index its classes, -1 for none, or float64 (b, q), numbers, NaN for none; None
+    in a dataset without either. ``weights`` is float64 (b,) or None in one without weights.
     """
 
-    X: NDArray[Any]
+    X: Rows
     targets: NDArray[Any] | None
     weights: NDArray[np.float64] | None
 
@@ -54,7 +50,7 @@ class LabelledBlock(NamedTuple):
 class StoredChunk(NamedTuple):
     """One chunk as it is stored: X (b, c), y, weights and ids (b,), each as in `Dataset`."""
 
-    X: NDArray[Any]
+    X: Rows
     y: NDArray[Any] | None
     weights: NDArray[np.float64] | None
     ids: NDArray[Any] | None
@@ -75,7 +71,7 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array (n, c)
+    X : zarr.Array or SparseArray (n, c)
         The features, or with a schema the stored values that they are made of as rows are read.
     y : zarr.Array (n,) or float64 (n, q) or None
         Labels, which are integers or strings, or numbers.
@@ -100,6 +96,8 @@ class Dataset:
         What the rows of X are called: integers or text. No part of the digests.
     schema : Schema, optional
         What the columns of X are. None: features.
+    read_as : mapping of str, optional
+        By which options the rows were found, such as x and y of AnnData.
     further : Dataset, optional
         Rows without labels that come after those of X; see `with_unlabelled`.
     labelled_only : bool
@@ -111,7 +109,7 @@ class Dataset:
     """
 
     location: Location
-    X: Array
+    X: Stored
     y: Array | None
     sample_weights: Array | None
     classes: NDArray[Any]
@@ -124,6 +122,7 @@ class Dataset:
     labelled_rows_of_chunks: NDArray[np.int64] | None = None
     ids: Array | None = None
     schema: Schema | None = None
+    read_as: Mapping[str, str] | None = None
     further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
@@ -162,7 +161,7 @@ class Dataset:
                 names = schema.feature_names
             dataset = cls(
                 location,
-                get_array(group, "X"),
+                get_stored(group, "X"),
                 get_array(group, "y") if has_targets else None,
                 get_array(group, "weights") if attributes.get("has_weights") else None,
                 np.asarray(attributes["classes"]),
@@ -175,6 +174,7 @@ class Dataset:
                 None if labelled is None else np.asarray(labelled, dtype=np.int64),
                 get_array(group, "ids") if attributes.get("has_ids") else None,
                 schema,
+                attributes.get("read_as"),
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -188,9 +188,17 @@ class Dataset:
 
     @property
     def _arrays(self) -> dict[str, Array]:
-        """What is stored of every row, by name."""
-        arrays = {"X": self.X, "y": self.y, "weights": self.sample_weights, "ids": self.ids}
-        return {name: array for name, array in arrays.items() if array is not None}
+        """What is stored, by name."""
+        X = self.X
+        of_X = X.arrays if isinstance(X, SparseArray) else {"": X}
+        arrays = {f"X/{name}".rstrip("/"): array for name, array in of_X.items()}
+        return arrays | self._columns
+
+    @property
+    def _columns(self) -> dict[str, Array]:
+        """What is stored of every row beside X, by name."""
+        columns = {"y": self.y, "weights": self.sample_weights, "ids": self.ids}
+        return {name: array for name, array in columns.items() if array is not None}
 
     def _check_lengths(self) -> None:
         """Raise DamagedDataError unless everything has as many rows, columns and classes."""
@@ -205,12 +213,11 @@ class Dataset:
             "the rows with labels": labelled is None
             or (labelled.shape == (-(-n_rows // self.chunk_rows),) and min(labelled) >= 0),
         }
-        for name, array in self._arrays.items():
-            if name != "X":
-                numbers = name == "y" and self.target_names is not None
-                inner = (self._n_numbers,) if numbers else ()
-                rows = array.shape == (n_rows, *inner)
-                fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
+        for name, array in self._columns.items():
+            numbers = name == "y" and self.target_names is not None
+            inner = (self._n_numbers,) if numbers else ()
+            rows = array.shape == (n_rows, *inner)
+            fitting[name] = rows and array.chunks == (self.chunk_rows, *inner)
         if self.y is not None and self.target_names is None:
             fitting["y"] &= self.class_counts.sum() == self.n_rows - self.n_unlabelled
         for name, fits in fitting.items():
@@ -233,7 +240,9 @@ class Dataset:
 
     def chunks_stored(self) -> set[int]:
         """Return the numbers of the chunks that are there, whole or in part."""
-        return set().union(*map(chunk_rows_stored, self._arrays.values()))
+        X = self.X
+        own = X.chunks_stored() if isinstance(X, SparseArray) else chunk_rows_stored(X)
+        return own.union(*map(chunk_rows_stored, self._columns.values()))
 
     @property
     def n_rows(self) -> int:
@@ -295,9 +304,28 @@ class Dataset:
         return own if self.further is None else np.result_type(own, self.further.dtype)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of the features of a row, which are read for its coordinates too."""
-        return self.n_stored * self._stored_dtype.itemsize
+    def row_bytes(self) -> float:
+        """Bytes of the features of a row as they are stored, which coordinates are made of."""
+        stored = replace(self, projection=None)
+        column_bytes = INDEX_BYTES if stored.is_sparse else 0
+        return stored.row_values * (stored.dtype.itemsize + column_bytes)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether blocks of X are in CSR."""
+        further = self.further is not None and self.further.is_sparse
+        return (isinstance(self.X, SparseArray) or further) and self.projection is None
+
+    @property
+    def row_values(self) -> float:
+        """Values that are stored of a row on average, of one that is not in CSR all p."""
+        if self.projection is not None:
+            return float(self.n_features)
+        own = self.X.row_values if isinstance(self.X, SparseArray) else float(self.n_features)
+        if self.further is None:
+            return own
+        theirs = self.further.row_values
+        return own + (theirs - own) * self.further.n_rows / self.n_rows
 
     @property
     def has_targets(self) -> bool:
@@ -343,22 +371,45 @@ class Dataset:
         two chunks, and of a block that is of both; and so do coordinates of them.
         """
         held = 4 + self.labelled_only
-        row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
-        if self._expanding is not None:
-            row += 3 * row_bytes(self.n_features, np.float64, 0)
-        held = self.chunk_rows * row
+        if isinstance(self.X, SparseArray):
+            own = held * (
+                self.X.most_bytes + self.chunk_rows * row_bytes(0, float, self._n_numbers)
+            )
+        else:
+            row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
+            if self._expanding is not None:
+                row += 3 * row_bytes(self.n_features, np.float64, 0)
+            own = self.chunk_rows * row
         if self.further is not None:
-            held = max(held, self.further.reading_bytes)
+            own = max(own, self.further.reading_bytes)
         if self.projection is not None:
-            held += self.projection.held_bytes(3 * self.chunk_rows, self.n_stored)
-        return held
+            own += self.projection.held_bytes(3 * self.chunk_rows, self.n_stored)
+        return own
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
-        group = zarr.create_group(MemoryStore())
         chunk_rows = self.chunk_rows
         if self.n_rows <= chunk_rows:
-            chunk_rows = default_chunk_rows(self.n_features, self.dtype, n_numbers=self._n_numbers)
+            chunk_rows = default_chunk_rows(
+                self.n_features,
+                self.dtype,
+                row_values=self.row_values if self.is_sparse else None,
+                n_numbers=self._n_numbers,
+            )
+        factor, labelled = n_rows / self.n_rows, self.labelled_rows_of_chunks
+        return replace(
+            self,
+            X=self._planned(n_rows, min(chunk_rows, n_rows)),
+            class_counts=np.rint(factor * self.class_counts).astype(np.int64),
+            labelled_rows_of_chunks=None
+            if labelled is None
+            else np.rint([factor * labelled.sum()]).astype(np.int64),
+        )
+
+    def _planned(self, n_rows: int, chunk_rows: int) -> Stored:
+        if isinstance(self.X, SparseArray):
+            return self.X.planned(n_rows, chunk_rows)
+        group = zarr.create_group(MemoryStore())
         create_dataset_arrays(
             group,
             shape=(n_rows, self.X.shape[1]),
@@ -366,15 +417,7 @@ class Dataset:
             y_dtype=None,
             chunk_rows=chunk_rows,
         )
-        factor, labelled = n_rows / self.n_rows, self.labelled_rows_of_chunks
-        return replace(
-            self,
-            X=get_array(group, "X"),
-            class_counts=np.rint(factor * self.class_counts).astype(np.int64),
-            labelled_rows_of_chunks=None
-            if labelled is None
-            else np.rint([factor * labelled.sum()]).astype(np.int64),
-        )
+        return get_array(group, "X")
 
     def of_labelled(self) -> Self:
         """Return the rows that have a label, or numbers, as a dataset of their own."""
@@ -491,8 +534,11 @@ class Dataset:
         ]
         return np.concatenate(rows)
 
-    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, rows: NDArray[np.int64]) -> Rows:
         """Return the rows of X with the given ascending numbers, (len(rows), p)."""
+        if self.is_sparse:
+            none = canonical((0, self.n_features)).astype(self.dtype)
+            return stacked([none, *(taken for _, taken in self._pieces("X", rows))])
         return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
 
     def take_targets(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -526,21 +572,28 @@ class Dataset:
         return self._take("weights", rows, weights) if self.has_weights else weights
 
     def _take(self, column: str, rows: NDArray[np.int64], taken: NDArray[Any]) -> NDArray[Any]:
+        for places, values in self._pieces(column, rows):
+            taken[places] = values
+        return taken
+
+    def _pieces(self, column: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Any]]:
+        """Yield what a column has of ascending rows, and their places, chunk after chunk."""
         done = 0
         while done < len(rows):
             chunk = self._chunk_at(int(rows[done]), {column})
             last = int(np.searchsorted(rows, chunk.stop))
-            taken[done:last] = getattr(chunk.block, column)[rows[done:last] - chunk.start]
+            values = getattr(chunk.block, column)[rows[done:last] - chunk.start]
+            yield slice(done, last), values
             done = last
-        return taken
 
     def read_chunk(self, index: int) -> StoredChunk:
         """Return what is stored of the rows of one chunk."""
         start, stop = index * self.chunk_rows, (index + 1) * self.chunk_rows
         arrays = (self.X, self.y, self.sample_weights, self.ids)
-        X, *columns = (None if array is None else read_rows(array, start, stop) for array in arrays)
-        assert X is not None
-        return StoredChunk(X, *columns)
+        columns: Any = (
+            None if array is None else read_rows(array, start, stop) for array in arrays
+        )
+        return StoredChunk(*columns)
 
     def _chunks(self, wanted: Collection[str]) -> Iterator[_Chunk]:
         """Yield all rows, what is read at once together."""
@@ -624,6 +677,8 @@ class Dataset:
         X, targets, weights = block
         if X is not None:
             X = X.astype(self._stored_dtype, copy=False)
+            if self.is_sparse and not is_sparse(X):
+                X = canonical(X)
             if self.projection is not None:
                 X = self.projection.apply(X)
         if targets is None and self.has_targets and "targets" in wanted:
@@ -720,7 +775,7 @@ def _window(block: LabelledBlock, rows: Any) -> LabelledBlock:
 def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
     rows, targets, weights = zip(*blocks, strict=True)
     return LabelledBlock(
-        np.concatenate(rows),
+        stacked(rows),
         None if targets[0] is None else np.concatenate(targets),
         None if weights[0] is None else np.concatenate(weights),
     )

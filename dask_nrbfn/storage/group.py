@@ -56,10 +56,10 @@ from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
 EXPANDED_VERSION = 5
 """The format of what has a schema that makes other features than the stored values."""
 
-PROJECTED_VERSION = 6
-"""The format of runs and models whose rows become coordinates."""
+SPARSE_VERSION = 6
+"""The format of what has rows in CSR, or of runs and models whose rows become coordinates."""
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, PROJECTED_VERSION)
+_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, SPARSE_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -74,6 +74,8 @@ class Model:
         What the columns of tables are whose features it takes; None: features.
     projection : float64 (p, D) or None
         What makes coordinates of rows, before they are scaled; None: they stay as they are.
+    read_as : mapping of str or None
+        As in `Dataset`, of the rows that it learned from.
     """
 
     basis: Floats
@@ -91,6 +93,12 @@ class Model:
     places: NDArray[np.int64] | None = None
     schema: Schema | None = None
     projection: Floats | None = None
+    read_as: Mapping[str, str] | None = None
+
+    @property
+    def n_basis(self) -> int:
+        """Number of basis rows r."""
+        return int(self.basis.shape[0])
 
     @property
     def n_features(self) -> int:
@@ -126,7 +134,7 @@ class Model:
         buffer : float64 (b, r), optional
             Scratch space, overwritten; saves allocating it anew for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows, or coordinates (b, D + 2), likewise.
+            For the centred rows, likewise.
         threads : int
             Those of the elementwise steps.
 
@@ -137,7 +145,8 @@ class Model:
         """
         self.check_columns(X.shape[1])
         if self.projection is not None:
-            X = project(X, self.projection)
+            # Scratch space is of the width of the rows.
+            X, scratch = project(X, self.projection), None
         scores = self.features.weighted_sums(
             X, self.weights, buffer=buffer, scratch=scratch, threads=threads
         )
@@ -261,6 +270,7 @@ class Model:
                 "target_names": None if self.target_names is None else list(self.target_names),
                 **schema_attributes(self.schema),
                 **projection_attributes(self.params.svd),
+                **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
 
@@ -307,6 +317,7 @@ class Model:
             places=None if params.prune is None else read_rows(get_array(group, "places")),
             schema=read_schema(attributes),
             projection=None if params.svd is None else read_rows(get_array(group, "projection")),
+            read_as=attributes.get("read_as"),
         )
         model._check_shapes(group)
         return model

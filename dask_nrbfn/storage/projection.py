@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import PROJECTED_VERSION, Location, open_group
+from dask_nrbfn.storage.group import SPARSE_VERSION, Location, open_group
 
 STAGE = "svd"
 """The stage that finds the components, and its group in the run."""
@@ -47,7 +48,7 @@ class Projection:
         except (MissingDataError, DamagedDataError) as error:
             raise DamagedResultError(error.problem, error.remedy, STAGE, ()) from error
 
-    def apply(self, X: NDArray[Any]) -> NDArray[np.float64]:
+    def apply(self, X: Rows) -> NDArray[np.float64]:
         """Return the coordinates, float64 (b, D), of rows (b, p)."""
         # Loads scipy, which what writes or describes a dataset does not need.
         from dask_nrbfn.numeric.svd import project
@@ -64,4 +65,4 @@ class Projection:
 def projection_attributes(n_components: int | None) -> dict[str, Any]:
     """Return what a run or model records beside its parameters if rows become coordinates."""
     # Who does not know coordinates would take the basis for rows.
-    return {} if n_components is None else {"format_version": PROJECTED_VERSION}
+    return {} if n_components is None else {"format_version": SPARSE_VERSION}

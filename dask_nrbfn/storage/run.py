@@ -24,8 +24,16 @@ from dask_nrbfn.errors import (
     MissingDataError,
     RunMismatchError,
 )
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.storage.array import Array, create_array, get_array, read_rows, write_array
+from dask_nrbfn.storage.array import (
+    Stored,
+    create_array,
+    get_array,
+    get_stored,
+    read_rows,
+    write_array,
+)
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
     Location,
@@ -311,8 +319,8 @@ class Run:
         with self._result_named(name), metadata_named(f"{self.location}/{name}"):
             return name in self.stored
 
-    def array(self, name: str) -> Array:
-        """Return a stored array for reading, such as "neighbors/indices".
+    def array(self, name: str) -> Stored:
+        """Return a stored array for reading, such as "neighbors/indices", or rows in CSR.
 
         Raises
         ------
@@ -320,10 +328,10 @@ class Run:
             If it is not there or not what was written.
         """
         with self._result_named(name):
-            return get_array(self.stored, name)
+            return get_stored(self.stored, name)
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return rows of a stored array.
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
+        """Return rows of a stored array, in CSR if they are stored so.
 
         Raises
         ------
@@ -355,7 +363,7 @@ class Run:
                 pieces.append(chunk[rows[first:last] - start])
         return np.concatenate(pieces)
 
-    def _damaged_parts(self, array: Array, start: int, stop: int) -> tuple[int, ...]:
+    def _damaged_parts(self, array: Stored, start: int, stop: int) -> tuple[int, ...]:
         """Return the parts whose own rows of an array with a row for every row are damaged."""
         damaged = []
         for index, (first, last) in enumerate(self.spans):
@@ -517,7 +525,7 @@ class Run:
         stage: str,
         part: int | range,
         record: Mapping[str, Any],
-        arrays: Mapping[str, NDArray[Any]] | None = None,
+        arrays: Mapping[str, Rows] | None = None,
         *,
         slice_rows: int | None = None,
     ) -> None:
@@ -543,7 +551,7 @@ class Run:
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None
-    ) -> NDArray[Any]:
+    ) -> Rows:
         """Return rows of one array of a finished part.
 
         Raises

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import zarr
 
-from dask_nrbfn.storage.array import _layout
+from dask_nrbfn.storage.dense import _layout
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.strict import checksum
 from tests.cli.program import refuse, run, succeed

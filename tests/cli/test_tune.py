@@ -238,6 +238,7 @@ def test_cli_tune__validation_that_cannot_be_used(tmp_path, dataset):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_cli__fit_and_tune_are_not_mixed_up(tmp_path, dataset):
     succeed("tune", dataset, tmp_path / "tuned", *ONE)
     fit = ("--basis", "random", "--basis-size", 12)

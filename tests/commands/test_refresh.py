@@ -153,6 +153,7 @@ def test_refresh_run__a_judge_keeps_the_old_run(tmp_path, run, rows):
     assert 0 <= Run.open(run.location).attributes["refresh"]["error_rate"] <= 0.3
 
 
+@pytest.mark.slow
 def test_refresh_run__tunes_what_was_tuned(tmp_path, rows):
     tuning = TuneParams(
         effort="quick", folds=3, alphas=(1e-2, 1e-4), width_factors=(0.3,), features=("plain",)
@@ -182,6 +183,7 @@ def test_refresh_run__rows_forgotten_out_of_others(tmp_path, run, rows):
         refresh_run(run.location, [], InlineEngine())
 
 
+@pytest.mark.slow
 def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
     basis = rows[0].X[:30]
     given = given_basis(PARAMS, basis)
@@ -202,6 +204,7 @@ def test_refresh_run__what_cannot_be_refreshed(tmp_path, run, rows):
         )
 
 
+@pytest.mark.slow
 def test_refresh_run__joined_rows_that_are_damaged_are_written_again(tmp_path, run, rows):
     with pytest.raises(StoppedError):
         refresh_run(run.location, [], CountingEngine(0))

@@ -88,6 +88,7 @@ def test_update__takes_the_filling_of_the_model(tmp_path, fitted):
     assert models[1].schema == FILLED
 
 
+@pytest.mark.slow
 def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
     run = branch_run(fitted / "run", tmp_path / "run")
     branch = branch_run(fitted / "run", tmp_path / "branch")

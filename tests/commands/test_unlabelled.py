@@ -133,6 +133,7 @@ def test_update__labels_of_rows_beside_were_never_learned(tmp_path):
     assert [member["n_rows"] for member in refreshed.attributes["members"]] == [100, 50]
 
 
+@pytest.mark.slow
 def test_update__rows_beside_others_are_left_out(tmp_path):
     first = write_table(tmp_path / "first", X[:60], Y[:60])
     more = write_table(tmp_path / "more", X[60:100], Y[60:100])

@@ -308,7 +308,7 @@ def test_classifier__nan_in_lazy_rows(table, expected):
 @pytest.fixture
 def frame_with_nan(table):
     """Give a pandas frame whose row 217 has one, its row numbers beginning anew after 150."""
-    frame = pd.DataFrame(table[0], columns=list("abcd"), index=np.arange(300) % 150)
+    frame = pd.DataFrame(table[0].copy(), columns=list("abcd"), index=np.arange(300) % 150)
     frame.iloc[217, 1] = np.nan
     return frame
 

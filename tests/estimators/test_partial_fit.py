@@ -110,6 +110,7 @@ def test_partial_fit__in_a_store_a_batch_is_added_once(tmp_path):
         fitted.partial_fit(second[0][::-1], second[1][::-1])
 
 
+@pytest.mark.slow
 def test_partial_fit__networks_in_a_store_do_not_share_their_rows(tmp_path):
     first, second, third, _ = batches()
     fitted = network(store=tmp_path).fit(*map(da.from_array, first))
@@ -256,6 +257,7 @@ def test_partial_fit__with_a_penalty(tmp_path, penalty, stored):
     assert NRBFNClassifier(**fitted.get_params()).penalty == penalty
 
 
+@pytest.mark.slow
 def test_tuned__chooses_a_penalty():
     options = {"basis": "kmeans", "basis_size": 20, "width_factors": (0.4,), "folds": 3}
     tried = {"penalties": ("kernel", "clusters"), "alphas": (1e-2, 1e-4), "features": ("plain",)}

@@ -99,6 +99,7 @@ def test_regressor__batches_join_and_leave():
         network.partial_fit(X, y)
 
 
+@pytest.mark.slow
 def test_regressor__batches_know_the_names_of_targets(tmp_path):
     names = ["progress", "other"]
     frame = pd.DataFrame(T, columns=names)

@@ -6,12 +6,16 @@ from dask_nrbfn.neighbors import faster_method, search_bytes
 SIZES = np.logspace(1, 8, 60).astype(int).tolist()
 
 
-@pytest.mark.parametrize("n_features", [1, 32, 784, 10_000])
+@pytest.mark.parametrize(
+    ("n_features", "row_values"),
+    [(1, 1), (32, 32), (784, 784), (10_000, 10_000), (30_000, 10.5), (10**6, 150.0)],
+)
 @pytest.mark.parametrize("threads", [1, 2, 64])
 @pytest.mark.parametrize("n_neighbors", [1, 20, 60])
-def test_faster_method__exact_up_to_some_size(n_features, threads, n_neighbors):
+def test_faster_method__exact_up_to_some_size(n_features, row_values, threads, n_neighbors):
     methods = [
-        faster_method(n, n_features, n_neighbors=n_neighbors, threads=threads) for n in SIZES
+        faster_method(n, n_features, row_values, n_neighbors=n_neighbors, threads=threads)
+        for n in SIZES
     ]
     assert methods[0] == "exact"
     assert methods[-1] == "approximate"
@@ -20,14 +24,14 @@ def test_faster_method__exact_up_to_some_size(n_features, threads, n_neighbors):
 
 @pytest.mark.parametrize("method", ["exact", "approximate"])
 def test_search_bytes__grow_with_everything(method):
-    def needed(n_rows=1000, n_features=30, itemsize=4, n_neighbors=20):
+    def needed(n_rows=1000, width=30, itemsize=4, n_neighbors=20):
         return search_bytes(
-            n_rows, n_features, itemsize=itemsize, n_neighbors=n_neighbors, method=method
+            n_rows, width, itemsize=itemsize, n_neighbors=n_neighbors, method=method
         )
 
     for name, values in {
         "n_rows": [2, 10, 10**3, 10**6, 10**9],
-        "n_features": [1, 10, 784, 10**5],
+        "width": [1, 10, 784, 10**5],
         "itemsize": [4, 8],
         "n_neighbors": [1, 5, 20, 60, 100, 500],
     }.items():

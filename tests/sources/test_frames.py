@@ -71,7 +71,9 @@ def in_frame(place, X, y):
 
 
 def in_nullable_frame(place, X, y):
-    frame = pd.DataFrame({"a": X, "y": y}).convert_dtypes()
+    # pandas 2 casts to integers to see whether they are some.
+    with np.errstate(invalid="ignore"):
+        frame = pd.DataFrame({"a": X, "y": y}).convert_dtypes()
     return ingest_arrays(frame[["a"]], frame["y"], MemoryStore())
 
 

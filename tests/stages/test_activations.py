@@ -44,6 +44,7 @@ def kept(monkeypatch):
     monkeypatch.setattr(descents, "MAX_PASSES", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_kept__are_those_of_float32(dataset, tmp_path):
     kept = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
@@ -89,6 +90,7 @@ def test_kept__come_to_the_same_bits_if_they_are_lost(dataset, tmp_path, damage)
     assert REFINE.recorded(run) == REFINE.recorded(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_kept__no_room_on_the_disk(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(activations, "_SHARE_OF_DISK", 0.0)

@@ -66,6 +66,7 @@ def test_candidates__same_bits_for_any_chunks(chunk_rows):
         assert np.array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_candidates__as_many_as_there_are_rows_change_nothing():
     X, y = spirals(120)
     runs = [fit(X, y, params(candidates=asked)) for asked in ("auto", "all", 120, 1000)]
@@ -101,6 +102,7 @@ def test_candidates__of_labelled_rows_among_others():
     assert np.isin(run.read("basis/rows"), rows).all()
 
 
+@pytest.mark.slow
 def test_candidates__with_locality_search_the_drawn_rows_exactly():
     X, y = spirals(200)
     wanted = {"locality": 1e-3, "features": "plain"}

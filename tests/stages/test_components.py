@@ -226,7 +226,7 @@ def test_refresh__combines_as_many_again(tmp_path):
     assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("tuning", [None, TUNING])
 def test_fit__stopped_after_any_task_ends_with_the_same_bits(tuning):
     X, y = spirals(100)
@@ -324,6 +324,7 @@ def test_report__of_a_tuning(tmp_path):
     assert describe(run.location)["components"] == 6
 
 
+@pytest.mark.slow
 def test_estimators__combine_and_choose():
     X, y = spirals(200)
     options = {"basis": "random", "basis_size": 40}

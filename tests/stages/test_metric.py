@@ -94,6 +94,7 @@ def test_metric__noise_columns_cost_little(monkeypatch):
     assert error <= 1 - fitted(X).score(X[test], y[test]) + 0.005
 
 
+@pytest.mark.slow
 @given(chunk_rows=st.integers(7, 200), n_parts=st.integers(1, 4))
 @settings(max_examples=2)
 def test_metric__is_the_same_on_any_chunking(chunk_rows, n_parts):
@@ -104,6 +105,7 @@ def test_metric__is_the_same_on_any_chunking(chunk_rows, n_parts):
     np.testing.assert_allclose(weights_of(found), expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_metric__units_and_constant_columns_change_nothing():
     X, y = spirals(150)
     other = np.hstack([X * [1000.0, 1.0, 1e-3, 1.0], np.full((len(X), 1), 7.0)])

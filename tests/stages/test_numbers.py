@@ -90,6 +90,7 @@ def test_fit__activations_are_those_of_the_paper():
     np.testing.assert_allclose(model.features.activations(X), Phi, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_fit__two_targets_are_two_fits():
     X, T = diabetes()
     both = fit(X, T).scores(X)
@@ -209,6 +210,7 @@ def assert_one_fit(location, X, T):
     assert moments.total_weight == pytest.approx(len(X), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_update__joins_and_leaves_as_one_fit(tmp_path, slices):
     datasets, (X, T) = slices
     place, engine = tmp_path / "run", InlineEngine()

@@ -159,6 +159,7 @@ def test_search__hard_tables_as_without_partitions(name):
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
 
 
+@pytest.mark.slow
 def test_search__a_class_of_three_rows():
     X, y = spirals(900)
     y[:3] = 9
@@ -174,12 +175,14 @@ def test_search__all_rows_equal_but_one():
     assert abs(run.read("confidence/values").mean() - 0.5) < 0.05
 
 
+@pytest.mark.slow
 def test_search__no_partition_is_filled_by_copies():
     X, y = repeated(8000, 6000)
     record = fit(X, y, params(n_partitions=8, overlap=2)).stages["neighbors"]
     assert record["largest_partition"] < 1.2 * 2 * 2100 / 8
 
 
+@pytest.mark.slow
 def test_search__skewed_rows_are_split():
     rng = np.random.default_rng(0)
     tight = rng.uniform(size=(6000, 1)) < 0.9
@@ -301,6 +304,7 @@ def refused(error, wanted, *, memory_bytes=None):
     return caught.value
 
 
+@pytest.mark.slow
 def test_search__bad_partitions_are_refused_before_any_task():
     error = refused(ParameterError, params(n_partitions=2, overlap=2))
     assert error.problem.startswith("n_partitions is 2 and overlap 2")

@@ -188,7 +188,7 @@ def test_clusters__are_the_weighted_network(rows):
     assert np.abs(model.weights - v.T).max() / np.abs(v).max() < 1e-10
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(chunk_rows=st.integers(1, 120), n_parts=st.integers(1, 9))
 @pytest.mark.parametrize("weighted", [False, True])

@@ -125,6 +125,7 @@ def test_fit__of_numbers_in_any_units(unit):
     np.testing.assert_allclose(model.scores(X), centred @ weights.T + means, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fit__stopped_after_any_task_ends_with_the_same_bits():
     X, y = spirals(150)
     dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()

@@ -277,6 +277,7 @@ def test_fit__damaged_sums_and_weights_are_computed_again(name, stopped_at, tmp_
     assert Model.load(run.location).digest() == expected
 
 
+@pytest.mark.slow
 def test_fit__leaves_nothing_but_the_weights(tmp_path):
     X, y = table(120)
     fit_dataset(write_table(MemoryStore(), X, y), tmp_path / "run", PARAMS, ENGINE)

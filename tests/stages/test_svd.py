@@ -26,6 +26,7 @@ from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -155,7 +156,12 @@ def test_fit__damaged_components_are_computed_again(tmp_path):
 
 def test_fit__finds_a_value_that_is_none(tmp_path):
     dataset = write_table(tmp_path / "data", DIGITS, LABELS)
-    zarr.open_array(tmp_path / "data" / "X", mode="r+")[17, 3] = np.nan
+    group = zarr.open_group(tmp_path / "data")
+    group["X"][17, 3] = np.nan
+    # As older versions wrote it, without what its chunks are known by.
+    attributes = group.attrs.asdict()
+    del attributes["chunk_checksums"], attributes["checksum"]
+    group.attrs.put({**attributes, "checksum": checksum(attributes)})
     with pytest.raises(DataError, match="nan in row 17, column 3"):
         fit(PARAMS, dataset)
 

@@ -136,6 +136,7 @@ def test_taken__is_the_pass_that_labels_held_out_rows_best():
     np.testing.assert_array_equal(confusion.sum(axis=1), np.bincount(y))
 
 
+@pytest.mark.slow
 def test_losses__the_best_is_chosen_and_shown():
     X, y = table()
     tuning = replace(TUNING, losses=("squared", "logistic", "hinge"))
@@ -177,6 +178,7 @@ def test_losses__keep_no_factors_once_they_have_ended(tmp_path):
     assert not list((tmp_path / "run").glob("refine-*/parts/0/*/factor"))
 
 
+@pytest.mark.slow
 def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
     monkeypatch.setattr(descents, "next_weights", lambda points, _: 9 * points[0].weights)
     X, y = table()
@@ -315,6 +317,7 @@ def test_refresh__tries_the_losses_again(tmp_path):
     assert REFINE.recorded(refreshed).tried == REFINE.recorded(run).tried
 
 
+@pytest.mark.slow
 def test_estimator__tries_losses():
     X, y = table()
     network = NRBFNClassifierCV(effort="quick",

@@ -27,12 +27,17 @@ class Kernel(ABC):
     ----------
     width_factors : tuple of float
         What a tuning tries of them.
+
+    Notes
+    -----
+    What numpy returns is used, also of what it writes in place: a graph, whose tensors do not
+    change, is made by the same functions.
     """
 
     width_factors: tuple[float, ...]
 
     @abstractmethod
-    def logarithms_in_place(self, exponents: Floats) -> None:
+    def logarithms_in_place(self, exponents: Floats) -> Floats:
         """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
 
     @abstractmethod
@@ -74,16 +79,17 @@ class DistanceKernel(Kernel):
     log_factor: Callable[[Floats], Floats] | None = None
     width_factors: tuple[float, ...] = (0.15, 0.25, 0.4, 0.6, 1.0, 1.6, 2.5)
 
-    def logarithms_in_place(self, exponents: Floats) -> None:
+    def logarithms_in_place(self, exponents: Floats) -> Floats:
         """Turn ``-t^2 / 2`` into the logarithm of the kernel; rounding may leave it above 0."""
         t = distances_in_place(exponents)
         if self.log_factor is None:
             t *= -self.rate
-            return
-        np.minimum(t, FARTHEST, out=t)
+            return t
+        t = np.minimum(t, FARTHEST, out=t)
         log_factor = self.log_factor(t)
         t *= -self.rate
         t += log_factor
+        return t
 
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
@@ -103,7 +109,7 @@ class DistanceKernel(Kernel):
 def distances_in_place(exponents: Floats) -> Floats:
     """Turn ``-t^2 / 2`` into t."""
     exponents *= -2.0
-    np.maximum(exponents, 0.0, out=exponents)
+    exponents = np.maximum(exponents, 0.0, out=exponents)
     return np.sqrt(exponents, out=exponents)
 
 

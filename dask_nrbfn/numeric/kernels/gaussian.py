@@ -10,8 +10,8 @@ from dask_nrbfn.numeric.kernels import Floats, Kernel
 class _Gaussian(Kernel):
     width_factors = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
 
-    def logarithms_in_place(self, exponents: Floats) -> None:
-        pass
+    def logarithms_in_place(self, exponents: Floats) -> Floats:
+        return exponents
 
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]

@@ -10,7 +10,8 @@ RATE = float(np.sqrt(5))
 def _log_factor(t: Floats) -> Floats:
     a = RATE * t
     # The square of a far row's t overflows.
-    return np.asarray(np.log1p(a) + np.log1p(a * (a / (1 + a)) / 3))
+    logarithm: Floats = np.log1p(a) + np.log1p(a * (a / (1 + a)) / 3)
+    return logarithm
 
 
 KERNEL = DistanceKernel(

@@ -113,7 +113,7 @@ class SampledRows:
 
     def best(self, priority: NDArray[np.float64], size: int) -> Chosen:
         """Return a basis of a size, of the rows of the least priority."""
-        rows = np.arange(len(self.X))
+        rows = np.arange(self.X.shape[0])
         pool = Candidates(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
         return Chosen(self.X[places], self.numbers[places])

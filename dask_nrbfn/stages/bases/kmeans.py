@@ -36,7 +36,7 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
     hashes = rows.hashes
-    order = np.argsort(hashes)[: _n_sampled(len(rows.X), rows.X.shape[1], size)]
+    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], rows.X.shape[1], size)]
     n_distinct = len(np.unique(hashes[order]))
     centres = _centres(rows.scaled[order], min(size, n_distinct), rows.params.random_state)
     return Chosen.of_points(rows.scaling.restore(centres))

@@ -16,7 +16,7 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 
 def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
-    return rows.best(np.zeros(len(rows.X)), size)
+    return rows.best(np.zeros(rows.X.shape[0]), size)
 
 
 SOURCE = BasisSource(

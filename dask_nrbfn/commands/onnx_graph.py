@@ -1,0 +1,176 @@
+"""A graph of ONNX operators, made by computing with its tensors as with numpy's arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import ArrayLike, DTypeLike
+from onnx import helper, numpy_helper
+
+# Of 2020: what came later is not everywhere, and nothing of it is needed.
+_OPSET, _IR_VERSION = 13, 7
+# Operators on labels and texts, of 2019, which have a number of their own.
+_ML_DOMAIN, _ML_OPSET = "ai.onnx.ml", 2
+
+# What the number of rows is called, which is any.
+_BATCH = "rows"
+
+
+@dataclass
+class Graph:
+    """A graph as it grows.
+
+    Attributes
+    ----------
+    dtype : dtype
+        Of its numbers: float64 or float32.
+    """
+
+    dtype: np.dtype
+    _nodes: list[onnx.NodeProto] = field(default_factory=list)
+    _constants: list[onnx.TensorProto] = field(default_factory=list)
+    _inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+    _outputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+
+    def input(self, name: str, width: int, dtype: DTypeLike | None = None) -> "Tensor":
+        """Return an input (rows, width), of numbers if no type is given."""
+        self._inputs.append(_described(name, dtype or self.dtype, _BATCH, width))
+        return Tensor(self, name)
+
+    def output(self, name: str, of: "Tensor", *width: int, dtype: DTypeLike | None = None) -> None:
+        """Give a tensor out, (rows,) or (rows, width), of numbers if no type is given."""
+        self._nodes.append(helper.make_node("Identity", [of.name], [name]))
+        self._outputs.append(_described(name, dtype or self.dtype, _BATCH, *width))
+
+    def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> "Tensor":
+        """Return values, numbers if no type is given: those beyond its range become infinite."""
+        name = f"constant_{len(self._constants)}"
+        with np.errstate(over="ignore"):
+            array = np.asarray(values).astype(dtype or self.dtype)
+        self._constants.append(numpy_helper.from_array(array, name))
+        return Tensor(self, name)
+
+    def node(self, operator: str, *operands: Any, domain: str = "", **attributes: Any) -> "Tensor":
+        """Return what an operator makes of tensors and numbers."""
+        tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
+        name = f"{operator}_{len(self._nodes)}"
+        names = [tensor.name for tensor in tensors]
+        self._nodes.append(
+            helper.make_node(operator, names, [name], name, domain=domain, **attributes)
+        )
+        return Tensor(self, name)
+
+    def codes(self, texts: "Tensor", of: dict[str, int], *, others: int) -> "Tensor":
+        """Return int64 numbers of texts, `others` of those that have none."""
+        return self.node(
+            "LabelEncoder",
+            texts,
+            domain=_ML_DOMAIN,
+            keys_strings=list(of),
+            values_int64s=list(of.values()),
+            default_int64=others,
+        )
+
+    def model(self, card: dict[str, str]) -> onnx.ModelProto:
+        """Return the model, checked, with what a card says of it."""
+        graph = helper.make_graph(
+            self._nodes, "dask_nrbfn", self._inputs, self._outputs, self._constants
+        )
+        opsets = [helper.make_opsetid("", _OPSET)]
+        if any(node.domain == _ML_DOMAIN for node in self._nodes):
+            opsets.append(helper.make_opsetid(_ML_DOMAIN, _ML_OPSET))
+        model = helper.make_model(
+            graph,
+            opset_imports=opsets,
+            ir_version=_IR_VERSION,
+            producer_name="dask_nrbfn",
+            producer_version=version("dask-nrbfn"),
+        )
+        helper.set_model_props(model, card)
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor(NDArrayOperatorsMixin):
+    """A tensor of a graph, which functions of numpy make other tensors of.
+
+    ``out`` is not heeded: what they return is another tensor.
+
+    Attributes
+    ----------
+    graph : Graph
+    name : str
+    """
+
+    graph: Graph
+    name: str
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        return self._made(ufunc, inputs) if method == "__call__" else NotImplemented
+
+    def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
+        return NotImplemented if options else self._made(function, inputs)
+
+    def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+        operator = _OPERATORS.get(function, NotImplemented)
+        if isinstance(operator, str):
+            return self.graph.node(operator, *inputs)
+        return operator if operator is NotImplemented else operator(*inputs)
+
+    def min(self, *, axis: int, keepdims: bool) -> "Tensor":
+        """Return the least number along an axis."""
+        return self.graph.node("ReduceMin", self, axes=[axis], keepdims=int(keepdims))
+
+    def max(self, *, axis: int, keepdims: bool) -> "Tensor":
+        """Return the largest number along an axis."""
+        return self.graph.node("ReduceMax", self, axes=[axis], keepdims=int(keepdims))
+
+    def sum(self, *, axis: int, keepdims: bool) -> "Tensor":
+        """Return the sum along an axis."""
+        axes = self.graph.constant([axis], np.int64)
+        return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
+
+    def argmax(self, *, axis: int) -> "Tensor":
+        """Return the place of the largest number along an axis, of several the first, int64."""
+        return self.graph.node("ArgMax", self, axis=axis, keepdims=0)
+
+    def astype(self, dtype: DTypeLike) -> "Tensor":
+        """Return it as another type."""
+        return self.graph.node("Cast", self, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+_OPERATORS: dict[Callable[..., Any], str | Callable[..., Tensor]] = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.negative: "Neg",
+    np.absolute: "Abs",
+    np.matmul: "MatMul",
+    np.maximum: "Max",
+    np.minimum: "Min",
+    np.clip: "Clip",
+    np.sqrt: "Sqrt",
+    np.square: lambda x: x * x,
+    np.exp: "Exp",
+    np.log: "Log",
+    np.log1p: lambda x: np.log(1.0 + x),
+    np.cos: "Cos",
+    np.sin: "Sin",
+    np.isnan: "IsNaN",
+    np.less: "Less",
+    np.greater: "Greater",
+    np.equal: "Equal",
+    np.where: "Where",
+}
+
+
+def _described(name: str, dtype: DTypeLike, *shape: str | int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape
+    )

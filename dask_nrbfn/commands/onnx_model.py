@@ -1,0 +1,264 @@
+"""Models as ONNX files, which run without this package."""
+
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
+from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.scaling import CENTRED
+from dask_nrbfn.numeric.schema import Column, year_angle
+from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.model import Model
+
+if TYPE_CHECKING:
+    import onnx
+
+    from dask_nrbfn.commands.onnx_graph import Graph
+
+# One of `onnx_graph`, which functions of numpy and of this package take as they do an array.
+Tensor = Any
+
+DTYPES = ("float64", "float32")
+
+# Protocol buffers hold no more.
+_LARGEST_BYTES = 2**31 - 2**20
+
+# Of the description of a model or run: what says what it is and how good.
+_CARD = (
+    *("n_rows", "n_features", "n_classes", "target_names", "n_basis", "width", "error_rate"),
+    *("log_loss", "relative_error", "r2", "fitting_error", "temperature", "heaviest", "params"),
+)
+
+
+def export_onnx(
+    model: Location,
+    path: str | os.PathLike[str],
+    *,
+    dtype: str = "float64",
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write a model as an ONNX file and return what it is: inputs, outputs, sizes.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    path : path
+    dtype : {"float64", "float32"}
+        Of the numbers that the file takes, computes with and gives.
+    overwrite : bool
+        Replace a file at `path` once the new one is complete.
+
+    Raises
+    ------
+    MissingDataError, DamagedDataError
+        If there is no model.
+    ExistsError, ParameterError, StorageError
+        If the file cannot be written, or there is no such `dtype`.
+    DataError
+        If the model is too large for the format.
+    """
+    check_output_file(path, overwrite=overwrite)
+    return write_onnx(
+        Model.load(model), path, told=describe(model), dtype=dtype, overwrite=overwrite
+    )
+
+
+def write_onnx(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    told: Mapping[str, Any],
+    dtype: str = "float64",
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write an open model as `export_onnx` does; `told` is its description."""
+    proto = onnx_model(model, dtype=dtype, told=told)
+    with new_file(path, overwrite=overwrite) as unfinished:
+        unfinished.write_bytes(proto.SerializeToString())
+    return {
+        "inputs": [value.name for value in proto.graph.input],
+        "outputs": [value.name for value in proto.graph.output],
+        "dtype": dtype,
+        "n_bytes": proto.ByteSize(),
+        "opset": proto.opset_import[0].version,
+        "ir_version": proto.ir_version,
+    }
+
+
+def onnx_model(
+    model: Model, *, dtype: str = "float64", told: Mapping[str, Any] | None = None
+) -> "onnx.ModelProto":
+    """Return what a model computes as a graph of ONNX operators, with a model card.
+
+    Parameters
+    ----------
+    model : Model
+    dtype : {"float64", "float32"}
+    told : mapping, optional
+        What is said of the model.
+
+    Returns
+    -------
+    ModelProto
+        Takes ``X`` (rows, p), or where features are made of a table's columns one input (rows, 1)
+        for each, by its name: text of categories, with "" for none; days since 1970 of dates; NaN
+        for no number. Gives ``label`` (rows,), ``scores`` and ``probabilities`` (rows, K); for
+        numbers ``values`` (rows, q); for an embedding ``coordinates`` (rows, q).
+
+    Notes
+    -----
+    The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
+    square of a row's distance in widths does not overflow.
+    """
+    if dtype not in DTYPES:
+        raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
+    _check_size(model, np.dtype(dtype))
+    graph = _new_graph(np.dtype(dtype))
+    scores = _scores(model, _centred_rows(model, _features(model, graph)))
+    if model.target_names is not None:
+        name = "coordinates" if model.embeds else "values"
+        graph.output(name, scores, model.n_targets)
+    else:
+        classes = graph.constant(model.classes, _label_dtype(model.classes))
+        labels = graph.node("Gather", classes, scores.argmax(axis=1))
+        graph.output("label", labels, dtype=_label_dtype(model.classes))
+        graph.output("scores", scores, model.n_targets)
+        graph.output("probabilities", _probabilities(model, scores), model.n_targets)
+    return graph.model(_card(model, told or {}))
+
+
+def _new_graph(dtype: np.dtype) -> "Graph":
+    # What this takes is loaded where such a file is written.
+    try:
+        from dask_nrbfn.commands.onnx_graph import Graph
+    except ImportError as error:
+        raise ParameterError(
+            f"an ONNX file needs a package that is not installed ({error}).",
+            "Install it: dask-nrbfn[onnx] brings it.",
+        ) from error
+    return Graph(dtype)
+
+
+def _check_size(model: Model, dtype: np.dtype) -> None:
+    r, p = model.basis.shape
+    n_bytes = r * (p + model.n_targets) * dtype.itemsize
+    if n_bytes > _LARGEST_BYTES:
+        raise DataError(
+            f"the model has {n_bytes / 2**30:.1f} GiB of {dtype} numbers, and an ONNX file holds "
+            "2 GiB.",
+            "Fit with a smaller `basis_size`, with `prune`, or write `dtype` float32.",
+        )
+
+
+def _label_dtype(classes: np.ndarray) -> np.dtype:
+    return np.dtype(object) if classes.dtype.kind in "OU" else classes.dtype
+
+
+def _features(model: Model, graph: "Graph") -> Tensor:
+    """Return the features (rows, p) as the model was trained on them, made of the inputs."""
+    schema = model.schema
+    if schema is None or schema.is_plain:
+        return graph.input("X", model.n_features)
+    columns = [_features_of(column, graph, fills=schema.fills) for column in schema.columns]
+    return graph.node("Concat", *columns, axis=1)
+
+
+def _features_of(column: Column, graph: "Graph", *, fills: bool) -> Tensor:
+    """Return the features of an input that is a column of a table, as `Column.write` has them."""
+    if column.kind == "category":
+        texts = graph.input(column.name, 1, np.dtype(object))
+        n_named = len(column.categories)
+        none = n_named + column.others
+        numbers = {"": none} | {text: code for code, text in enumerate(column.categories)}
+        codes = graph.codes(texts, numbers, others=n_named if column.others else -1)
+        places: Tensor = graph.constant(np.arange(len(column.feature_names)), np.int64)
+        gap: Tensor = graph.constant(none, np.int64)
+        features, gaps = (codes == places).astype(graph.dtype), codes == gap
+    else:
+        values: Tensor = graph.input(column.name, 1)
+        gaps = np.isnan(values)
+        filled = np.where(gaps, column.fill, values)
+        parts = [filled]
+        if column.kind == "date":
+            angle = year_angle(filled)
+            parts += [np.cos(angle), np.sin(angle)]
+        if column.tells_missing:
+            parts.append(gaps.astype(graph.dtype))
+        features = graph.node("Concat", *parts, axis=1)
+    return features if fills else np.where(gaps, np.nan, features)
+
+
+def _centred_rows(model: Model, X: Tensor) -> Tensor:
+    """Return the rows (rows, p), scaled and about the mean of the basis."""
+    scaling, centre = model.scaling, model.basis.mean(axis=0)
+    if scaling.kind in CENTRED:
+        factors = (1.0 if scaling.root is None else scaling.root) / scaling.scale
+        X = (X - scaling.shift) * factors
+    elif scaling.kind == "unit":
+        length = X.graph.node("ReduceL2", X, axes=[1], keepdims=1)
+        X = X / np.where(length > 0.0, length, 1.0)
+    return X - centre
+
+
+def _scores(model: Model, rows: Tensor) -> Tensor:
+    """Return the scores or numbers (rows, q) of centred rows."""
+    graph, kernel = rows.graph, kernel_named(model.params.kernel)
+    centred = (model.basis - model.basis.mean(axis=0)) / model.width
+    # (|x|^2 - d^2) / 2 in squared widths: what is left where |x|^2 cancels.
+    products = graph.node(
+        "Gemm", rows, centred.T / model.width, -0.5 * np.einsum("ij,ij->i", centred, centred)
+    )
+    # x / sigma before it is squared, which overflows later.
+    norms = np.square(rows / model.width).sum(axis=1, keepdims=True)
+
+    def exponents() -> Tensor:
+        return products - 0.5 * norms
+
+    def gaps() -> tuple[Tensor, Tensor]:
+        t = distances_in_place(exponents())
+        nearest = t.min(axis=1, keepdims=True)
+        differences = products - products.max(axis=1, keepdims=True)
+        # Beyond a width |x|^2 cancels before it is rounded; within, the quotient may be 0 / 0.
+        far = differences / (0.5 * (t + nearest))
+        return np.where(nearest > 1.0, far, nearest - t), t
+
+    if model.params.normalized:
+        logarithms = kernel.shifted_logarithms(lambda: products, gaps)
+        activations = graph.node("Softmax", logarithms, axis=1)
+    else:
+        activations = np.exp(kernel.logarithms_in_place(exponents()))
+    scores = activations @ model.weights.T
+    return scores if model.intercept is None else scores + model.intercept
+
+
+def _probabilities(model: Model, scores: Tensor) -> Tensor:
+    """Return the probabilities (rows, K) of scores, as `Model.probabilities` has them."""
+    if model.temperature is not None:
+        return scores.graph.node("Softmax", scores / model.temperature, axis=1)
+    probabilities = loss_named(model.params.loss).probability(scores)
+    totals = probabilities.sum(axis=1, keepdims=True)
+    return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
+
+
+def _card(model: Model, told: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the file says of itself, each a text of JSON."""
+    packages = ("dask-nrbfn", "numpy", "onnx")
+    card = {name: told[name] for name in _CARD if told.get(name) is not None}
+    card |= {
+        "params": model.params.to_dict(),
+        "classes": model.classes.tolist(),
+        "feature_names": model.feature_names,
+        "schema": None if model.schema is None else model.schema.to_dict(),
+        "digest": model.digest(),
+        "versions": {name: version(name) for name in packages},
+    }
+    return {name: json.dumps(value) for name, value in card.items()}

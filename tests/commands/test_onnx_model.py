@@ -1,0 +1,296 @@
+"""Models as ONNX files give what they give here."""
+
+import json
+import sys
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.commands import onnx_model
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.onnx_model import export_onnx
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.schema import UNSEEN
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.storage.model import Model
+from tests.cli.program import refuse, succeed
+from tests.schemas import FILLED, stored_rows
+from tests.tables import spirals, surfaces, write_table
+
+KERNELS = FitParams.options()["kernel"].choices
+LOSSES = FitParams.options()["loss"].choices
+SCALES = ("none", "standard", "unit", "learned")
+FEATURES = ("normalized", "plain")
+LABELS = {
+    "int": np.array([7, -2, 5]),
+    "str": np.array(["b", "a", "ä"]),
+    "bool": np.array([False, True]),
+    "float": np.array([0.5, 2.0]),
+}
+
+
+def drawn(*, kernel="gaussian", features="normalized", scale="none", loss="squared", **further):
+    """Return a model of drawn numbers, and rows: near its basis, on it and far from it."""
+    rng = np.random.default_rng(3)
+    r, p = 30, 4
+    scaling = Scaling(
+        scale,
+        *(rng.uniform(90, 110, p), rng.uniform(0.5, 4, p)),
+        rng.uniform(0, 2, p) if scale == "learned" else None,
+    )
+    rows = rng.normal(100.0, 3.0, (50, p))
+    basis = scaling.apply(rows[:r])
+    width = float(np.sqrt(np.var(basis, axis=0).sum()))
+    given = {"classes": LABELS["int"], "fitting_error": 0.1, "spectral_risk": 0.2} | further
+    q = len(given["classes"]) or len(given["target_names"])
+    params = FitParams(kernel=kernel, features=features, scale=scale, loss=loss)
+    weights = rng.normal(size=(q, r))
+    model = Model(
+        basis=basis, width=width, weights=weights, scaling=scaling, params=params, **given
+    )
+    far = 100.0 + rng.normal(size=(6, p)) * np.array([[30, 300, 1e4, 1e6, 1e9, 1e12]]).T
+    return model, np.concatenate([rows, far])
+
+
+def given_by(path, rows):
+    """Return what a file makes of rows, or of columns by their names, by the name of the output."""
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs = rows if isinstance(rows, dict) else {"X": rows}
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def check(model, rows, *, dtype="float64", tolerance=1e-10):
+    proto = onnx_model.onnx_model(model, dtype=dtype).SerializeToString()
+    given, scores = given_by(proto, rows.astype(dtype)), model.scores(rows)
+    if model.target_names is not None:
+        (values,) = given.values()
+        np.testing.assert_allclose(values, scores, rtol=tolerance, atol=tolerance)
+        return
+    assert list(given) == ["label", "scores", "probabilities"]
+    np.testing.assert_allclose(given["scores"], scores, rtol=tolerance, atol=tolerance)
+    probabilities = model.probabilities(scores)
+    np.testing.assert_allclose(given["probabilities"], probabilities, atol=10 * tolerance)
+    ordered = np.sort(scores, axis=1)
+    sure = ordered[:, -1] - ordered[:, -2] > 10 * tolerance
+    assert sure.mean() > 0.8
+    labels = model.classes[scores.argmax(axis=1)]
+    assert (given["label"][sure] == labels[sure]).all()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_onnx__every_kernel_and_scale(kernel, features, scale):
+    model, rows = drawn(kernel=kernel, features=features, scale=scale)
+    # The root of what rounding leaves of the distance of a basis row from itself is 1e-8.
+    check(model, rows, tolerance=1e-6 if kernel == "laplacian" else 1e-10)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_onnx__every_loss(loss, features):
+    check(*drawn(loss=loss, features=features))
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_onnx__labels_of_every_type(kind):
+    check(*drawn(classes=LABELS[kind]))
+
+
+@pytest.mark.parametrize("temperature", [0.05, 3.0])
+def test_onnx__calibrated(temperature):
+    check(*drawn(temperature=temperature, loss="hinge"))
+
+
+def numbers(**further):
+    """Return a model of two numbers, and rows."""
+    rng = np.random.default_rng(5)
+    names = ("a", "b")
+    return drawn(classes=np.empty(0), target_names=names, intercept=rng.normal(size=2), **further)
+
+
+@pytest.mark.parametrize(("name", "fitting_error"), [("values", 0.1), ("coordinates", None)])
+def test_onnx__numbers_and_coordinates(name, fitting_error):
+    model, rows = numbers(fitting_error=fitting_error)
+    check(model, rows)
+    assert list(given_by(onnx_model.onnx_model(model).SerializeToString(), rows)) == [name]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("features", FEATURES)
+def test_onnx__float32(kernel, features):
+    model, rows = drawn(kernel=kernel, features=features, scale="standard")
+    # Rows as float32 has them, without those on a basis row and, where all underflows, far ones.
+    rows = rows[30 : 54 if features == "normalized" else 50].astype(np.float32)
+    check(model, rows, dtype="float32", tolerance=2e-4)
+
+
+def test_onnx__rows_far_beyond_the_basis():
+    """Where exponentials underflow, the nearest basis row decides, as it does here."""
+    for kernel in KERNELS:
+        model, _ = drawn(kernel=kernel)
+        rows = 100.0 + 10.0 ** np.arange(3, 60, 8)[:, None] * np.array([[1.0, -2.0, 0.5, 3.0]])
+        check(model, rows)
+
+
+def as_typed(stored):
+    """Return the columns of a table as stored rows are written there, by their names."""
+    columns = {}
+    for column, values in zip(FILLED.columns, stored.T, strict=True):
+        columns[column.name] = values[:, None]
+        if column.kind == "category":
+            texts = ["" if np.isnan(v) else [*column.categories, "new"][int(v)] for v in values]
+            columns[column.name] = np.array(texts, dtype=object)[:, None]
+    return columns
+
+
+@pytest.mark.parametrize("missing", ["impute", "error"])
+def test_onnx__columns_of_a_table(missing):
+    schema = replace(FILLED, missing=missing)
+    stored = stored_rows(60)
+    # A text that no category is: where others have a feature in common, it is one of them.
+    stored[:, 3][stored[:, 3] == UNSEEN] = 3
+    rows = schema.expand(stored)
+    basis = FILLED.expand(stored)[:10]
+    model, _ = drawn()
+    model = replace(
+        model,
+        basis=basis,
+        width=100.0,
+        weights=np.random.default_rng(0).normal(size=(3, 10)),
+        scaling=Scaling("none", np.zeros(basis.shape[1]), np.ones(basis.shape[1])),
+        schema=schema,
+    )
+    proto = onnx_model.onnx_model(model).SerializeToString()
+    given = given_by(proto, as_typed(stored))
+    np.testing.assert_allclose(given["scores"], model.scores(rows), atol=1e-9)
+    assert np.isnan(given["scores"]).any() == (missing == "error")
+
+
+def test_onnx__one_row_and_none():
+    model, rows = drawn()
+    proto = onnx_model.onnx_model(model).SerializeToString()
+    assert given_by(proto, rows[:1])["label"] == model.classes[model.scores(rows[:1]).argmax()]
+    assert given_by(proto, rows[:0])["scores"].shape == (0, 3)
+
+
+def test_onnx__a_model_too_large_for_the_format(monkeypatch):
+    monkeypatch.setattr(onnx_model, "_LARGEST_BYTES", 1000)
+    with pytest.raises(DataError, match=r"float64 numbers, and an ONNX file holds 2 GiB"):
+        onnx_model.onnx_model(drawn()[0])
+
+
+def test_onnx__no_such_type():
+    with pytest.raises(ParameterError, match="dtype is 'float16'"):
+        onnx_model.onnx_model(drawn()[0], dtype="float16")
+
+
+def test_onnx__without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask_nrbfn.commands.onnx_graph", None)
+    with pytest.raises(ParameterError, match=r"dask-nrbfn\[onnx\]"):
+        onnx_model.onnx_model(drawn()[0])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("onnx")
+    dataset = write_table(place / "data", *spirals(120))
+    fit_dataset(dataset, place / "run", FitParams(basis_size=20, alpha=1e-6), InlineEngine())
+    return place / "run"
+
+
+def test_export__a_run(run, tmp_path):
+    path = tmp_path / "model.onnx"
+    told = json.loads(succeed("export", run, path, "--json"))
+    assert told["inputs"] == ["X"]
+    assert told["outputs"] == ["label", "scores", "probabilities"]
+    assert told["n_bytes"] == path.stat().st_size
+    X, _ = spirals(50, seed=1)
+    model = Model.load(run)
+    np.testing.assert_allclose(given_by(path, X)["scores"], model.scores(X), atol=1e-6)
+    proto = onnx.load(path)
+    card = {each.key: json.loads(each.value) for each in proto.metadata_props}
+    assert (card["n_rows"], card["classes"], card["digest"]) == (120, [0, 1, 2], model.digest())
+    assert card["params"]["basis_size"] == 20
+    assert card["versions"]["dask-nrbfn"] == proto.producer_version
+
+
+def test_export__replaces_nothing_unasked(run, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_text("mine")
+    assert refuse("export", run, path)[1] == "Give another path, or --overwrite it."
+    assert path.read_text() == "mine"
+    succeed("export", run, path, "--overwrite", "--dtype", "float32")
+    with pytest.raises(ExistsError):
+        export_onnx(run, path)
+
+
+def test_to_onnx__an_estimator(tmp_path):
+    X, y = spirals(100)
+    names = np.array(["one", "two", "three"])
+    network = NRBFNClassifier(basis_size=20, alpha=1e-4).fit(X, names[y])
+    network.to_onnx(tmp_path / "model.onnx")
+    given = given_by(tmp_path / "model.onnx", X)
+    assert (given["label"] == network.predict(X)).all()
+    np.testing.assert_allclose(given["probabilities"], network.predict_proba(X), atol=1e-8)
+
+
+FITS = {
+    "numbers": (surfaces, {"basis": "random", "alpha": 1e-8, "scale": "standard"}),
+    "kernel ridge": (spirals, {"penalty": "kernel", "features": "plain", "alpha": 1e-4}),
+    "clusters": (spirals, {"basis": "kmeans", "penalty": "clusters", "features": "plain"}),
+    "pruned": (spirals, {"prune": 20, "features": "plain", "alpha": 1e-6}),
+    "logistic": (spirals, {"loss": "logistic", "alpha": 1e-4}),
+    "learned": (spirals, {"scale": "learned", "alpha": 1e-6}),
+    "paper": (spirals, {}),
+}
+
+
+def written(draw, location):
+    """Write drawn rows, with numbers or labels by what they are."""
+    X, y = draw(300)
+    return write_table(location, X, **({"target": y} if y.ndim == 2 else {"y": y}))
+
+
+def check_export(place, draw, dtype="float64"):
+    """Compare what is exported of a run with its model, on other rows."""
+    rows, model = draw(400, seed=1)[0].astype(dtype), Model.load(place / "run")
+    export_onnx(place / "run", place / "model.onnx", dtype=dtype, overwrite=True)
+    given, scores = given_by(place / "model.onnx", rows), model.scores(rows)
+    if dtype == "float64":
+        values = given["scores"] if "scores" in given else next(iter(given.values()))
+        size = np.abs(scores).max()
+        np.testing.assert_allclose(values / size, scores / size, atol=1e-6)
+    if "probabilities" in given:
+        first, second = np.sort(scores, axis=1)[:, :-3:-1].T
+        sure = first - second > (0.0 if dtype == "float64" else 1e-2)
+        assert sure.mean() > 0.9
+        assert (given["label"][sure] == model.classes[scores.argmax(axis=1)][sure]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FITS)
+def test_export__every_kind_of_fit(tmp_path, kind):
+    draw, params = FITS[kind]
+    dataset = written(draw, tmp_path / "data")
+    fit_dataset(dataset, tmp_path / "run", FitParams(basis_size=60, **params), InlineEngine())
+    for dtype in ("float64", "float32"):
+        check_export(tmp_path, draw, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [spirals, surfaces])
+def test_export__a_tuned_run_and_an_embedding(tmp_path, draw):
+    dataset, params = written(draw, tmp_path / "data"), FitParams(basis_size=60)
+    tune_dataset(dataset, tmp_path / "run", params, TuneParams(effort="quick"), InlineEngine())
+    check_export(tmp_path, draw)
+    place = tmp_path / "embedded"
+    embed_dataset(dataset, place / "run", params, InlineEngine())
+    check_export(place, draw)

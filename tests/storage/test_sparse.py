@@ -1,0 +1,199 @@
+"""Rows in CSR: what is written block by block is read as it was, by other tools too."""
+
+import anndata
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
+from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.array import get_stored, read_rows, write_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import attributes_of, open_group
+from dask_nrbfn.storage.run import Run
+from tests.storage.written import flips
+
+
+def drawn(n_rows, n_features=300, density=0.05, seed=0, dtype=np.float64):
+    """Return rows in CSR, the first of which has no value, and labels."""
+    rng = np.random.default_rng(seed)
+    X = sp.random(n_rows, n_features, density, format="lil", rng=rng, dtype=dtype)
+    X[0] = 0
+    return sp.csr_array(X), rng.integers(0, 3, n_rows)
+
+
+def assert_same(found, expected):
+    assert is_sparse(found)
+    assert found.has_canonical_format
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.toarray(), expected.toarray())
+
+
+@settings(max_examples=15)
+@given(chunk_rows=st.integers(1, 12), block_rows=st.integers(1, 12), data=st.data())
+def test_dataset__blocks_and_rows(chunk_rows, block_rows, data):
+    X, y = drawn(11)
+    dataset = ingest_arrays(X, y, MemoryStore(), chunk_rows=chunk_rows)
+    start = data.draw(st.integers(0, 10))
+    for block in dataset.blocks(start, 11, block_rows):
+        stop = min(11, start + block_rows)
+        assert_same(block.X, X[start:stop])
+        assert block.targets.tolist() == y[start:stop].tolist()
+        start = stop
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, 10)))), dtype=np.int64)
+    assert_same(dataset.take(rows), X[rows])
+    assert dataset.is_sparse
+    assert dataset.row_values == X.nnz / 11
+
+
+def test_dataset__is_what_anndata_reads(tmp_path):
+    X, y = drawn(40, dtype=np.float32)
+    dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=7)
+    assert attributes_of(open_group(tmp_path / "data", kind="dataset"))["format_version"] == 6
+    read = anndata.io.read_elem(zarr.open_group(tmp_path / "data", mode="r")["X"])
+    assert_same(sp.csr_array(read), X)
+    assert dataset.dtype == np.float32
+
+
+def test_dataset__content_is_that_of_dense_rows():
+    X, y = drawn(40)
+    sparse = ingest_arrays(X, y, MemoryStore(), chunk_rows=7)
+    dense = ingest_arrays(X.toarray(), y, MemoryStore())
+    assert not dense.is_sparse
+    assert dense.row_values == 300
+    assert sparse.content == dense.content
+    assert sparse.fingerprint != dense.fingerprint
+
+
+@pytest.mark.parametrize("format", ["csr_matrix", "csc_array", "coo_array", "lil_array"])
+def test_dataset__of_every_format(format):
+    X, _ = drawn(9)
+    assert_same(ingest_arrays(getattr(sp, format)(X), None, MemoryStore()).take(np.arange(9)), X)
+
+
+def test_dataset__zeros_and_values_written_twice():
+    X = sp.coo_array(([1.0, 2.0, 0.0, 4.0], ([0, 0, 1, 2], [5, 5, 3, 0])), shape=(3, 6))
+    dataset = ingest_arrays(X, None, MemoryStore())
+    found = dataset.take(np.arange(3))
+    assert found.nnz == 2
+    assert found[0, 5] == 3.0
+    assert dataset.content == ingest_arrays(X.toarray(), None, MemoryStore()).content
+
+
+def test_dataset__without_any_value(tmp_path):
+    dataset = ingest_arrays(sp.csr_array((5, 4)), None, tmp_path / "data", chunk_rows=2)
+    dataset.check_stored()
+    assert dataset.take(np.arange(5)).nnz == 0
+    assert not check_dataset(dataset).problems
+
+
+def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
+    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_VALUES", 50)
+    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_ROWS", 7)
+    X, y = drawn(40)
+    dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=3)
+    assert dataset.X.data.nchunks > 10
+    assert_same(dataset.take(np.arange(40)), X)
+    assert not check_dataset(dataset).problems
+    assert dataset.chunks_stored() == set(range(14))
+
+
+def test_dataset__value_that_is_not_finite():
+    X, _ = drawn(9)
+    row, column = 4, X.indices[X.indptr[4]]
+    X.data[X.indptr[4]] = np.inf
+    with pytest.raises(DataError, match=f"inf in row {row}, column {column}"):
+        ingest_arrays(X, None, MemoryStore(), chunk_rows=2)
+
+
+def test_dataset__labelled_rows_of_a_table_and_unlabelled_ones_of_another():
+    X, y = drawn(20)
+    y[::3] = -1
+    dataset = ingest_arrays(X, y, MemoryStore(), unlabelled=-1, chunk_rows=6)
+    labelled = dataset.of_labelled()
+    assert_same(labelled.take(np.arange(labelled.n_rows)), X[y >= 0])
+    dense = ingest_arrays(X.toarray(), None, MemoryStore())
+    both = dataset.with_unlabelled(dense)
+    assert_same(both.take(np.arange(40)), sp.csr_array(sp.vstack([X, X])))
+    assert both.row_values == pytest.approx((X.nnz / 20 + 300) / 2)
+    assert dense.with_unlabelled(dataset).is_sparse
+
+
+def test_dataset__planned_for_more_rows():
+    X, y = drawn(40)
+    dataset = ingest_arrays(X, y, MemoryStore(), chunk_rows=10)
+    planned = dataset.with_n_rows(4_000)
+    assert planned.n_rows == 4_000
+    assert planned.is_sparse
+    assert planned.row_values == pytest.approx(dataset.row_values)
+    assert planned.reading_bytes == dataset.reading_bytes
+    chunk = max(X[start : start + 10].nnz for start in range(0, 40, 10))
+    assert dataset.reading_bytes == 4 * (chunk * 12 + 80)
+
+
+@pytest.mark.parametrize("array", ["data", "indices", "indptr"])
+def test_dataset__missing_chunk(tmp_path, array):
+    X, y = drawn(40)
+    ingest_arrays(X, y, tmp_path / "data")
+    (tmp_path / "data" / "X" / array / "c" / "0").unlink()
+    dataset = Dataset.open(tmp_path / "data")
+    with pytest.raises(MissingDataError, match=f"X/{array}/c/0"):
+        dataset.take(np.arange(40))
+    assert check_dataset(dataset).problems
+
+
+@pytest.mark.slow
+def test_dataset__any_flipped_byte_is_found_or_changes_nothing(tmp_path):
+    X, y = drawn(12, n_features=30)
+    location = tmp_path / "data"
+    ingest_arrays(X, y, location, chunk_rows=5)
+    for file in sorted((location / "X").rglob("*")):
+        if file.is_file():
+            whole = file.read_bytes()
+            for _, changed in flips(whole):
+                file.write_bytes(changed)
+                try:
+                    found = Dataset.open(location).take(np.arange(12))
+                except (DamagedDataError, MissingDataError):
+                    continue
+                assert_same(found, X)
+            file.write_bytes(whole)
+
+
+def test_dataset__chunk_of_another(tmp_path, monkeypatch):
+    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_VALUES", 64)
+    X, y = drawn(40)
+    ingest_arrays(X, y, tmp_path / "data")
+    first, second, *_ = sorted((tmp_path / "data" / "X" / "data" / "c").iterdir())
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(DamagedDataError, match="not the one that was written"):
+        Dataset.open(tmp_path / "data").take(np.arange(40))
+
+
+@settings(max_examples=15)
+@given(slice_rows=st.none() | st.integers(1, 12), start=st.integers(0, 11), stop=st.integers(0, 11))
+def test_array__slices(slice_rows, start, stop):
+    X, _ = drawn(11)
+    group = zarr.create_group(MemoryStore())
+    write_array(group, "rows", X, slice_rows=slice_rows)
+    stored = get_stored(group, "rows")
+    assert_same(read_rows(stored), X)
+    assert_same(read_rows(stored, start, stop), X[start:stop])
+
+
+def test_run__arrays_and_parts(tmp_path):
+    X, y = drawn(11)
+    dataset = ingest_arrays(X, y, tmp_path / "data")
+    run = Run.start(tmp_path / "run", dataset, FitParams(), {})
+    write_array(run.group("basis"), "values", X, "basis", "feature")
+    assert_same(run.read("basis/values"), X)
+    run.write_part("partitions", 0, {}, {"rows": X}, slice_rows=3)
+    assert_same(run.read_part("partitions", 0, "rows"), X)
+    assert_same(run.read_part("partitions", 0, "rows", 2, 9), X[2:9])
