@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         predict_dataset,
     )
     from dask_nrbfn.commands.refresh import refresh_run
+    from dask_nrbfn.commands.scene import predict_scene
     from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
@@ -63,6 +64,7 @@ else:
                 "predict_dataset",
             ],
             "commands.refresh": ["refresh_run"],
+            "commands.scene": ["predict_scene"],
             "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
             "storage.dataset": ["Dataset"],
             "storage.location": ["RemoteLocation"],
@@ -110,6 +112,7 @@ __all__ = [
     "opened_rows",
     "plan_fit",
     "predict_dataset",
+    "predict_scene",
     "refresh_run",
     "tune_dataset",
     "update_run",

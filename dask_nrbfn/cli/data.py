@@ -7,7 +7,13 @@ import click
 from dask_nrbfn.cli.group import EXIT_MENDABLE
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import json_option, locations
-from dask_nrbfn.cli.reading import table_options, target_options, written_options, x_option
+from dask_nrbfn.cli.reading import (
+    scene_options,
+    table_options,
+    target_options,
+    written_options,
+    x_option,
+)
 from dask_nrbfn.cli.show import show
 
 
@@ -18,6 +24,7 @@ from dask_nrbfn.cli.show import show
 @target_options
 @written_options
 @table_options
+@scene_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
@@ -29,7 +36,8 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows,
     .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a directory of files of
     one suffix, of Parquet and Arrow also in subdirectories key=value; it may be a URL such as
-    s3://bucket/rows.csv. It is streamed and never held in memory as a whole.
+    s3://bucket/rows.csv. With --feature-dim it is a scene, of which the pixels are taken that have
+    all features and a label. It is streamed and never held in memory as a whole.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -22,7 +22,9 @@ target_options = together(
         help="Member of an .npz file with the labels [default: y]; for an .npy file, another one; "
         "obs/NAME of AnnData.",
     ),
-    click.option("--label", metavar="COLUMN", help="Label column of a table."),
+    click.option(
+        "--label", metavar="COLUMN", help="Label column of a table, or variable of a scene."
+    ),
     click.option(
         "--target",
         metavar="NAME",
@@ -74,6 +76,21 @@ written_options = together(
         metavar="MARKS",
         help="What stands in text for no value beside nothing at all, such as ?,-  [default: in "
         "CSV ?, NA, N/A, NaN, nan, null, NULL, None, #N/A]",
+    ),
+)
+
+# Where the pixels of a scene are.
+scene_options = together(
+    click.option(
+        "--variable",
+        metavar="NAME",
+        help="Variable of a scene, a Zarr group that xarray opens; its pixels are the rows.  "
+        "[default: the only one with a --feature-dim]",
+    ),
+    click.option(
+        "--feature-dim",
+        metavar="DIMENSION",
+        help="Dimension of the variable along which the features lie, such as band.",
     ),
 )
 

@@ -1,6 +1,6 @@
 """Commands that use a model: predict, evaluate, export."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -8,12 +8,16 @@ from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.options import engine_options, json_option, locations, watch_options, watching
 from dask_nrbfn.cli.reading import (
     id_option,
+    scene_options,
     take_reading,
     target_options,
     written_options,
     x_option,
 )
 from dask_nrbfn.cli.show import show
+
+if TYPE_CHECKING:
+    from dask_nrbfn.storage.model import Model
 
 
 @click.command()
@@ -50,6 +54,7 @@ from dask_nrbfn.cli.show import show
 @x_option
 @id_option
 @written_options
+@scene_options
 @engine_options
 @watching
 @json_option
@@ -70,6 +75,9 @@ def predict(
     RUN is a finished run or a saved model. ROWS is a dataset, or a file or directory that ingest
     takes: its columns are found by their names, in any order, and read as those that RUN was
     trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file.
+
+    With --feature-dim, ROWS is a scene, a Zarr group that xarray opens, and OUT a map of its pixels
+    of the same kind. Stopped and started again, it goes on where it was.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import opened_rows
@@ -80,6 +88,11 @@ def predict(
 
     job.begin("predict", out)
     model = Model.load(run)
+    scene = {name: options.pop(name) for name in ("variable", "feature_dim")}
+    if any(scene.values()):
+        chosen = {**scene, "overwrite": overwrite}
+        _map(job, model, run, rows, out, chosen, as_json, {**options, "keep": keep})
+        return
     names = () if keep is None else named_columns("keep", keep)
     asked = {name: options.pop(name) for name in ("probabilities", "scores", "skip_bad")}
     check_prediction_place(out, overwrite=overwrite)
@@ -107,6 +120,45 @@ def predict(
             "n_rows": job.n_rows,
             "n_skipped": n_skipped,
             "ignored_columns": list(opened.ignored),
+            "n_features": model.n_features,
+            **describe_targets(len(model.classes), model.target_names),
+        },
+        as_json,
+    )
+
+
+def _map(
+    job: Job,
+    model: "Model",
+    place: str,
+    scene: str,
+    out: str,
+    chosen: dict[str, Any],
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    from dask_nrbfn.commands.describe import describe_targets
+    from dask_nrbfn.commands.files import check_nothing_said
+    from dask_nrbfn.commands.scene import MapWork, check_map_place, write_map
+    from dask_nrbfn.engine import watched_stage
+
+    chosen |= {name: options.pop(name) for name in ("probabilities", "scores")}
+    of_files = {name: options.pop(name) for name in ("keep", "skip_bad")}
+    check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
+    overwrite = chosen.pop("overwrite")
+    options["overwrite"] = overwrite and options["performance_report"] is not None
+    check_map_place(out, overwrite=overwrite)
+    work = MapWork.of(place, scene, **chosen)
+    job.n_rows = work.n_pixels
+    with (
+        job.engine(options, out=out) as engine,
+        watched_stage(engine, "predict", n_rows=work.n_pixels),
+    ):
+        mapped = write_map(work, out, engine, overwrite=overwrite)
+    show(
+        {
+            "n_pixels": mapped.n_pixels,
+            "n_missing": mapped.n_missing,
             "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },

@@ -38,6 +38,7 @@ def describe(location: Location) -> dict[str, Any]:
         "run": lambda: describe_run(Run.open(location)),
         "model": lambda: _describe_stored_model(location),
         "predictions": lambda: _describe_predictions(location),
+        "map": lambda: _describe_map(location),
     }
     kind = kind_of(location, tuple(describers))
     return {"kind": kind, **describers[kind]()}
@@ -212,3 +213,14 @@ def _describe_predictions(location: Location) -> dict[str, Any]:
     n_rows, n_classes = scores.shape
     classes = {} if target_names is not None else {"classes": attributes["classes"]}
     return {"n_rows": n_rows, **describe_targets(n_classes, target_names), **classes}
+
+
+def _describe_map(location: Location) -> dict[str, Any]:
+    group = open_group(location, kind="map")
+    attributes = attributes_of(group)
+    names: list[str] = attributes["choice"].split(", ")
+    sizes: dict[str, int] = {}
+    for name in names:
+        layout: Any = group[name].metadata
+        sizes |= dict(zip(layout.dimension_names, layout.shape, strict=True))
+    return {"results": names, "sizes": sizes, "model": attributes["model"]}

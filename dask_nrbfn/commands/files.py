@@ -92,7 +92,7 @@ def opened_rows(
     )
     if not holds_rows(path, storage_options):
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
-        _check_nothing_said(place, **said, **options, keep=keep)
+        check_nothing_said(place, "a dataset", **said, **options, keep=keep)
         yield Rows(Dataset.open(place))
         return
     trained = _model_at(model)
@@ -142,11 +142,12 @@ def _model_at(location: Location) -> Model:
     return read_model(run, latest_place(run.attributes))
 
 
-def _check_nothing_said(place: Any, **options: Any) -> None:
+def check_nothing_said(place: Any, what: str, **options: Any) -> None:
+    """Raise ParameterError if anything is said that is for files alone, of what is none."""
     for name, value in options.items():
         if value not in (None, False, ()):
             raise ParameterError(
-                f"`{name}` is given, and {place} is a dataset.", "Say so of a file only."
+                f"`{name}` is given, and {place} is {what}.", "Say so of a file only."
             )
 
 

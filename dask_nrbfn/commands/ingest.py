@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,9 @@ from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     STRING,
     check_weight_dtype,
+    checked_mark,
     feature_dtype,
     label_dtype,
-    label_of_text,
     to_labels,
 )
 from dask_nrbfn.sources.frames import column_names, plain_dtype, plain_rows, typed_labels
@@ -76,6 +75,8 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
+    variable: str | None = None,
+    feature_dim: str | None = None,
     missing: str = "error",
     missing_values: Names = None,
     max_categories: int = 100,
@@ -91,7 +92,8 @@ def ingest_file(
     ----------
     source : path, URL or RemoteLocation
         .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
-        .svm, .svmlight, .libsvm, .h5ad or a Zarr store of AnnData.
+        .svm, .svmlight, .libsvm, .h5ad or a Zarr store of AnnData; with `feature_dim` one that
+        xarray opens.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
@@ -123,6 +125,11 @@ def ingest_file(
     categorical, numeric, date : str or sequence of str, optional
         Columns of that kind. By default what their cells are decides: text is a category, and left
         out if nearly all rows differ.
+    variable, feature_dim : str, optional
+        `source` is a Zarr group that xarray opens: its rows are the pixels of this variable, whose
+        features lie along this dimension, but for those that lack a feature or, unless there is an
+        `unlabelled`, a label. `label` and `target` are variables too. The numbers of the pixels are
+        the ids of the rows.
     missing : {"error", "drop", "impute"}
         What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
         dates with the median, with a feature that says so where more than 1 % of the rows do.
@@ -181,6 +188,9 @@ def ingest_file(
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,
+        variable=variable,
+        feature_dim=feature_dim,
+        unlabelled=unlabelled,
         storage_options=storage_options,
     )
     if write_schema is not None and opened.schema is None:
@@ -287,7 +297,7 @@ def ingest_source(
 
     With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
     """
-    mark = _checked_mark(
+    mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
         source.y_dtype,
         source.target_names,
@@ -333,30 +343,6 @@ def ingest_source(
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
-
-
-def _checked_mark(
-    unlabelled: Mark | None, y_dtype: np.dtype[Any] | None, target_names: tuple[str, ...] | None
-) -> Mark | None:
-    """Return what means no label as the type that labels are stored as; NaN of any for numbers."""
-    if unlabelled is None:
-        return None
-    if y_dtype is None:
-        raise ParameterError(
-            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
-            "Leave it out: without labels every row has none.",
-        )
-    if y_dtype == STRING:
-        return str(unlabelled)
-    if target_names is not None:
-        with suppress(ValueError):
-            return float(unlabelled)
-    elif isinstance(label := label_of_text(str(unlabelled)), int):
-        return label
-    raise ParameterError(
-        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
-        "Give the number that stands there for none.",
-    )
 
 
 def _write_blocks(
@@ -425,7 +411,7 @@ def ingest_dask(
         targets = _dask_labels(y, len(rows))
     row_weights = None if weights is None else _dask_weights(weights, len(rows))
     y_dtype = None if targets is None else targets.dtype
-    mark = _checked_mark(unlabelled, y_dtype, target_names)
+    mark = checked_mark(unlabelled, y_dtype, target_names)
     size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema)
     options = {"unlabelled": mark, "gaps": schema is not None and schema.fills}
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:

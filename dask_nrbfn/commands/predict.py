@@ -71,7 +71,7 @@ _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 _SAMPLED_ROWS = 2000
 
 # Of a Zarr group, by its suffix. Whoever writes another one expects another format.
-_GROUPS = ("", ".zarr")
+GROUPS = ("", ".zarr")
 
 # What is written of a block of scores (b, q), by the name of its array.
 _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
@@ -360,7 +360,7 @@ def _suffix(out: Location) -> str:
     if isinstance(out, zarr.abc.store.Store):
         return ""
     suffix = Path(str(out)).suffix.lower()
-    if suffix not in TABLES + _GROUPS:
+    if suffix not in TABLES + GROUPS:
         raise ParameterError(
             f"{out} ends in {suffix}, in which predictions are not written.",
             "Write .csv, .parquet, or a Zarr group: .zarr, or a name without a dot.",

@@ -86,28 +86,37 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
             )
         return self
 
-    def predict(self, X: Any) -> Any:
-        """Return the label of every row, (n,); lazily for a dask array."""
-        return self._shown(self._predict(X, _labels), X, ["label"])
+    def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
+        """Return the label of every row, (n,); lazily for a dask array.
 
-    def decision_function(self, X: Any) -> Any:
+        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
+        its pixels are rows, whose features lie along it and are found by its coordinates. The
+        result has the other dimensions, lazily where X is a dask array. Pixels that lack a feature
+        have NaN; so whole numbers become float64, text objects.
+        """
+        labels = self._predict(X, _labels, feature_dim, name="label")
+        return self._shown(labels, X, ["label"])
+
+    def decision_function(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
         A row's scores sum to 1 up to the penalty; with another loss than the squared one each is
         positive or negative by itself, with the logistic one log odds unless few passes were better
-        on held-out rows. Lazily for a dask array.
+        on held-out rows. Lazily for a dask array. With `feature_dim` as `predict`; what has K of
+        them has a dimension "class" where X has its features.
         """
-        scores = self._predict(X, _decisions)
+        scores = self._predict(X, _decisions, feature_dim, name="score")
         return self._shown(scores, X, [f"score_{label}" for label in self.classes_])
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return class probabilities, (n, K); lazily for a dask array.
 
         Scores clipped to [0, 1] and normalized; with the logistic loss ``1 / (1 + e^-score)``, with
         the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
-        loss, the softmax of the scores at the temperature that fits held-out rows best.
+        loss, the softmax of the scores at the temperature that fits held-out rows best. With
+        `feature_dim` as `decision_function`.
         """
-        shares = self._predict(X, Model.probabilities)
+        shares = self._predict(X, Model.probabilities, feature_dim, name="probability")
         return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

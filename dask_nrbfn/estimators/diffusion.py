@@ -10,6 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.estimators.cubes import Pixels
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
 from dask_nrbfn.estimators.rows import checked_rows
@@ -132,7 +133,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         estimator.n_components = model.n_targets
         return estimator
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, feature_dim: str | None = None) -> Self:
         """Choose a basis of rows and compute its eigenfunctions.
 
         Parameters
@@ -140,6 +141,9 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         X : array-like, zarr.Array or dask array (n, c), frame, dask dataframe, or Dataset
         y : None
             Not looked at.
+        feature_dim : str, optional
+            X is a DataArray, or a Dataset of which one variable has this dimension: its pixels are
+            rows, but for those that lack a feature.
 
         Raises
         ------
@@ -149,6 +153,8 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
             If the basis does not fit the memory.
         """
         FitParams.options()["components"].check("n_components", self.n_components)
+        if feature_dim is not None:
+            X = Pixels(X, None, feature_dim)
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 self._train(chunked_rows(X, place, "dataset", self.missing), place)
@@ -159,9 +165,13 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         self._train(dataset_in_memory(source, schema, names), MemoryStore())
         return self
 
-    def transform(self, X: Any) -> Any:
-        """Return the coordinates of every row, (n, n_components); lazily for a dask array."""
-        return self._predict(X, _coordinates)
+    def transform(self, X: Any, *, feature_dim: str | None = None) -> Any:
+        """Return the coordinates of every row, (n, n_components); lazily for a dask array.
+
+        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
+        its pixels are rows. The result has the dimension "component" in its place.
+        """
+        return self._predict(X, _coordinates, feature_dim, name="coordinate")
 
     def _values(self) -> dict[str, Any]:
         return super()._values() | {"components": self.n_components}

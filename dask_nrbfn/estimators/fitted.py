@@ -14,6 +14,7 @@ from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import given_basis
 from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.estimators.cubes import predict_cube
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
 from dask_nrbfn.estimators.rows import checked_rows, set_columns
@@ -110,9 +111,16 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             places = self._model.places
             self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
-    def _predict(self, X: Any, outcome: Outcome) -> Any:
-        """Return what is made of the scores of rows; lazily for a dask array."""
+    def _predict(
+        self, X: Any, outcome: Outcome, feature_dim: str | None = None, *, name: str
+    ) -> Any:
+        """Return what is made of the scores of rows; lazily for a dask array.
+
+        With `feature_dim` the rows are the pixels of a cube, and it has this `name`.
+        """
         check_is_fitted(self)
+        if feature_dim is not None:
+            return predict_cube(self._model, X, feature_dim, outcome, self.store, name=name)
         if is_dask(X):
             return predict_lazily(self._model, X, outcome, self.store)
         return outcome(self._model, self._scores(X))

@@ -12,6 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.estimators.cubes import Pixels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.frames import typed_labels
@@ -109,8 +110,8 @@ def is_dask(X: Any) -> bool:
 
 
 def is_chunked(X: Any) -> bool:
-    """Return whether rows are read chunk by chunk: a Zarr array, dask collection or dataset."""
-    return isinstance(X, Dataset | zarr.Array) or is_dask(X)
+    """Return whether rows are read chunk by chunk: Zarr arrays, dask, pixels and datasets are."""
+    return isinstance(X, Dataset | zarr.Array | Pixels) or is_dask(X)
 
 
 def chunked_dataset(
@@ -133,6 +134,11 @@ def chunked_dataset(
                 "A Dataset has its own.",
             )
         return X
+    if isinstance(X, Pixels):
+        if sample_weight is not None:
+            raise ParameterError("`sample_weight` is given for pixels.", "Leave it out.")
+        source = X.source(numbers=numbers, unlabelled=unlabelled)
+        return ingest_source(source, join(place, name), unlabelled=unlabelled, overwrite=True)
     weights = None if sample_weight is None else _to_dask(sample_weight)
     rows, targets = _to_dask(X), _to_dask(y)
     labels, target = (None, targets) if numbers else (targets, None)
@@ -153,6 +159,8 @@ def chunked_rows(X: Any, place: Location, name: str, missing: str) -> Dataset:
     """Return chunked rows without targets as a dataset, as `chunked_dataset` does."""
     if isinstance(X, Dataset):
         return X
+    if isinstance(X, Pixels):
+        return ingest_source(X.source(), join(place, name), overwrite=True)
     return ingest_dask(_to_dask(X), None, join(place, name), missing=missing, overwrite=True)
 
 

@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.estimators.cubes import Pixels
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.output import PredictOutput
@@ -48,7 +49,14 @@ class Network(PredictOutput, ModelEstimator, ABC):
     _of_numbers = False
     _kept_run: KeptRun | None = None
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        feature_dim: str | None = None,
+    ) -> Self:
         """Train on rows and their targets.
 
         Parameters
@@ -64,6 +72,12 @@ class Network(PredictOutput, ModelEstimator, ABC):
             search of neighbours it is one. Rows of weight 0 are left out; only where X is in
             memory may there be any. Which categories there are, and what fills gaps, is told by
             all rows alike. None for a `Dataset`, which has its weights.
+        feature_dim : str, optional
+            X is xarray's DataArray, or a Dataset of which one variable has this dimension: its
+            pixels are rows, whose features lie along it, but for those that lack one. y is a
+            DataArray of some or all of the other dimensions, the name of a variable of X, or, of
+            several numbers, a Dataset or a list of names. Pixels whose y is NaN, None or empty are
+            left out; with `unlabelled` they are rows without a label. Nothing is loaded whole.
 
         Raises
         ------
@@ -72,6 +86,8 @@ class Network(PredictOutput, ModelEstimator, ABC):
         MemoryBudgetError
             If the basis does not fit the memory.
         """
+        if feature_dim is not None:
+            X, y = Pixels(X, y, feature_dim), None
         if is_chunked(X):
             with workplace(self.store, X) as place:
                 dataset = self._chunked_dataset(X, y, sample_weight, place, "dataset")

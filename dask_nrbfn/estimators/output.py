@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import narwhals as nw
+import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.sources.frames import as_frame
 
 LIBRARIES = ("default", "pandas", "polars")
@@ -27,7 +27,8 @@ class PredictOutput:
         predict : {"default", "pandas", "polars"}, optional
             Arrays, as all of scikit-learn's classifiers and regressors return them; or series, and
             frames of several columns, of that library, with the index of a pandas X. Those of dask
-            collections are dask arrays in any case. None: what was set before.
+            collections are dask arrays, and those of cubes DataArrays, in any case. None: what was
+            set before.
 
         Raises
         ------
@@ -45,7 +46,7 @@ class PredictOutput:
     def _shown(self, values: NDArray[Any], X: Any, names: Sequence[str]) -> Any:
         """Return predictions (n,) of the last of some names, or (n, m), as they are to be."""
         library = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
-        if library == "default" or is_dask(values):
+        if library == "default" or not isinstance(values, np.ndarray):
             return values
         if values.ndim == 1:
             shown: Any = nw.new_series(names[-1], values, backend=library)

@@ -66,7 +66,7 @@ def predict_lazily(model: Model, X: Any, outcome: Outcome, store: Location | Non
     nothing = outcome(model, np.empty((0, len(model.weights))))
     return rows.map_blocks(
         _predict_block,
-        _published(model, store),
+        published(model, store),
         outcome,
         nothing.dtype,
         meta=nothing,
@@ -75,7 +75,7 @@ def predict_lazily(model: Model, X: Any, outcome: Outcome, store: Location | Non
     )
 
 
-def _published(model: Model, store: Location | None) -> str | RemoteLocation:
+def published(model: Model, store: Location | None) -> str | RemoteLocation:
     """Write the model where workers can open it, so that it is not part of any graph.
 
     Without a store it stays until this process ends, and with it the lazy predictions.
@@ -98,7 +98,8 @@ def _process_directory() -> str:
 
 # The location names the content, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
-def _open_model(location: str | RemoteLocation) -> Model:
+def opened_model(location: str | RemoteLocation) -> Model:
+    """Return a published model, which a process reads once."""
     return Model.load(location)
 
 
@@ -109,7 +110,7 @@ def _predict_block(
     dtype: np.dtype[Any],
     block_info: Mapping[int, Mapping[str, Any]],
 ) -> NDArray[Any]:
-    model = _open_model(location)
+    model = opened_model(location)
     first_row, within = block_info[0]["array-location"][0][0], ""
     if np.isnan(first_row):
         # To know how many rows are before it, all blocks before it would have to be computed.

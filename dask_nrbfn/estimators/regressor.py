@@ -57,9 +57,16 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         self._fit_or_add(X, y, sample_weight)
         return self
 
-    def predict(self, X: Any) -> Any:
-        """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array."""
-        return self._shown(self._predict(X, _numbers), X, self._model.target_names or ())
+    def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
+        """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array.
+
+        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
+        its pixels are rows, whose features lie along it and are found by its coordinates. The
+        result has the other dimensions, and several numbers the dimension "target" where X has its
+        features; pixels that lack a feature have NaN. Lazily where X is a dask array.
+        """
+        values = self._predict(X, _numbers, feature_dim, name="value")
+        return self._shown(values, X, self._model.target_names or ())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2, on average over the targets; of dask collections by blocks."""

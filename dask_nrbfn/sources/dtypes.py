@@ -7,10 +7,11 @@ reads as numbers.
 """
 
 import re
+from contextlib import suppress
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, ParameterError
 
 INT64 = np.dtype(np.int64)
 FLOAT64 = np.dtype(np.float64)
@@ -114,6 +115,38 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     if dtype.kind in "US" or (dtype.kind == "T" and not hasattr(dtype, "na_object")):
         return STRING
     raise DataError(f"{name} has dtype {dtype}.", LABEL_RULE)
+
+
+def checked_mark(
+    unlabelled: int | str | float | None,
+    y_dtype: np.dtype | None,
+    target_names: tuple[str, ...] | None,
+) -> int | str | float | None:
+    """Return what means no label as the type that labels are stored as; a float for numbers.
+
+    Raises
+    ------
+    ParameterError
+        If there are no labels, or it is none of their type.
+    """
+    if unlabelled is None:
+        return None
+    if y_dtype is None:
+        raise ParameterError(
+            f"`unlabelled` is {unlabelled!r}, and there are no labels or numbers.",
+            "Leave it out: without labels every row has none.",
+        )
+    if y_dtype == STRING:
+        return str(unlabelled)
+    if target_names is not None:
+        with suppress(ValueError):
+            return float(unlabelled)
+    elif isinstance(label := label_of_text(str(unlabelled)), int):
+        return label
+    raise ParameterError(
+        f"`unlabelled` is {unlabelled!r}, and the targets are numbers.",
+        "Give the number that stands there for none.",
+    )
 
 
 def check_weight_dtype(dtype: np.dtype, name: str) -> None:

@@ -52,14 +52,15 @@ OPTIONS = {
     "arrow": {"x", *_OF_TABLES},
     "svmlight": {"target"},
     "anndata": {"x", "y", "target", "weights"},
+    "scene": {"label", "target"},
 }
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
-    "obs), `label` or `target`, and `weights` with tables (columns), and none but `target` with "
-    "svmlight; `schema` and what is said of columns with tables, `x` "
-    "(columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, `encoding` and "
-    "`no_header` with .csv alone."
+    "obs), `label` or `target`, and `weights` with tables (columns), `label` or `target` with "
+    "scenes (variables), and none but `target` with svmlight; `schema` and what is said of columns "
+    "with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, "
+    "`encoding` and `no_header` with .csv alone."
 )
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
@@ -75,6 +76,9 @@ def open_source(
     weights: str | None = None,
     schema: Schema | None = None,
     table: "TableOptions | None" = None,
+    variable: str | None = None,
+    feature_dim: str | None = None,
+    unlabelled: int | str | float | None = None,
     classes: Sequence[int | str] | None = None,
     spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -111,6 +115,12 @@ def open_source(
         by default what they have decides.
     table : TableOptions, optional
         What is said of the columns of a table.
+    variable, feature_dim : str, optional
+        `source` is a Zarr group of arrays with named dimensions, as xarray writes it: its rows are
+        the pixels of this variable, whose features lie along this dimension, but for those that
+        lack a feature or a label. `label` and `target` are variables too.
+    unlabelled : int, float or str, optional
+        Pixels without a label are rows too, and this is their label.
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
@@ -156,9 +166,10 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
-    in_zarr = place.is_directory() and is_anndata(place)
+    is_scene = variable is not None or feature_dim is not None
+    in_zarr = is_scene or (place.is_directory() and is_anndata(place))
     files = _data_files(place) if place.is_directory() and not in_zarr else {place: {}}
-    kind = "anndata" if in_zarr else _kind(next(iter(files)))
+    kind = "scene" if is_scene else "anndata" if in_zarr else _kind(next(iter(files)))
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
     if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
         # Arrays of numbers have such columns in their order.
@@ -171,6 +182,15 @@ def open_source(
     for file in () if in_zarr else files:
         if file.n_bytes() == 0:
             raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    if kind == "scene":
+        return _open_scene(
+            place,
+            variable=variable,
+            feature_dim=feature_dim,
+            label=label,
+            targets=() if target is None else named_columns("target", target),
+            unlabelled=unlabelled,
+        )
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
@@ -223,6 +243,12 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
     return open_svmlight(files, origin=origin, numbers=target is not None)
+
+
+def _open_scene(place: File, **options: Any) -> Source:
+    from dask_nrbfn.sources.scene import open_scene_source
+
+    return open_scene_source(place, **options)
 
 
 def _as_before(named: Mapping[str, str | None], read_as: Mapping[str, str]) -> dict[str, Any]:

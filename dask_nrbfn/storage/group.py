@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import zarr
 import zarr.abc.store
@@ -26,6 +26,7 @@ from dask_nrbfn.errors import (
     MissingDataError,
     NRBFNError,
     ParameterError,
+    RunMismatchError,
 )
 from dask_nrbfn.outputs import (
     check_path_outside_groups,
@@ -58,6 +59,9 @@ EXPANDED_VERSION = 5
 
 SPARSE_VERSION = 6
 """The format of what has rows in CSR, or of runs and models whose rows become coordinates."""
+
+# The kind of what takes its place when it is finished.
+_UNFINISHED = "unfinished"
 
 _FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, SPARSE_VERSION)
 
@@ -291,6 +295,87 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
 def _built_in_place(store: Location) -> Iterator[zarr.Group]:
     with locked_run(store):
         yield zarr.create_group(_store(store), overwrite=True)
+
+
+@contextmanager
+def resumed_group(
+    location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
+) -> Iterator[zarr.Group]:
+    """Give a group that takes its place at `location` when the block ends well; if not, it stays.
+
+    It is built beside `location` under a hidden name, where whoever begins the same finds what was
+    finished of it.
+
+    Parameters
+    ----------
+    location : Location
+        A path or URL.
+    kind : str
+    identity : mapping of str to str
+        What is written, by what decides it, such as the model.
+    overwrite : bool
+        Replace what is at `location`, and something else that was begun there.
+
+    Raises
+    ------
+    RunMismatchError
+        If something else was begun there, and `overwrite` is false.
+    RunBusyError
+        If another job is writing it.
+    ExistsError, ParameterError, StorageError
+        As `replacing_group`.
+    """
+    location = normalize(location)
+    check_target(location, kind=kind, overwrite=overwrite)
+    unfinished = hidden_sibling(location, "unfinished")
+    with locked_run(location) as check_still_locked:
+        begun = _kind_begun(unfinished, location, identity, (_UNFINISHED, kind), overwrite)
+        if begun is None:
+            remove_group(unfinished)
+            create_group(unfinished, kind=_UNFINISHED, attributes=identity)
+        yield open_group(unfinished, kind=begun or _UNFINISHED, writable=True)
+        check_still_locked()
+        _publish(unfinished, location, kind=kind, overwrite=overwrite)
+
+
+def _kind_begun(
+    unfinished: Location,
+    location: Location,
+    identity: Mapping[str, str],
+    kinds: tuple[str, ...],
+    overwrite: bool,
+) -> str | None:
+    """Return the kind of what was begun; None if that is nothing, damaged, or overwritten."""
+    try:
+        kind = kind_of(unfinished, kinds)
+        begun = attributes_of(open_group(unfinished, kind=kind))
+    except (MissingDataError, DamagedDataError):
+        return None
+    other = next((name for name, value in identity.items() if begun.get(name) != value), None)
+    if other is None:
+        return kind
+    if overwrite:
+        return None
+    raise RunMismatchError(
+        f"{unfinished}, where {location} was begun, is of another {other}.",
+        "Take up what was begun, or `overwrite` it, or remove it.",
+    )
+
+
+def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
+    """Put a complete group, beside `location`, in its place."""
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        target = Path(os.path.realpath(path))
+        flush_tree(Path(str(new)))
+        if overwrite:
+            _replace(location, Path(str(new)), target, kind=kind)
+            return
+    check_target(location, kind=kind, overwrite=overwrite)
+    if path is not None:
+        place_path(Path(str(new)), target)
+    elif url is not None:
+        move_group(cast(RemoteLocation, remote(new)), url)
 
 
 def hidden_sibling(location: Location, suffix: str) -> Location:
