@@ -26,6 +26,12 @@ from dask_nrbfn.cli.show import show
 @table_options
 @scene_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Copy the rows of an AnnData store.  [default: DATASET refers to rows that are in Zarr, "
+    "with a digest of every chunk]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace DATASET once the new one is complete.")
 @json_option
 @locations("source", "dataset", "schema")

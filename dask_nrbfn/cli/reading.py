@@ -19,7 +19,7 @@ target_options = together(
     click.option(
         "--y",
         metavar="NAME",
-        help="Member of an .npz file with the labels [default: y]; for an .npy file, another one; "
+        help="Member of an .npz file with the labels [default: y]; for .npy files, other ones; "
         "obs/NAME of AnnData.",
     ),
     click.option(

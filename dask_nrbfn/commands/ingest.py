@@ -84,6 +84,7 @@ def ingest_file(
     write_schema: str | os.PathLike[str] | None = None,
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
+    copy: bool = False,
     overwrite: bool = False,
 ) -> Dataset:
     """Write a dataset from a file, or from all files of a directory.
@@ -149,6 +150,9 @@ def ingest_file(
         no sum over targets. None: every row has its label.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
+    copy : bool
+        Whether rows that are in Zarr already are copied. Otherwise the dataset refers to them, with
+        a digest of every chunk, as it does not if a chunk of theirs has more than 128 MiB.
     overwrite : bool
         Replace what is at `location`, once the new dataset is complete.
 
@@ -199,7 +203,12 @@ def ingest_file(
             "Leave it out: arrays have no schema.",
         )
     dataset = ingest_source(
-        opened, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+        opened,
+        location,
+        unlabelled=unlabelled,
+        chunk_rows=chunk_rows,
+        overwrite=overwrite,
+        copy=copy,
     )
     if write_schema is not None and dataset.schema is not None:
         save_schema(dataset.schema, write_schema, overwrite=overwrite)
@@ -292,10 +301,12 @@ def ingest_source(
     chunk_rows: int | None = None,
     overwrite: bool = False,
     gaps: bool = False,
+    copy: bool = False,
 ) -> Dataset:
     """Write a dataset from an open source, chunk after chunk.
 
-    With `gaps` rows may lack values although its schema does not fill them; their features are NaN.
+    Rows that are in Zarr already stay there unless a `copy` is asked for. With `gaps` rows may lack
+    values although its schema does not fill them; their features are NaN.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
@@ -318,6 +329,11 @@ def ingest_source(
             row_values=None if n_values is None else n_values / source.n_rows,
         ),
     )
+    stored_at = None if copy else source.stored_at
+    if stored_at is not None and chunk_rows is None and rows < source.n_rows:
+        # Chunks of theirs are decoded as a whole.
+        own_rows = stored_at.chunk_rows
+        rows = min(source.n_rows, max(rows // own_rows, 1) * own_rows)
     gaps = gaps or (schema is not None and schema.fills)
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -330,6 +346,7 @@ def ingest_source(
             n_numbers=n_numbers,
             weighted=source.has_weights,
             id_dtype=source.id_dtype,
+            stored_at=stored_at,
         )
         summaries = list(_write_blocks(group, source, rows, mark, gaps=gaps))
         finish_dataset(

@@ -22,6 +22,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
+from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 from dask_nrbfn.stages.validation import check_targets
@@ -288,6 +289,7 @@ class _Joined:
         self.target_names = first.target_names
         self.schema = first.schema
         self.read_as = first.read_as
+        self.stored_at: StoredAt | None = None
         # No part of a fit, and each dataset keeps its own.
         self.id_dtype: np.dtype | None = None
 

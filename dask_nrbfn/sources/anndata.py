@@ -1,6 +1,8 @@
 """Cells: rows of an AnnData store, in Zarr or in an .h5ad file."""
 
 import json
+import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,9 +27,11 @@ from dask_nrbfn.sources.dtypes import (
 )
 from dask_nrbfn.sources.elements import Matrix, ObsColumn, column_at, index_of, matrix_at
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import Layout, check_apart, check_size
+from dask_nrbfn.sources.layout import Layout, StoredAt, check_apart, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
+
+logger = logging.getLogger(__name__)
 
 # A chunk of this size is decoded beside the one in use.
 MAX_CHUNK_BYTES = 2**27
@@ -74,10 +78,9 @@ class AnnDataSource(Layout):
 
     def _reading_rows(self, block_rows: int) -> int:
         """Return rows of whole chunks, which then are decoded once, unless these are too large."""
-        own = self.x.chunk_rows
-        if own * self.n_features * self.x.dtype.itemsize > MAX_CHUNK_BYTES:
+        if self.x.chunk_bytes > MAX_CHUNK_BYTES:
             return block_rows
-        return max(block_rows // own, 1) * own
+        return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
 
     def block(self, start: int, stop: int) -> Block:
         """Return the rows from `start` to `stop`."""
@@ -178,6 +181,7 @@ def source_of(
         id_dtype=STRING,
         n_values=matrix.n_values,
         unlabelled=_mark_of(label),
+        stored_at=_stored_at(place, matrix),
         place=place,
         x=matrix,
         y=label,
@@ -186,6 +190,20 @@ def source_of(
         names=names,
         read_as={option: name for option, name in said.items() if name},
     )
+
+
+def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
+    """Return where rows are that can be read there, chunk by chunk and by whoever opens them."""
+    if place.name.endswith(".h5ad") or place.storage_options:
+        return None
+    if matrix.chunk_bytes > MAX_CHUNK_BYTES:
+        logger.info(
+            "%s of %s is copied: its chunks of %d MiB are too large to read it in place.",
+            *(matrix.name, place, matrix.chunk_bytes >> 20),
+        )
+        return None
+    path = place.path if place.is_remote else os.path.abspath(place)
+    return StoredAt(path, matrix.name, matrix.chunk_rows)
 
 
 def _opened(place: File) -> Any:

@@ -5,9 +5,9 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
@@ -17,6 +17,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, NRB
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
+    as_features,
     check_weight_dtype,
     feature_dtype,
     label_dtype,
@@ -170,11 +171,27 @@ class NpzSource(ArrayLayout):
                 raise EOFError("a member is longer than its header says")
 
 
+@dataclass(frozen=True)
+class Shards:
+    """The rows of one array in .npy files, one after the other.
+
+    Attributes
+    ----------
+    header : Header
+        Of all rows.
+    files : mapping
+        The header of each file, in order.
+    """
+
+    header: Header
+    files: Mapping[File, Header]
+
+
 @dataclass(kw_only=True)
 class NpySource(ArrayLayout):
-    """Rows of an .npy file, with labels or numbers and weights in others."""
+    """Rows of .npy files, with labels or numbers and weights in others."""
 
-    files: tuple[File, ...]
+    shards: tuple[Shards, ...]
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -187,13 +204,14 @@ class NpySource(ArrayLayout):
             If a file is cut short.
         """
         with ExitStack() as stack:
-            opened = {}
-            for file in self.files:
-                with _damage_named(file):
-                    opened[str(file)] = stack.enter_context(file.open())
-                    _read_header(opened[str(file)], str(file))
+            readers = {
+                shards.header.name: stack.enter_context(closing(_ShardReader(shards)))
+                for shards in self.shards
+            }
             for start, stop in _spans(self.n_rows, block_rows):
-                yield self.block(start, stop, partial(_npy_rows, opened))
+                yield self.block(
+                    start, stop, lambda header, first, last: readers[header.name].read(last - first)
+                )
 
 
 def open_npz(
@@ -254,42 +272,56 @@ def open_npz(
     return NpzSource(**vars(layout), file=file)
 
 
-def open_npy(
-    file: File, *, y: str | None = None, target: str | None = None, weights: str | None = None
-) -> NpySource:
-    """Source of the rows of an .npy file.
+def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
+    """Source of the rows of .npy files.
 
     Parameters
     ----------
-    file : File
-        With the features.
-    y, target, weights : str, optional
-        .npy files with the labels, or instead of them numbers (n,) or (n, q), and with the weights
-        of the rows; URLs need the options of `file`.
+    files : mapping
+        By "x" what the features are called in errors, and their files, which have the same columns;
+        so by "y", or instead of it by "target", labels, or numbers (n,) or (n, q); by "weights"
+        the weights of the rows.
 
     Raises
     ------
     DataError
         If a shape or type does not fit.
     ParameterError
-        If a file is named for two of them.
+        If one thing is named for two purposes.
     DamagedDataError
         If a file is not an .npy file, or is cut short.
     MissingDataError
-        If the file `y`, `target` or `weights` does not exist.
+        If a file does not exist.
     """
-    check_apart("target", target, str(file))
-    check_apart("weights", weights, str(file), y, target)
-    others = {"y": y, "target": target, "weights": weights}
-    files = {name: replace(file, path=path) for name, path in others.items() if path is not None}
-    headers = {name: _file_header(other, option=name) for name, other in files.items()}
-    layout = _layout(
-        _file_header(file), headers.get("y"), headers.get("weights"), headers.get("target")
+    names = {role: name for role, (name, _) in files.items()}
+    check_apart("target", names.get("target"), names["x"])
+    check_apart(
+        "weights", names.get("weights"), *(names.get(role) for role in ("x", "y", "target"))
     )
-    for header in _tables(layout):
-        if header.fortran_order and file.is_remote:
-            raise _stored_by_column(header.name)
-    return NpySource(**vars(layout), files=(file, *files.values()))
+    shards = {role: _shards(role, name, own) for role, (name, own) in files.items()}
+    headers = {role: own.header for role, own in shards.items()}
+    layout = _layout(headers["x"], headers.get("y"), headers.get("weights"), headers.get("target"))
+    for table in ("x", "target"):
+        for file, header in shards[table].files.items() if table in shards else ():
+            if header.fortran_order and file.is_remote:
+                raise _stored_by_column(header.name)
+    return NpySource(**vars(layout), shards=tuple(shards.values()))
+
+
+def _shards(role: str, name: str, files: Sequence[File]) -> Shards:
+    headers = {file: _file_header(file, option=None if role == "x" else role) for file in files}
+    first, *others = headers.values()
+    for other in others:
+        if (other.shape[1:], other.dtype.kind) != (first.shape[1:], first.dtype.kind):
+            raise DataError(
+                f"{other.name} has shape {other.shape} and dtype {other.dtype}, {first.name} "
+                f"{first.shape} and {first.dtype}.",
+                "Write the same columns, of one kind, to all files of a directory.",
+            )
+    n_rows = sum(header.shape[0] for header in headers.values() if header.shape)
+    dtype = np.result_type(*(header.dtype for header in headers.values()))
+    shape = (n_rows, *first.shape[1:]) if first.shape else ()
+    return Shards(Header(name, shape, dtype), headers)
 
 
 def _stored_by_column(name: str) -> DataError:
@@ -450,16 +482,53 @@ def _read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop:
     return rows
 
 
-def _npy_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
-    with _damage_named(header.name):
-        if not header.fortran_order:
-            return _read_rows(files, header, start, stop)
-        # Mapped anew each time: pages of a mapping that stays open count as this process's memory.
-        return np.array(np.lib.format.open_memmap(header.name, mode="r")[start:stop])
+class _ShardReader:
+    """Reads rows in their order; one file is open at a time."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._files = iter(shards.files.items())
+        self._file: IO[bytes] | None = None
+        self._header, self._start = Header("", (0,), shards.header.dtype), 0
+
+    def read(self, n_rows: int) -> np.ndarray:
+        """Return the next rows."""
+        pieces = []
+        while n_rows:
+            while self._start == self._header.shape[0]:
+                self._open_next()
+            stop = min(self._start + n_rows, self._header.shape[0])
+            pieces.append(self._rows(stop))
+            n_rows -= stop - self._start
+            self._start = stop
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open_next(self) -> None:
+        self.close()
+        file, self._header = next(self._files)
+        self._start = 0
+        with _damage_named(file):
+            self._file = file.open()
+            _read_header(self._file, str(file))
+
+    def _rows(self, stop: int) -> np.ndarray:
+        header = self._header
+        with _damage_named(header.name):
+            if not header.fortran_order:
+                assert self._file is not None
+                return _read_rows({header.name: self._file}, header, self._start, stop)
+            # Mapped anew each time: pages of a mapping that stays open count as this process's
+            # memory.
+            return np.array(np.lib.format.open_memmap(header.name, mode="r")[self._start : stop])
 
 
 def _table(rows: Any, dtype: np.dtype) -> Any:
-    table = rows if is_sparse(rows) else rows.reshape(len(rows), -1)
+    table = rows if is_sparse(rows) else as_features(rows).reshape(len(rows), -1)
     return table.astype(dtype, copy=False)
 
 

@@ -48,6 +48,8 @@ from dask_nrbfn.sources.tabular import Table, TableSource, survey_tables
 # X of one batch.
 BATCH_BYTES = 4 << 20
 
+_SHORT = {np.dtype(np.float16), np.dtype(np.float32)}
+
 # Types of the columns of all files, by name.
 Types = Mapping[str, Sequence[pa.DataType]]
 
@@ -127,8 +129,8 @@ def open_columnar(
     -------
     ColumnarSource
         If all features are numbers or booleans, and no row may lack one, ``x_dtype`` is uint8 where
-        all are bool, int64 where all are integers or bool, float32 where all are float16 or
-        float32; otherwise float64.
+        all are bool, int64 where all are integers or bool, float16 where all are float16, float32
+        where all are float16 or float32; otherwise float64.
 
     Raises
     ------
@@ -291,8 +293,9 @@ def _number_type(arrow: pa.DataType) -> np.dtype:
         return np.dtype(np.bool_)
     if pa.types.is_integer(arrow):
         return INT64
-    is_short = pa.types.is_float16(arrow) or pa.types.is_float32(arrow)
-    return np.dtype(np.float32) if is_short else FLOAT64
+    if pa.types.is_float16(arrow):
+        return np.dtype(np.float16)
+    return np.dtype(np.float32) if pa.types.is_float32(arrow) else FLOAT64
 
 
 def _common_type(types: set[np.dtype]) -> np.dtype:
@@ -300,7 +303,7 @@ def _common_type(types: set[np.dtype]) -> np.dtype:
         return np.dtype(np.uint8)
     if types <= {np.dtype(np.bool_), INT64}:
         return INT64
-    return np.dtype(np.float32) if types == {np.dtype(np.float32)} else FLOAT64
+    return np.result_type(*types) if types <= _SHORT else FLOAT64
 
 
 def _label_type(types: Sequence[pa.DataType], name: str, asked: Asked) -> np.dtype:

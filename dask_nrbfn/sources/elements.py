@@ -3,6 +3,7 @@
 Arrays of Zarr and of HDF5 are sliced alike, and so are groups of both.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.dtypes import FLOAT64, STRING
+from dask_nrbfn.sources.dtypes import FLOAT64, STRING, sparse_dtype
 
 # One reading of a column that is looked through before its rows are wanted.
 _SCANNED_ROWS = 1 << 20
@@ -40,7 +41,7 @@ class Matrix:
     def dtype(self) -> np.dtype:
         """Type of the values; floats of those of CSR."""
         if self.is_sparse:
-            return np.result_type(self.stored["data"].dtype, np.float32)
+            return sparse_dtype(np.dtype(self.stored["data"].dtype), self.name)
         return np.dtype(self.stored.dtype)
 
     @property
@@ -55,6 +56,17 @@ class Matrix:
             return 1
         return int(self.stored.chunks[0])
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of what is decoded at once: rows of all columns, of CSR a chunk of values."""
+        if self.is_sparse:
+            return max(math.prod(a.chunks or ()) * a.dtype.itemsize for a in self._values)
+        return self.chunk_rows * self.shape[1] * self.dtype.itemsize
+
+    @property
+    def _values(self) -> tuple[Any, Any]:
+        return self.stored["data"], self.stored["indices"]
+
     def read(self, start: int, stop: int) -> Any:
         """Return some rows: an array (b, p), or of sparse ones a csr_array."""
         if not self.is_sparse:
@@ -65,7 +77,7 @@ class Matrix:
 
         ends = np.asarray(self.stored["indptr"][start : stop + 1], dtype=np.int64)
         values = slice(int(ends[0]), int(ends[-1]))
-        data, indices = self.stored["data"][values], self.stored["indices"][values]
+        data, indices = (array[values] for array in self._values)
         return canonical(
             csr_array(
                 (np.asarray(data, dtype=self.dtype), np.asarray(indices), ends - ends[0]),
@@ -152,12 +164,22 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     DataError
         If it is not there, or is stored as what has no rows.
     """
-    element = root[name] if name in (known := matrix_names(root)) else None
-    if element is None:
+    if name not in (known := matrix_names(root)):
         raise DataError(
             f"{origin} has no {name!r} with rows of features; it has {', '.join(known) or 'none'}.",
             "Name one of these with `x`.",
         )
+    return matrix_of(root[name], name, origin)
+
+
+def matrix_of(element: Any, name: str, origin: object) -> Matrix:
+    """Return the matrix that an array or group holds.
+
+    Raises
+    ------
+    DataError
+        If its rows cannot be read.
+    """
     encoding = encoding_of(element)
     if encoding == "csr_matrix":
         n_rows, n_columns = map(int, element.attrs["shape"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,17 @@ from dask_nrbfn.numeric.schema import Schema
 # A block has at least one row: 128 MiB of float64. What says more is a damaged header, or a number
 # that stands where an index should be.
 MAX_FEATURES = 2**24
+
+
+class StoredAt(NamedTuple):
+    """Where rows are that need not be copied: a Zarr store, and what is in it, "obsm/X_pca".
+
+    A dataset of them reads `chunk_rows` at once, or a multiple.
+    """
+
+    place: str
+    path: str
+    chunk_rows: int
 
 
 @dataclass(kw_only=True)
@@ -29,6 +41,7 @@ class Layout:
     n_values: int | None = None
     unlabelled: int | str | float | None = None
     read_as: Mapping[str, str] | None = None
+    stored_at: StoredAt | None = None
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

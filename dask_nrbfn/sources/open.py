@@ -62,6 +62,8 @@ OPTION_RULE = (
     "with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, "
     "`encoding` and `no_header` with .csv alone."
 )
+# What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
+_HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
 
@@ -85,7 +87,7 @@ def open_source(
     read_as: Mapping[str, str] | None = None,
     **written: Unpack[Written],
 ) -> Source:
-    r"""Source of the rows of a file, a directory of table or svmlight files, or an AnnData store.
+    r"""Source of the rows of a file, a directory of .npy, table or svmlight files, or AnnData.
 
     Parameters
     ----------
@@ -95,21 +97,21 @@ def open_source(
         directory of such files of one suffix, read in the order of their names. Those of Parquet
         and Arrow may be in subdirectories key=value, whose keys are columns.
     x, y : str, optional
-        Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With an
-        .npy file, `y` is the path of another one that holds the labels. With Parquet and Arrow,
-        `x` names columns as `target` does: those of features, of which a list of numbers has one
-        for each element. In AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and
-        `target` and `weights` too, obs/NAME.
+        Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With
+        .npy files, `y` is the path of another one, or of a directory of them, with the labels.
+        With Parquet and Arrow, `x` names columns as `target` does: those of features, of which a
+        list of numbers has one for each element. In AnnData `x` is X, layers/NAME or obsm/NAME, by
+        default X; `y`, and `target` and `weights` too, obs/NAME.
     label : str, optional
         Name of the label column of a table; by default there are no labels.
     target : str, optional
         What holds numbers to be learned, instead of labels: names of columns of a table
         with commas between them, and double quotes around a name that has one; the name of
-        an array (n,) or (n, q) in an .npz file; the path of such an .npy file; with svmlight
+        an array (n,) or (n, q) in an .npz file; such an .npy file or directory; with svmlight
         "label", the number at the beginning of each line.
     weights : str, optional
         Name of the array in an .npz file, of the column in a table, or path of the
-        .npy file with one weight per row; by default there are none.
+        .npy file or directory with one weight per row; by default there are none.
     schema : Schema, optional
         What the columns of a table are, and how its files are written where that is not said here;
         by default what they have decides.
@@ -194,7 +196,7 @@ def open_source(
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
-        return open_npy(place, y=y, target=target, weights=weights)
+        return _open_npy(tuple(files), place, {"y": y, "target": target, "weights": weights})
     if kind == "svmlight":
         return _open_svmlight(tuple(files), str(place), target)
     targets = None if target is None else named_columns("target", target)
@@ -310,13 +312,35 @@ def _open_columnar(
 
 
 def _typed_file(kind: str, file: File) -> "TypedFile":
+    from dask_nrbfn.sources.tablefile import NamedFile, class_names
+
+    typed: TypedFile
     if kind == "parquet":
         from dask_nrbfn.sources.parquet import ParquetFile
 
-        return ParquetFile(file)
-    from dask_nrbfn.sources.arrowfile import ArrowFile
+        typed = ParquetFile(file)
+    else:
+        from dask_nrbfn.sources.arrowfile import ArrowFile
 
-    return ArrowFile(file)
+        typed = ArrowFile(file)
+    names = class_names(typed.footer.schema)
+    return NamedFile(typed, names) if names else typed
+
+
+def _open_npy(files: tuple[File, ...], place: File, others: Mapping[str, str | None]) -> Source:
+    named = {role: (path, _npy_files(path, place)) for role, path in others.items() if path}
+    return open_npy({"x": (str(place), files), **named})
+
+
+def _npy_files(path: str, beside: File) -> tuple[File, ...]:
+    """Return an .npy file, or those of a directory; URLs are opened as the one beside them."""
+    place = replace(beside, path=path)
+    if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
+        return (place,)
+    files = _data_files(place)
+    if _kind(next(iter(files))) != "npy":
+        raise DataError(f"{place} has no .npy files.", "Give a directory of .npy files, or one.")
+    return tuple(files)
 
 
 def _data_files(directory: File) -> dict[File, dict[str, str]]:
@@ -329,7 +353,7 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
             "Keep files of one suffix in a directory.",
         )
     file, keys = next(iter(found.items()))
-    if (kind := _kind(file)) in ("npz", "npy", "anndata"):
+    if (kind := _kind(file)) in ("npz", "anndata"):
         raise DataError(
             f"{directory} is a directory of {_suffix(file)} files.",
             f"Give one {_suffix(file)} file instead.",
@@ -342,6 +366,14 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
 def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
     # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
+    names = {entry.name for entry in entries}
+    if _HUGGING_FACE_DICT in names:
+        splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
+        raise DataError(
+            f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
+        )
+    if names >= _HUGGING_FACE:
+        entries = [entry for entry in entries if entry.name not in _HUGGING_FACE]
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."

@@ -7,6 +7,7 @@ import numpy as np
 
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.layout import StoredAt
 
 
 class Block(NamedTuple):
@@ -29,8 +30,8 @@ class Source(Protocol):
     ----------
     n_rows, n_features : int
     x_dtype : dtype
-        Type of every ``X`` block: an integer type of 8 to 64 bits, float32 or float64; in CSR one
-        of the latter two.
+        Type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or float64; in
+        CSR one of the latter two.
     y_dtype : dtype or None
         ``int64`` or ``numpy.dtypes.StringDType()`` of labels, ``float64`` of numbers; None when
         there are neither.
@@ -51,6 +52,8 @@ class Source(Protocol):
         What stands in ``y`` for no label, of a source that says so itself.
     read_as : mapping of str or None
         By which options the rows were found, of a source whose columns do not tell.
+    stored_at : StoredAt or None
+        Where ``X`` is if it need not be copied.
     """
 
     n_rows: int
@@ -64,6 +67,7 @@ class Source(Protocol):
     n_values: int | None
     unlabelled: int | str | float | None
     read_as: Mapping[str, str] | None
+    stored_at: StoredAt | None
 
     @property
     def schema(self) -> Schema | None:

@@ -6,10 +6,11 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.storage.dense import Array, read_dense, write_dense
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
+from dask_nrbfn.storage.elsewhere import Elsewhere, refers
 from dask_nrbfn.storage.sparse import SparseArray, is_csr, write_sparse
 from dask_nrbfn.storage.strict import metadata_named
 
-Stored = Array | SparseArray
+Stored = Array | SparseArray | Elsewhere
 
 
 def write_array(
@@ -30,7 +31,7 @@ def write_array(
 
 
 def get_stored(group: zarr.Group, name: str) -> Stored:
-    """Return an array of the group, or rows in CSR.
+    """Return an array of the group, rows in CSR, or rows elsewhere.
 
     Raises
     ------
@@ -41,6 +42,8 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
         member = group.get(name)
     if isinstance(member, zarr.Group) and is_csr(member):
         return SparseArray.open(member)
+    if isinstance(member, zarr.Group) and refers(member):
+        return Elsewhere.open(member)
     return get_array(group, name)
 
 
@@ -54,4 +57,6 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """
     if isinstance(array, SparseArray):
         return array.read(start, stop)
+    if isinstance(array, Elsewhere):
+        return array.read(start, array.shape[0] if stop is None else stop)
     return read_dense(array, start, stop)

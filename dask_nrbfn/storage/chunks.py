@@ -14,9 +14,11 @@ from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.storage.array import Stored, create_array, get_array, get_stored
 from dask_nrbfn.storage.dense import chunk_checksums
-from dask_nrbfn.storage.group import SPARSE_VERSION, mark_complete
+from dask_nrbfn.storage.elsewhere import digest_of, finish_reference, refer, refers
+from dask_nrbfn.storage.group import REFERRING_VERSION, SPARSE_VERSION, mark_complete
 from dask_nrbfn.storage.schema import schema_attributes
 from dask_nrbfn.storage.sparse import (
     INDEX_BYTES,
@@ -43,7 +45,8 @@ class ChunkSummary(NamedTuple):
     """What is known of one written chunk.
 
     Its digest, `content_of_rows`, rows of each label and rows that have one, or numbers; of one
-    that was written just now also the `chunk_checksums` of each array, but of rows in CSR.
+    that was written just now also the `chunk_checksums` of each array, but of rows in CSR, whose
+    values are counted, and of rows elsewhere the digest.
     """
 
     digest: bytes
@@ -51,6 +54,7 @@ class ChunkSummary(NamedTuple):
     label_counts: dict[int | str, int]
     n_labelled: int
     checksums: dict[str, str] | None = None
+    n_values: int | None = None
 
 
 def default_chunk_rows(
@@ -86,15 +90,18 @@ def create_dataset_arrays(
     n_numbers: int = 0,
     weighted: bool = False,
     id_dtype: DTypeLike | None = None,
+    stored_at: StoredAt | None = None,
 ) -> None:
     """Lay out X, y and ids unless their type is None, weights if `weighted`, in an empty group.
 
-    X is in CSR where its `n_values` are said. A row of y is a label, or where there are any,
-    `n_numbers` numbers.
+    X stays where it is `stored_at` already, and is in CSR where its `n_values` are said. A row of y
+    is a label, or where there are any, `n_numbers` numbers.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
-    if n_values is not None:
+    if stored_at is not None:
+        refer(group, "X", stored_at, shape, x_dtype, chunk_rows=chunk_rows)
+    elif n_values is not None:
         create_sparse(group, "X", shape, x_dtype, chunk_rows=chunk_rows, n_values=n_values)
     else:
         create_array(
@@ -156,13 +163,17 @@ def write_chunk(
     checksums = {}
     columns: dict[str, Any] = {"X": X, "y": y, "weights": weights, "ids": ids}
     for name, column in columns.items():
-        if column is not None and is_sparse(column):
+        if name == "X" and refers(group[name]):
+            checksums[name] = digest_of(X)
+        elif column is not None and is_sparse(column):
             append_rows(group, name, start, column)
         elif column is not None:
             array = get_array(group, name)
             array[start:stop] = column
             checksums[name] = chunk_checksums(array, [index])
-    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(checksums=checksums)
+    return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(
+        checksums=checksums, n_values=X.nnz if is_sparse(X) else None
+    )
 
 
 def _chunk_rows(group: zarr.Group) -> int:
@@ -321,7 +332,11 @@ def finish_dataset(
     written = [summary.checksums or {} for summary in summaries]
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
-    if "X" not in checksums:
+    if refers(group["X"]):
+        n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
+        finish_reference(group, "X", checksums.pop("X"), n_values or None)
+        marks["format_version"] = REFERRING_VERSION
+    elif "X" not in checksums:
         checksums |= finish_sparse(group, "X")
         marks["format_version"] = SPARSE_VERSION
     if schema is not None:

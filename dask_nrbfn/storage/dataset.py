@@ -26,11 +26,12 @@ from dask_nrbfn.storage.chunks import (
     row_bytes,
 )
 from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
+from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.schema import read_schema
-from dask_nrbfn.storage.sparse import INDEX_BYTES, SparseArray
+from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
 
 
@@ -71,7 +72,7 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array or SparseArray (n, c)
+    X : zarr.Array, SparseArray or Elsewhere (n, c)
         The features, or with a schema the stored values that they are made of as rows are read.
     y : zarr.Array (n,) or float64 (n, q) or None
         Labels, which are integers or strings, or numbers.
@@ -179,6 +180,8 @@ class Dataset:
             dataset._check_lengths()
             if not as_it_is:
                 dataset._expect_chunks(attributes.get("chunk_checksums", {}))
+            elif isinstance(dataset.X, Elsewhere):
+                dataset = replace(dataset, X=dataset.X.as_it_is())
         return dataset
 
     def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
@@ -190,7 +193,7 @@ class Dataset:
     def _arrays(self) -> dict[str, Array]:
         """What is stored, by name."""
         X = self.X
-        of_X = X.arrays if isinstance(X, SparseArray) else {"": X}
+        of_X = {"": X} if isinstance(X, zarr.Array) else X.arrays
         arrays = {f"X/{name}".rstrip("/"): array for name, array in of_X.items()}
         return arrays | self._columns
 
@@ -241,7 +244,7 @@ class Dataset:
     def chunks_stored(self) -> set[int]:
         """Return the numbers of the chunks that are there, whole or in part."""
         X = self.X
-        own = X.chunks_stored() if isinstance(X, SparseArray) else chunk_rows_stored(X)
+        own = chunk_rows_stored(X) if isinstance(X, zarr.Array) else X.chunks_stored()
         return own.union(*map(chunk_rows_stored, self._columns.values()))
 
     @property
@@ -314,14 +317,15 @@ class Dataset:
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
-        return (isinstance(self.X, SparseArray) or further) and self.projection is None
+        own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
+        return (own or further) and self.projection is None
 
     @property
     def row_values(self) -> float:
         """Values that are stored of a row on average, of one that is not in CSR all p."""
         if self.projection is not None:
             return float(self.n_features)
-        own = self.X.row_values if isinstance(self.X, SparseArray) else float(self.n_features)
+        own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
         if self.further is None:
             return own
         theirs = self.further.row_values
@@ -371,7 +375,7 @@ class Dataset:
         two chunks, and of a block that is of both; and so do coordinates of them.
         """
         held = 4 + self.labelled_only
-        if isinstance(self.X, SparseArray):
+        if not isinstance(self.X, zarr.Array):
             own = held * (
                 self.X.most_bytes + self.chunk_rows * row_bytes(0, float, self._n_numbers)
             )
@@ -407,7 +411,7 @@ class Dataset:
         )
 
     def _planned(self, n_rows: int, chunk_rows: int) -> Stored:
-        if isinstance(self.X, SparseArray):
+        if not isinstance(self.X, zarr.Array):
             return self.X.planned(n_rows, chunk_rows)
         group = zarr.create_group(MemoryStore())
         create_dataset_arrays(

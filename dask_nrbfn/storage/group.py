@@ -63,7 +63,11 @@ SPARSE_VERSION = 6
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
 
-_FORMAT_VERSION, _READ_VERSIONS = 4, (3, 4, EXPANDED_VERSION, SPARSE_VERSION)
+REFERRING_VERSION = 7
+"""The format of a dataset whose rows stay in another store."""
+
+_FORMAT_VERSION = 4
+_READ_VERSIONS = (3, _FORMAT_VERSION, EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION)
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:

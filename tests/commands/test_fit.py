@@ -96,6 +96,29 @@ def test_fit__any_dtype_gives_the_same_network(dtype):
     np.testing.assert_allclose(*(Model.load(run.location).weights for run in runs), rtol=1e-6)
 
 
+NARROW = {
+    "sknn": {"n_partitions": 4},
+    "kmeans": {"basis": "kmeans", "scale": "standard"},
+    "unit": {"basis": "random", "scale": "unit", "kernel": "laplacian", "features": "plain"},
+    "learned": {"scale": "learned", "alpha": 1e-6},
+    "hinge": {"loss": "hinge", "alpha": 1e-4},
+}
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("params", NARROW.values(), ids=NARROW)
+def test_fit__float16_gives_the_bits_of_the_same_values(params):
+    X, y = spirals(200)
+    X = X.astype(np.float16)
+    datasets = [write_table(MemoryStore(), rows, y) for rows in (X, X.astype(np.float32))]
+    assert datasets[0].dtype == np.float16
+    assert datasets[0].content == datasets[1].content
+    params = FitParams(basis_size=30, **params)
+    runs = [fit_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets]
+    first, second = (Model.load(run.location).digest() for run in runs)
+    assert first == second
+
+
 def test_fit__string_labels_give_the_network_of_their_codes():
     X, y = spirals(150)
     names = np.array(["außen", "b", ""])[y]

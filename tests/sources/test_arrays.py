@@ -2,6 +2,7 @@ import subprocess
 import sys
 import zipfile
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -81,7 +82,7 @@ def test_arrays__images_are_flattened_row_by_row(tmp_path, order):
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"), [("?", "u1"), (">f4", "f4"), ("f2", "f4"), (">i8", "i8"), ("u1", "u1")]
+    ("given", "stored"), [("?", "u1"), (">f4", "f4"), ("f2", "f2"), (">i8", "i8"), ("u1", "u1")]
 )
 def test_arrays__feature_types(tmp_path, given, stored):
     X = np.array([[0, 1], [1, 0], [1, 1]]).astype(given)
@@ -94,6 +95,17 @@ def test_arrays__feature_types(tmp_path, given, stored):
     ):
         assert source.x_dtype == stored
         np.testing.assert_array_equal(collect(source, 2)[0], X.astype(stored))
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_arrays__bfloat16(tmp_path, order):
+    X = np.array([[0.1, -2.0, np.inf], [3e38, 1e-40, 0.0]]).astype(ml_dtypes.bfloat16, order=order)
+    # numpy writes two bytes of no type.
+    np.save(tmp_path / "X.npy", X)
+    for source in (open_source(tmp_path / "X.npy"), ArraySource(X)):
+        values = collect(source, 1)[0]
+        assert values.dtype == source.x_dtype == np.float32
+        np.testing.assert_array_equal(values, X.astype(np.float32))
 
 
 @pytest.mark.parametrize(

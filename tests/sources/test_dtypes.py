@@ -1,3 +1,4 @@
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -21,7 +22,8 @@ from dask_nrbfn.sources.dtypes import (
         ("u2", "u2"),
         (">i4", "i4"),
         ("u8", "u8"),
-        ("f2", "f4"),
+        (">f2", "f2"),
+        (ml_dtypes.bfloat16, "f4"),
         (">f4", "f4"),
         (">f8", "f8"),
     ],
@@ -32,7 +34,7 @@ def test_feature_dtype__native_and_at_least_one_byte(given, stored):
     assert dtype.isnative
 
 
-@pytest.mark.parametrize("given", ["c16", "M8[s]", "m8[s]", "U3", "V4", np.longdouble])
+@pytest.mark.parametrize("given", ["c16", "M8[s]", "m8[s]", "U3", "V4", "i1,i1", np.longdouble])
 def test_feature_dtype__refuses_what_is_no_plain_number(given):
     with pytest.raises(DataError, match=r"X has dtype .*Write numbers as bool, integers"):
         feature_dtype(np.dtype(given), "X")

@@ -51,6 +51,6 @@ def test_open_source__directory_with_subdirectory(tmp_path):
 
 
 def test_open_source__directory_of_arrays(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((2, 2)))
-    with pytest.raises(DataError, match=r"is a directory of \.npy files"):
+    np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)))
+    with pytest.raises(DataError, match=r"is a directory of \.npz files"):
         open_source(tmp_path)

@@ -414,20 +414,20 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 
 def test_model_metadata__newer_format(tmp_path):
     make_model().save(tmp_path / "model")
-    edit_attributes(tmp_path / "model", format_version=7)
-    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 6"):
+    edit_attributes(tmp_path / "model", format_version=8)
+    with pytest.raises(DamagedDataError, match="format version 8, this package reads 3 to 7"):
         Model.load(tmp_path / "model")
 
 
 def test_run_metadata__newer_format(run):
-    edit_attributes(run.location, format_version=7)
-    with pytest.raises(DamagedDataError, match="format version 7, this package reads 3 to 6"):
+    edit_attributes(run.location, format_version=8)
+    with pytest.raises(DamagedDataError, match="format version 8, this package reads 3 to 7"):
         Run.open(run.location)
 
 
 def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
-    edit_attributes(f"{run.location}/model", format_version=7)
+    edit_attributes(f"{run.location}/model", format_version=8)
     with pytest.raises(DamagedDataError, match="format version 7"):
         Model.load(run.location)

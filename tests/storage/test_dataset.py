@@ -464,12 +464,12 @@ def test_open__another_kind(tmp_path):
         Dataset.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("version", [0, 2, 7, "3"])
+@pytest.mark.parametrize("version", [0, 2, 8, "3"])
 def test_open__another_format_version(tmp_path, version):
     write_dataset(tmp_path / "data", table(5))
     edit_attributes(tmp_path / "data", format_version=version)
     with pytest.raises(
-        DamagedDataError, match=rf"format version {version}, this package reads 3 to 6"
+        DamagedDataError, match=rf"format version {version}, this package reads 3 to 7"
     ):
         Dataset.open(tmp_path / "data")
 

@@ -1,0 +1,229 @@
+"""Rows that a dataset refers to: they stay in another Zarr store, and are compared when read.
+
+A digest of each chunk of rows tells whether they are those that were ingested.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import zarr
+from numpy.typing import DTypeLike
+from zarr.storage import LocalStore
+
+from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
+from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.sources.elements import Matrix, matrix_of
+from dask_nrbfn.sources.layout import StoredAt
+from dask_nrbfn.storage.dense import Array
+from dask_nrbfn.storage.location import remote
+from dask_nrbfn.storage.remote import open_store
+from dask_nrbfn.storage.sparse import INDEX_BYTES, ROW_BYTES
+from dask_nrbfn.storage.strict import checksum, metadata_named
+
+_DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Rows of another store, opened for reading.
+
+    Attributes
+    ----------
+    place, path : str
+        The Zarr store, and what they are in it, such as "obsm/X_pca".
+    matrix : Matrix
+    dtype : dtype
+        As which they are read.
+    chunk_rows : int
+        Rows that are read together.
+    digests : str
+        Of each chunk of rows, one after another; empty: they are read as they are.
+    n_values, most_values : int or None
+        Values that are stored in CSR, of all rows and of the chunk that has the most.
+    """
+
+    place: str
+    path: str
+    matrix: Matrix
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    digests: str
+    n_values: int | None
+    most_values: int | None
+
+    @classmethod
+    def open(cls, group: zarr.Group) -> Self:
+        """Open the rows that a group refers to.
+
+        Raises
+        ------
+        MissingDataError
+            If nothing is where they were.
+        DamagedDataError
+            If they have another shape than they had.
+        """
+        with metadata_named(group.store_path):
+            recorded: dict[str, Any] = group.attrs.asdict()
+            if recorded.pop("checksum", None) != checksum(recorded):
+                raise ValueError("they fail their checksum")
+            place, path = recorded["place"], recorded["path"]
+            rows = cls(
+                place,
+                path,
+                _matrix_at(place, path),
+                np.dtype(recorded["dtype"]),
+                recorded["chunk_rows"],
+                recorded["digests"],
+                recorded["n_values"],
+                recorded["most_values"],
+            )
+        if [*rows.shape] != recorded["shape"]:
+            raise DamagedDataError(
+                f"{rows} has the shape {rows.shape}, and had {tuple(recorded['shape'])} when it "
+                "was ingested.",
+                "Ingest it again.",
+            )
+        return rows
+
+    def __str__(self) -> str:
+        return f"{self.path} of {self.place}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows n and columns p."""
+        return self.matrix.shape
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows that are read together, and the columns p."""
+        return self.chunk_rows, self.shape[1]
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What the dataset itself stores of them: nothing."""
+        return {}
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the largest chunk of rows."""
+        if self.most_values is None:
+            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
+        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
+
+    @property
+    def row_values(self) -> float:
+        """Values of a row on average, all p of an array."""
+        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
+
+    def read(self, start: int, stop: int) -> Rows:
+        """Return the rows of one chunk.
+
+        Raises
+        ------
+        DamagedDataError
+            If they are others than were ingested, or cannot be read.
+        """
+        stop = min(stop, self.shape[0])
+        with self._rows_named(start, stop):
+            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
+        if self.digests and digest_of(rows) != self._digest(start // self.chunk_rows):
+            raise DamagedDataError(
+                f"rows {start} to {stop} of {self} are not those that were ingested.",
+                "Restore them, or ingest them again.",
+            )
+        return rows
+
+    @contextmanager
+    def _rows_named(self, start: int, stop: int) -> Iterator[None]:
+        try:
+            yield
+        except NRBFNError:
+            raise
+        # Every codec has errors of its own.
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            raise DamagedDataError(
+                f"rows {start} to {stop} of {self} cannot be read ({error}).",
+                "Restore them from a copy, or ingest them again.",
+            ) from error
+
+    def _digest(self, chunk: int) -> str:
+        width = 2 * _DIGEST_BYTES
+        return self.digests[chunk * width : (chunk + 1) * width]
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of all chunks of rows; which are there shows as they are read."""
+        return set(range(-(-self.shape[0] // self.chunk_rows)))
+
+    def planned(self, n_rows: int, chunk_rows: int) -> Self:
+        """Return rows like these, but as many as are given, which are not there."""
+        most = self.most_values
+        return replace(
+            self,
+            matrix=replace(self.matrix, shape=(n_rows, self.shape[1])),
+            chunk_rows=chunk_rows,
+            n_values=None if self.n_values is None else round(n_rows * self.row_values),
+            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
+        )
+
+    def as_it_is(self) -> Self:
+        """Return the same rows without a look at whether they are those that were ingested."""
+        return replace(self, digests="")
+
+
+def digest_of(rows: Rows) -> str:
+    """Return the digest of a chunk of rows, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
+def refer(
+    group: zarr.Group,
+    name: str,
+    at: StoredAt,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    *,
+    chunk_rows: int,
+) -> None:
+    """Begin a reference to rows elsewhere."""
+    recorded = {"place": at.place, "path": at.path, "shape": shape, "dtype": str(np.dtype(dtype))}
+    group.create_group(
+        name, attributes={"refers": True, **recorded, "chunk_rows": chunk_rows}, overwrite=True
+    )
+
+
+def finish_reference(
+    group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
+) -> None:
+    """Record the digests of all chunks of rows, and of rows in CSR how many values these have."""
+    member = group[name]
+    values: dict[str, int | None] = {"n_values": None, "most_values": None}
+    if values_of_chunks is not None:
+        values = {"n_values": sum(values_of_chunks), "most_values": max(values_of_chunks)}
+    recorded = {**member.attrs.asdict(), "digests": digests, **values}
+    member.attrs.update({**recorded, "checksum": checksum(recorded)})
+
+
+def refers(member: object) -> bool:
+    """Return whether what is in a group is a reference to rows elsewhere."""
+    return isinstance(member, zarr.Group) and "refers" in member.attrs
+
+
+def _matrix_at(place: str, path: str) -> Matrix:
+    url = remote(place)
+    store = LocalStore(place, read_only=True) if url is None else open_store(url)
+    try:
+        with metadata_named(place):
+            element = zarr.open(store=store, path=path, mode="r")
+    except FileNotFoundError as error:
+        raise MissingDataError(
+            f"there is no {path} in {place}, where the dataset has its rows.",
+            "Move it back, or ingest it again where it is.",
+        ) from error
+    return matrix_of(element, path, place)

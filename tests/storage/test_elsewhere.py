@@ -1,0 +1,148 @@
+"""Datasets whose rows stay in the store of another tool."""
+
+import shutil
+
+import numpy as np
+import pytest
+import zarr
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.describe import describe_dataset
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_file
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DamagedDataError, MissingDataError
+from dask_nrbfn.numeric.rows import dense
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import anndata
+from dask_nrbfn.storage import chunks
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.elsewhere import Elsewhere
+from dask_nrbfn.storage.model import Model
+from tests.cells import drawn_cells, write_cells
+
+READ = {"x": "obsm/X_pca", "y": "obs/cell_type"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("elsewhere")
+    for zarr_format in (2, 3):
+        write_cells(drawn_cells(), directory / f"cells{zarr_format}.zarr", zarr_format)
+    return directory
+
+
+@pytest.fixture
+def place(written, tmp_path):
+    return shutil.copytree(written / "cells3.zarr", tmp_path / "cells.zarr")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("x", ["X", "layers/dense", "obsm/X_pca"])
+def test_elsewhere__is_the_copy(written, tmp_path, zarr_format, x):
+    place = written / f"cells{zarr_format}.zarr"
+    options = {"x": x, "y": "obs/cell_type", "weights": "obs/w", "chunk_rows": 7}
+    there = ingest_file(place, tmp_path / "there", **options)
+    copied = ingest_file(place, tmp_path / "copied", **options, copy=True)
+    assert isinstance(there.X, Elsewhere)
+    assert not isinstance(copied.X, Elsewhere)
+    assert (there.fingerprint, there.content) == (copied.fingerprint, copied.content)
+    assert describe_dataset(there) == describe_dataset(copied)
+    assert there.is_sparse == copied.is_sparse
+    assert there.row_values == copied.row_values
+    assert there.with_n_rows(10_000).reading_bytes == copied.with_n_rows(10_000).reading_bytes
+    rows = np.array([0, 6, 7, 31, 59])
+    np.testing.assert_array_equal(dense(there.take(rows)), dense(copied.take(rows)))
+    blocks = zip(there.blocks(3, 50, 11), copied.blocks(3, 50, 11), strict=True)
+    for (X, y, weights), expected in blocks:
+        np.testing.assert_array_equal(dense(X), dense(expected.X))
+        np.testing.assert_array_equal(y, expected.targets)
+        np.testing.assert_array_equal(weights, expected.weights)
+    assert check_dataset(there).problems == ()
+
+
+def test_elsewhere__reads_whole_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "_MAX_CHUNK_ROWS", 30)
+    root = zarr.create_group(tmp_path / "cells.zarr", attributes={"encoding-type": "anndata"})
+    values = np.random.default_rng(0).normal(size=(60, 5))
+    root.create_array("obsm/X_pca", data=values, chunks=(13, 2))
+    root.create_array("obs/index", data=np.arange(60))
+    root["obs"].attrs.update({"_index": "index", "column-order": []})
+    dataset = ingest_file(tmp_path / "cells.zarr", tmp_path / "d", x="obsm/X_pca")
+    assert dataset.chunk_rows == 26
+    np.testing.assert_array_equal(dataset.take(np.arange(60)), values)
+
+
+def test_elsewhere__changed_rows_are_named(place, tmp_path):
+    dataset = ingest_file(place, tmp_path / "d", **READ, chunk_rows=20)
+    zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"][25, 1] = 0
+    dataset = Dataset.open(dataset.location)
+    np.testing.assert_array_equal(dataset.take(np.array([3])).shape, (1, 5))
+    with pytest.raises(DamagedDataError, match=r"rows 20 to 40 of obsm/X_pca of .*cells.zarr"):
+        dataset.take(np.array([30]))
+    problems = check_dataset(dataset).problems
+    assert len(problems) == 2
+    assert "rows 20 to 40" in problems[0]
+
+
+def test_elsewhere__damaged_and_missing_chunks(place, tmp_path):
+    dataset = ingest_file(place, tmp_path / "d", **READ)
+    chunk = place / "obsm/X_pca/c/0/0"
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DamagedDataError, match="rows 0 to 60 of obsm/X_pca"):
+        dataset.take(np.arange(60))
+    chunk.unlink()
+    with pytest.raises(DamagedDataError, match="not those that were ingested"):
+        dataset.take(np.arange(60))
+
+
+def test_elsewhere__moved(place, tmp_path):
+    ingest_file(place, tmp_path / "d", **READ)
+    place.rename(tmp_path / "moved.zarr")
+    with pytest.raises(MissingDataError, match=r"no obsm/X_pca in .*cells.zarr.*Move it back"):
+        Dataset.open(tmp_path / "d")
+
+
+def test_elsewhere__of_another_shape(place, tmp_path):
+    ingest_file(place, tmp_path / "d", **READ)
+    zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"].resize((61, 5))
+    with pytest.raises(DamagedDataError, match=r"shape \(61, 5\), and had \(60, 5\)"):
+        Dataset.open(tmp_path / "d")
+
+
+def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(anndata, "MAX_CHUNK_BYTES", 60 * 5 * 4 - 1)
+    with caplog.at_level("INFO"):
+        dataset = ingest_file(place, tmp_path / "d", **READ)
+    assert not isinstance(dataset.X, Elsewhere)
+    assert "is copied" in caplog.text
+
+
+def test_elsewhere__fits_as_the_copy(place, tmp_path):
+    params = FitParams(n_neighbors=5)
+    runs = [
+        fit_dataset(
+            ingest_file(place, tmp_path / name, **READ, copy=name == "copied"),
+            tmp_path / f"{name}-run",
+            params,
+            InlineEngine(),
+        )
+        for name in ("there", "copied")
+    ]
+    there, copied = (Model.load(run.location).weights for run in runs)
+    np.testing.assert_array_equal(there, copied)
+
+
+def test_elsewhere__over_a_url(place, tmp_path):
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.put(str(place), "/there.zarr", recursive=True)
+    try:
+        dataset = ingest_file("memory://there.zarr", tmp_path / "d", **READ)
+        assert isinstance(dataset.X, Elsewhere)
+        expected = ingest_file(place, tmp_path / "e", **READ)
+        assert dataset.fingerprint == expected.fingerprint
+    finally:
+        fs.rm("/there.zarr", recursive=True)
