@@ -180,7 +180,7 @@ def test_onnx__a_basis_in_csr(scale, caplog):
     model, rows = drawn(scale=scale, kernel="matern32")
     scaling = replace(model.scaling, shift=np.zeros(4))
     basis = model.basis * (np.abs(model.basis) > np.median(np.abs(model.basis)))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
         check(replace(model, basis=csr_array(basis), scaling=scaling), rows, tolerance=1e-8)
     assert "has its zeros too: 0.00168 MB" in caplog.text
 
