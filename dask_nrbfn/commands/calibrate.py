@@ -27,6 +27,7 @@ from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams
@@ -75,7 +76,7 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     compared = math.isqrt(_MAX_COMPARED // dataset.n_features)
     n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // dataset.n_features, compared)
     n_rows = max(_LEAST_ROWS, n_rows)
-    X = np.resize(chunk[:n_rows].astype(np.float64), (n_rows, dataset.n_features))
+    X = np.resize(dense(chunk[:n_rows]).astype(np.float64), (n_rows, dataset.n_features))
     # Rows of a short dataset repeat here; noise keeps them apart, as different rows are.
     X = X + 1e-3 * (X.std() + 1e-12) * np.random.default_rng(0).standard_normal(X.shape)
     threads = blas_threads()
@@ -162,11 +163,12 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
     }
 
 
-def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
+def _read(dataset: Dataset) -> tuple[Rows, float]:
     """Return the rows of a chunk and the bytes a second of reading it again."""
     rows = np.arange(min(dataset.chunk_rows, dataset.n_rows))
     X = dataset.take(rows)
-    return X, X.nbytes / _seconds(lambda: dataset.take(rows))
+    n_bytes = X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes
+    return X, n_bytes / _seconds(lambda: dataset.take(rows))
 
 
 def _scratch_rate() -> float:

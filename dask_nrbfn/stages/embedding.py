@@ -14,6 +14,7 @@ from dask_nrbfn.stages.model import MODEL, ModelRecord
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.sparse import check_sparse
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import check_components
 from dask_nrbfn.stages.width import read_features
@@ -42,6 +43,7 @@ def embedding_params(params: FitParams, *, mixed: bool = False) -> FitParams:
 def check_embedding(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with an embedding before any row is read."""
     check_components(params)
+    check_sparse(dataset, params)
     if params.scale == LEARNED:
         raise ParameterError(
             "`scale`=learned asks for targets, and an embedding learns none.",

@@ -182,7 +182,7 @@ class FitSizes:
             has_locality=any(localities),
             n_basis_sample=max(
                 source_of(replace(params, basis=basis)).n_sampled(
-                    dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
+                    dataset.n_rows, dataset.row_values, asked_size(params, dataset) or 0
                 )
                 for basis in bases_of(params, tuning)
             ),
@@ -191,7 +191,7 @@ class FitSizes:
             n_refinements=0 if tuning is None else n_refinements(tuning),
             n_sampled=0
             if tuning is None
-            else search_rows(dataset.n_rows, dataset.n_features, tuning),
+            else search_rows(dataset.n_rows, dataset.row_values, tuning),
             r_tried=0 if tuning is None else search_basis_size(dataset, params, tuning),
             n_search_folds=0 if tuning is None else tuning.folds,
             n_search_scales=len(scales_of(params, tuning)),

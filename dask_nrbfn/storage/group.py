@@ -200,7 +200,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    attributes = {**attributes, "format_version": _FORMAT_VERSION}
+    attributes = {**attributes, "format_version": max(_FORMAT_VERSION, changed["format_version"])}
     group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
 
 

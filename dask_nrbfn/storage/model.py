@@ -17,12 +17,14 @@ from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.array import get_array, read_rows, write_array
+from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    SPARSE_VERSION,
     Location,
     attributes_of,
     kind_of,
@@ -47,7 +49,7 @@ class Model:
 
     Attributes
     ----------
-    basis : float64 (r, p)
+    basis : float64 (r, p), or in CSR
         Basis rows, scaled.
     width : float
         Sigma of the kernel.
@@ -74,7 +76,7 @@ class Model:
         As in `Dataset`, of the rows that it learned from.
     """
 
-    basis: Floats
+    basis: Rows
     width: float
     weights: Floats
     classes: NDArray[Any]
@@ -112,7 +114,7 @@ class Model:
 
     def scores(
         self,
-        X: NDArray[Any],
+        X: Rows,
         *,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
@@ -125,11 +127,11 @@ class Model:
 
         Parameters
         ----------
-        X : array (b, p)
+        X : (b, p)
         buffer : float64 (b, r), optional
             Scratch space, overwritten; saves allocating it anew for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows, likewise.
+            For the centred rows of an array, likewise.
         threads : int
             Those of the elementwise steps.
 
@@ -194,7 +196,9 @@ class Model:
             content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        for array in (self.basis, self.weights, *of_scaling, self.intercept):
+        basis = self.basis
+        of_basis = (basis.data, basis.indices, basis.indptr) if is_sparse(basis) else (basis,)
+        for array in (*of_basis, self.weights, *of_scaling, self.intercept):
             if array is not None:
                 content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
@@ -258,6 +262,7 @@ class Model:
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
                 **schema_attributes(self.schema),
+                **({"format_version": SPARSE_VERSION} if is_sparse(self.basis) else {}),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
@@ -285,7 +290,7 @@ class Model:
         names, target_names = attributes["feature_names"], attributes.get("target_names")
         params = FitParams(**todays_params(attributes["params"]))
         model = cls(
-            basis=read_rows(get_array(group, "basis")),
+            basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
             weights=read_rows(get_array(group, "weights")),
             classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,

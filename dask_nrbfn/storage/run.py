@@ -36,6 +36,7 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    SPARSE_VERSION,
     Location,
     attributes_of,
     create_group,
@@ -164,6 +165,7 @@ class Run:
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
+                **({"format_version": SPARSE_VERSION} if dataset.is_sparse else {}),
             },
         )
         return cls.open(location)
