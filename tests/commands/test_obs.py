@@ -25,6 +25,7 @@ from tests.cells import drawn_cells, read_cells, write_cells
 from tests.cli.program import refuse, succeed
 
 CELLS = drawn_cells()
+INLINE = ("--workers", 0)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def fitted(tmp_path_factory):
     return directory
 
 
-@pytest.fixture(params=[2, 3])
+@pytest.fixture(params=[pytest.param(2, marks=pytest.mark.slow), 3])
 def place(fitted, tmp_path, request):
     return shutil.copytree(fitted / f"cells{request.param}.zarr", tmp_path / "cells.zarr")
 
@@ -133,13 +134,13 @@ def test_obs__no_cells(fitted, tmp_path):
 def test_program__predicts_new_cells_as_it_was_trained(fitted, tmp_path):
     place = shutil.copytree(fitted / "cells3.zarr", tmp_path / "cells.zarr")
     run = fitted / "types"
-    told = json.loads(succeed("predict", run, place, "--to", "obs/predicted", "--json"))
+    told = json.loads(succeed("predict", run, place, "--to", "obs/predicted", "--json", *INLINE))
     assert told["columns"] == ["obs/predicted", "obs/predicted_confidence"]
     labels = read_cells(place).obs
     known = labels["cell_type"].notna()
     wrong = labels["predicted"].astype(str) != labels["cell_type"].astype(str)
     assert wrong[known].mean() < 0.2
-    assert json.loads(succeed("evaluate", run, place, "--json"))["n_rows"] == known.sum()
+    assert json.loads(succeed("evaluate", run, place, "--json", *INLINE))["n_rows"] == known.sum()
 
 
 def test_program__one_place_for_predictions(fitted, tmp_path):
@@ -158,5 +159,5 @@ def test_program__update_with_new_cells(fitted, tmp_path):
     place = shutil.copytree(fitted / "cells2.zarr", tmp_path / "cells.zarr")
     run = shutil.copytree(fitted / "types", tmp_path / "run")
     zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"][:] += 1
-    succeed("update", run, place)
+    succeed("update", run, place, *INLINE)
     assert Model.load(run).read_as == {"x": "obsm/X_pca", "y": "obs/cell_type"}
