@@ -93,7 +93,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 def column_name(dataset: Dataset, column: int) -> str:
     """Return what a message calls a column."""
-    names = dataset.feature_names
+    names = dataset.column_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
