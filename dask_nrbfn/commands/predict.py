@@ -30,6 +30,7 @@ from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
+from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
@@ -469,12 +470,16 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, p) = _block_rows(model.n_basis), model.basis.shape
+    rows, (r, n_scaled) = _block_rows(model.n_basis), model.basis.shape
+    p = model.n_features
     n_targets = model.n_targets
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
     # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 5 * scored * n_targets)
+    held = 8 * (rows * r + 3 * r * n_scaled + 2 * r * n_targets)
+    held += 8 * (4 * rows * p + 5 * scored * n_targets)
+    if model.projection is not None:
+        held += project_bytes(2 * rows, p, n_scaled)
     held += 3 * scored * model.classes.itemsize
     if model.target_names is not None:
         # The sample that an evaluation returns.
