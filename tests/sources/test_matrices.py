@@ -84,7 +84,7 @@ def test_matrix__that_is_none(tmp_path, rows, member, changed):
         list(source.blocks(5))
 
 
-def test_matrix__that_is_cut_short(tmp_path, rows):
+def test_matrix__with_other_values(tmp_path, rows):
     sp.save_npz(tmp_path / "rows.npz", rows, compressed=False)
     whole = (tmp_path / "rows.npz").read_bytes()
     (tmp_path / "rows.npz").write_bytes(
