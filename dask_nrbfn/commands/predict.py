@@ -76,6 +76,11 @@ GROUPS = ("", ".zarr")
 # What is written of a block of scores (b, q), by the name of its array.
 _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
+    # Signed, as those of categories are in other tools.
+    "codes": lambda model, scores: scores.argmax(axis=1).astype(
+        np.min_scalar_type(-len(model.classes))
+    ),
+    "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
     "scores": lambda _, scores: scores,
     "probabilities": Model.probabilities,
     "values": lambda _, scores: scores,
@@ -296,6 +301,33 @@ def predict_dataset(
     if n_skipped:
         logger.warning("%d of %d rows have no prediction.", n_skipped, dataset.n_rows)
     return n_skipped
+
+
+def write_results(
+    model: Location, dataset: Dataset, out: Location, engine: Engine, names: tuple[str, ...]
+) -> None:
+    """Write some of the results that there are to a Zarr group.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    dataset : Dataset
+    out : Location
+    engine : Engine
+    names : tuple of str
+        "codes" are the places of labels among the classes of the model, "confidence" is their
+        probability; "values" are numbers.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns than the training rows.
+    """
+    pinned = PinnedModel.at(model)
+    opened = pinned.load()
+    dataset = _checked(opened, dataset, engine)
+    _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=False)
 
 
 def check_asked(

@@ -135,7 +135,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=s.rows_bytes,
         held_bytes=PROCESS_BYTES + s.reading_bytes + rows * s.p * (2 * s.itemsize + 3 * 8),
         n_tasks=s.n_parts,
-        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.p},
+        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},
     )
 
 
