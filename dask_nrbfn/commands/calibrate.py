@@ -27,7 +27,7 @@ from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams
