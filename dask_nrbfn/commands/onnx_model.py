@@ -160,7 +160,8 @@ def _new_graph(dtype: np.dtype) -> "Graph":
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
     r, p = model.basis.shape
-    n_bytes = r * (p + model.n_targets) * dtype.itemsize
+    n_projected = 0 if model.projection is None else model.projection.size
+    n_bytes = (r * (p + model.n_targets) + n_projected) * dtype.itemsize
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
             f"the model has {n_bytes / 2**30:.1f} GiB of {dtype} numbers, and an ONNX file holds "
@@ -176,10 +177,11 @@ def _label_dtype(classes: np.ndarray) -> np.dtype:
 
 
 def _features(model: Model, graph: "Graph") -> Tensor:
-    """Return the features (rows, p) as the model was trained on them, made of the inputs."""
+    """Return what the model was trained on (rows, p), made of the inputs."""
     schema = model.schema
     if schema is None or schema.is_plain:
-        return graph.input("X", model.n_features)
+        X = graph.input("X", model.n_features)
+        return X if model.projection is None else X @ model.projection
     columns = [_features_of(column, graph, fills=schema.fills) for column in schema.columns]
     return graph.node("Concat", *columns, axis=1)
 

@@ -175,6 +175,13 @@ def test_onnx__columns_of_a_table(missing):
     assert np.isnan(given["scores"]).any() == (missing == "error")
 
 
+def test_onnx__rows_that_become_coordinates():
+    model, rows = drawn(features="plain")
+    projection = np.linalg.qr(np.random.default_rng(0).standard_normal((9, 4)))[0]
+    params = replace(model.params, svd=4)
+    check(replace(model, projection=projection, params=params), rows @ projection.T)
+
+
 @pytest.mark.parametrize("scale", ["none", "standard", "unit"])
 def test_onnx__a_basis_in_csr(scale, caplog):
     model, rows = drawn(scale=scale, kernel="matern32")
