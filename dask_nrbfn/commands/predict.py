@@ -27,11 +27,14 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.numeric.factors import basis_bytes
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
+from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
+from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
@@ -439,10 +442,12 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     dataset.check_stored()
     rows, (r, p) = _block_rows(model.n_basis), model.basis.shape
     n_targets = model.n_targets
-    # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
+    # A block of activations, the basis as read and as factors, the weights as read, rows as stored,
     # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 5 * scored * n_targets)
+    held = 8 * (rows * (r + 4 * row_width(dataset)) + 2 * r * n_targets + 5 * scored * n_targets)
+    values, of_sparse = mean_values(model.basis), dataset.is_sparse
+    held += basis_bytes(r, p, values, copies=3, of_sparse=of_sparse)
     held += 3 * scored * model.classes.itemsize
     if model.target_names is not None:
         # The sample that an evaluation returns.
