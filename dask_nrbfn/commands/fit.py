@@ -30,7 +30,8 @@ from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
-from dask_nrbfn.stages.sparse import check_sparse
+from dask_nrbfn.stages.sparse import check_sparse, sees_sparse
+from dask_nrbfn.stages.svd import check_svd
 from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
@@ -158,7 +159,8 @@ def tune_dataset(
         )
     tuning = replace(tuning, validation=shown)
     params = suited_params(dataset, params)
-    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers, sparse=dataset.is_sparse)
+    sparse = sees_sparse(dataset, params)
+    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers, sparse=sparse)
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     combinations = candidates(params, tuning)
@@ -261,6 +263,7 @@ class _Job:
         FitLimits(min_recall=self.min_recall)
         if self.embeds:
             check_embedding(self.dataset, self.params)
+            check_svd(self.dataset, self.params)
             _check_candidates(self.dataset, self.params)
             _check_enough_rows(self.dataset, self.params)
         else:
@@ -366,6 +369,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     if tuning is None:
         check_penalty(params)
     check_prune(params, tuning)
+    check_svd(dataset, params)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
     tried = neediest(params, tuning)

@@ -151,7 +151,7 @@ def read_labelled_rows(run: Run) -> NDArray[np.int64]:
 
 def _cost(s: FitSizes) -> StageCost:
     # Centres are arrays, of which k-means holds a few.
-    chosen = round(s.r * s.row_bytes) if s.draws else 8 * s.r * s.p
+    chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
         written_bytes=chosen,

@@ -93,7 +93,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 def column_name(dataset: Dataset, column: int) -> str:
     """Return what a message calls a column."""
-    names = dataset.feature_names
+    names = dataset.column_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
@@ -135,7 +135,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=s.rows_bytes,
         held_bytes=PROCESS_BYTES
         + s.reading_bytes
-        + round(rows * 2 * s.row_bytes)
+        + round(rows * 2 * s.block_row_bytes)
         + 8 * (3 * rows * width + 8 * s.p),
         n_tasks=s.n_parts,
         work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},

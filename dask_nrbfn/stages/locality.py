@@ -199,12 +199,12 @@ def _cost(s: FitSizes) -> StageCost:
     n_parts, block = -(-n_drawn // part_rows), _block_rows(s.r, s.k) * s.k
     pairs, needed = n_drawn * s.k, min(s.n, n_drawn * (s.k + 1))
     searched = 0 if s.by_confidence else s.n * n_drawn
-    collected, sums = round(needed * s.row_bytes), 4 * s.r**2
+    collected, sums = round(needed * s.block_row_bytes), 4 * s.r**2
     flops = pairs * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r)
     scratch = n_parts * (collected + sums) + n_drawn * s.k * LIST_BYTES
     read = s.rows_bytes * (1 if s.by_confidence else 2)
-    part_bytes = round(part_rows * (s.k + 1) * s.row_bytes)
-    piece_bytes = round(narrow_block_rows(s.row_values) * (s.row_bytes + 2 * 8 * s.width))
+    part_bytes = round(part_rows * (s.k + 1) * s.block_row_bytes)
+    piece_bytes = round(narrow_block_rows(s.row_values) * (s.block_row_bytes + 2 * 8 * s.width))
     summing = 2 * part_bytes + piece_bytes + s.basis_bytes(s.r, copies=4)
     summing += locality_bytes(s.r, s.width, n_pairs=block)
     searching = exact_search_bytes(n_drawn, s.width, n_neighbors=s.k)

@@ -105,7 +105,7 @@ class MomentsPass:
         self.reading = reading
         self._features, self._threads = features, blas_threads()
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._scratch = Scratch(len(self._buffer))
+        self._scratch = Scratch(len(self._buffer), features.basis.shape[1])
         self._targets = targets
         self._of_folds = [MomentSums(n_basis, targets.n_targets) for _ in range(reading.n_folds)]
 

@@ -347,7 +347,7 @@ def _cost(s: FitSizes) -> StageCost:
     """
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
-    sample_bytes = round(n_samples * s.n_sampled * (s.row_bytes + 3 * 8))
+    sample_bytes = round(n_samples * s.n_sampled * (s.block_row_bytes + 3 * 8))
     rounds = planned_rounds(s.n_tried, s.n_sampled, s.r_tried) if s.n_tried else []
     rounds += [Round(2, s.n_sampled, s.r_tried)] * s.n_refinements
     n_tried = sum(each.n_tried for each in rounds)

@@ -29,9 +29,9 @@ from dask_nrbfn.stages.trials import (
     search_basis_size,
     search_rows,
 )
+from dask_nrbfn.storage.chunks import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
-from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,14 @@ class FitSizes:
         Rows whose neighbours are searched; None: all.
     n_labelled : int
         Rows with labels that stand among others; 0 where all have one.
+    svd : int or None
+        Coordinates that are asked for; p of the stages that see them.
+    p_stored : int
+        Features, also of rows that are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
+    row_bytes : float
+        Bytes of a row as stored, which coordinates are made of.
     reading_bytes : int
         Chunks held while rows are read.
     method : {"exact", "approximate"}
@@ -99,8 +105,11 @@ class FitSizes:
     width: int
     n_candidates: int | None
     n_labelled: int
+    svd: int | None
+    p_stored: int
     itemsize: int
     search_itemsize: int
+    row_bytes: float
     reading_bytes: int
     method: str
     n_partitions: int
@@ -164,7 +173,10 @@ class FitSizes:
             width=row_width(dataset),
             n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            svd=params.svd,
+            p_stored=dataset.n_stored,
             itemsize=dataset.dtype.itemsize,
+            row_bytes=dataset.row_bytes,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             method=search.method,
@@ -224,8 +236,12 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        column_bytes = INDEX_BYTES if self.is_sparse else 0
-        return round(self.n * self.row_values * (self.itemsize + column_bytes))
+        return round(self.n * self.row_bytes)
+
+    @property
+    def projection_bytes(self) -> int:
+        """Bytes of the components by which rows become coordinates."""
+        return 8 * self.p_stored * (self.svd or 0)
 
     @property
     def pair_flops(self) -> float:
@@ -242,9 +258,9 @@ class FitSizes:
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.is_sparse)
 
     @property
-    def row_bytes(self) -> float:
-        """Bytes of a row as stored."""
-        return self.rows_bytes / self.n
+    def block_row_bytes(self) -> float:
+        """Bytes of a row as a block has it, of coordinates theirs."""
+        return self.row_values * (self.itemsize + (INDEX_BYTES if self.is_sparse else 0))
 
     @property
     def _basis_values(self) -> float:

@@ -58,7 +58,7 @@ EXPANDED_VERSION = 5
 """The format of what has a schema that makes other features than the stored values."""
 
 SPARSE_VERSION = 6
-"""The format of what has rows in CSR."""
+"""The format of what has rows in CSR, or of runs and models whose rows become coordinates."""
 
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
