@@ -29,9 +29,9 @@ from dask_nrbfn.stages.trials import (
     search_basis_size,
     search_rows,
 )
-from dask_nrbfn.storage.chunks import INDEX_BYTES
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
