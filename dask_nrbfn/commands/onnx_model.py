@@ -165,10 +165,9 @@ def _new_graph(dtype: np.dtype) -> "Graph":
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
-    n_numbers = model.n_basis * (model.basis.shape[1] + model.n_targets)
-    if model.projection is not None:
-        n_numbers += model.projection.size
-    n_bytes = n_numbers * dtype.itemsize
+    r, p = model.basis.shape
+    n_projected = 0 if model.projection is None else model.projection.size
+    n_bytes = (r * (p + model.n_targets) + n_projected) * dtype.itemsize
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
             f"the model has {n_bytes / 2**30:.1f} GiB of {dtype} numbers, and an ONNX file holds "
@@ -184,7 +183,7 @@ def _label_dtype(classes: np.ndarray) -> np.dtype:
 
 
 def _features(model: Model, graph: "Graph") -> Tensor:
-    """Return the features (rows, p) as the model was trained on them, made of the inputs."""
+    """Return the features (rows, p) that rows must have, made of the inputs."""
     schema = model.schema
     if schema is None or schema.is_plain:
         return graph.input("X", model.n_features)

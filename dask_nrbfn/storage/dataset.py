@@ -387,7 +387,7 @@ class Dataset:
         if self.further is not None:
             own = max(own, self.further.reading_bytes)
         if self.projection is not None:
-            own += self.projection.held_bytes(3 * self.chunk_rows, self.n_stored)
+            own += self.projection.held_bytes(3 * self.chunk_rows)
         return own
 
     def with_n_rows(self, n_rows: int) -> Self:
@@ -491,15 +491,15 @@ class Dataset:
     def projected_by(self, run: Location | None, n_components: int | None) -> Self:
         """Return the same rows as coordinates: products with components that a run has.
 
-        Nothing is copied. Without a number of components it is this dataset. The components are
-        read with the first rows; without a run, of which there may be none yet, no rows can be.
+        Nothing is copied. Without a number of components it is this dataset; without a run, of
+        which there may be none yet, the rows serve to plan with.
         """
         if n_components is None:
             return self
         return replace(
             self,
             location=Projected(self.location, run, n_components),
-            projection=Projection(run, n_components),
+            projection=Projection(run, self.n_stored, n_components),
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
