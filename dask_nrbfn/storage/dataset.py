@@ -635,9 +635,8 @@ class Dataset:
         if self.refuses_gaps and block.X is not None:
             check_gaps(read["X"], self.schema, start, self.location)
         if self._expanding is not None and block.X is not None:
-            expand = self._expanding.expand
-            if self.expands_sparse:
-                expand = self._expanding.expand_sparse
+            schema = self._expanding
+            expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
 
