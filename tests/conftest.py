@@ -16,7 +16,7 @@ from dask_nrbfn.storage.run import Run
 
 # What the extra `ci` brings: packages that take longer to install than the tests to run.
 CI_PACKAGES = (
-    *("check_jsonschema", "dask_kubernetes", "kubernetes_validate"),
+    *("check_jsonschema", "dask_kubernetes", "datasets", "kubernetes_validate"),
     *("moto", "prefect", "s3fs", "selenium"),
 )
 

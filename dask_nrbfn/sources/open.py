@@ -62,6 +62,8 @@ OPTION_RULE = (
     "with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, "
     "`encoding` and `no_header` with .csv alone."
 )
+# What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
+_HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
 # What a line of svmlight text begins with.
 SVMLIGHT_TARGET = "label"
 
@@ -310,13 +312,19 @@ def _open_columnar(
 
 
 def _typed_file(kind: str, file: File) -> "TypedFile":
+    from dask_nrbfn.sources.tablefile import NamedFile, class_names
+
+    typed: TypedFile
     if kind == "parquet":
         from dask_nrbfn.sources.parquet import ParquetFile
 
-        return ParquetFile(file)
-    from dask_nrbfn.sources.arrowfile import ArrowFile
+        typed = ParquetFile(file)
+    else:
+        from dask_nrbfn.sources.arrowfile import ArrowFile
 
-    return ArrowFile(file)
+        typed = ArrowFile(file)
+    names = class_names(typed.footer.schema)
+    return NamedFile(typed, names) if names else typed
 
 
 def _open_npy(files: tuple[File, ...], place: File, others: Mapping[str, str | None]) -> Source:
@@ -358,6 +366,14 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
 def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
     # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
     entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
+    names = {entry.name for entry in entries}
+    if _HUGGING_FACE_DICT in names:
+        splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
+        raise DataError(
+            f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
+        )
+    if names >= _HUGGING_FACE:
+        entries = [entry for entry in entries if entry.name not in _HUGGING_FACE]
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."

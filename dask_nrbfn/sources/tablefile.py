@@ -1,5 +1,6 @@
 """Files whose columns have types, whatever their format: keys of directories, lists as columns."""
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -232,6 +233,82 @@ class MarkedFile(TypedFile):
                 for name, column in zip(names, batch.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+class NamedFile(TypedFile):
+    """A file of which some columns are numbers that stand for names.
+
+    Parameters
+    ----------
+    of : TypedFile
+    names : mapping
+        Of each of these columns, the name that 0 stands for, 1 and so on; -1 is a name of its own,
+        which may be that of no class.
+    """
+
+    def __init__(self, of: TypedFile, names: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(of.file)
+        self._of = of
+        self._names = {column: pa.array(["-1", *own], pa.string()) for column, own in names.items()}
+
+    @cached_property
+    def footer(self) -> Footer:
+        """What the file says of itself, with names as text."""
+        schema, n_rows = self._of.footer
+        for name in self._names:
+            place = schema.get_field_index(name)
+            schema = schema.set(place, pa.field(name, pa.dictionary(pa.int64(), pa.string())))
+        return Footer(schema, n_rows)
+
+    def tells(self, name: str) -> bool:
+        """Return whether a column has a value in every row and cannot be an id."""
+        return name not in self._names and self._of.tells(name)
+
+    def batches(
+        self, kinds: Mapping[str, Kind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns."""
+        for batch in self._of.batches(kinds, batch_rows):
+            for place, name in enumerate(batch.schema.names):
+                if name in self._names:
+                    batch = batch.set_column(place, name, self._named(name, batch.column(place)))
+            yield batch
+
+    def _named(self, name: str, codes: pa.Array) -> pa.DictionaryArray:
+        names = self._names[name]
+        try:
+            return pa.DictionaryArray.from_arrays(pc.add(codes.cast(pa.int64()), 1), names)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"Column {name!r} of {self} has a number that is none of its {len(names) - 1} "
+                "names.",
+                f"Write numbers from 0 to {len(names) - 2}, or -1.",
+            ) from error
+
+
+def class_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the names of the classes of columns of numbers, as Hugging Face's datasets say them.
+
+    >>> features = {"y": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+    >>> told = json.dumps({"info": {"features": features}})
+    >>> class_names(pa.schema([("y", pa.int64())], metadata={"huggingface": told}))
+    {'y': ['cat', 'dog']}
+    """
+    try:
+        told = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        classes = {
+            name: [str(own) for own in feature["names"]]
+            for name, feature in told.items()
+            if "_type" in feature and feature["_type"] == "ClassLabel"
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        # Others write what they like there.
+        return {}
+    return {
+        name: own
+        for name, own in classes.items()
+        if name in schema.names and pa.types.is_integer(schema.field(name).type)
+    }
 
 
 def element_names(name: str, length: int) -> list[str]:
