@@ -1,8 +1,8 @@
 """Time the map of a scene against the predictions of a dataset of as many rows.
 
 The scene is drawn block by block: dates x rows x columns x bands with gaps, and labels of some of
-the pixels. All of it is done by the command line, as its users do; drawing, fit and ingest are not
-timed:
+the pixels. Both predictions are made by the command line, as its users do; drawing, fit and ingest
+are not timed:
 
     python workflows/benchmarks/scene.py --size 4096 --dates 4 --bands 10 --basis-size 1000
 """
@@ -19,8 +19,10 @@ from pathlib import Path
 import numpy as np
 import zarr
 
+from dask_nrbfn import FitParams, fit_dataset, ingest_file
+from dask_nrbfn.engine import InlineEngine
+
 N_CLASSES, GAPS = 6, 0.02
-SCENE = ("--variable", "reflectance", "--feature-dim", "band")
 
 
 def blocks(size: int, chunk: int) -> Iterator[tuple[slice, slice]]:
@@ -66,9 +68,9 @@ def draw(place: Path, options: argparse.Namespace) -> None:
             cover[date, rows, columns] = np.where(labelled, classes, -1)
 
 
-def command(*arguments: object) -> dict[str, float]:
-    """Run a command of the program; return what its summary says."""
-    program = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json"]
+def predict(*arguments: object) -> dict[str, float]:
+    """Run the command; return what its summary says."""
+    program = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json", "predict"]
     process = subprocess.run(
         [*program, *map(str, arguments)], capture_output=True, text=True, check=False
     )
@@ -94,27 +96,29 @@ def main() -> int:
         parser.add_argument(f"--{option}", type=int, default=default)
     parser.add_argument("--scratch", help="directory for scene and maps; default: the system's")
     options = parser.parse_args()
+    params = FitParams(basis="random", basis_size=options.basis_size, alpha=1e-6)
     with tempfile.TemporaryDirectory(prefix="scene-", dir=options.scratch) as name:
         scratch = Path(name)
         scene, run = scratch / "scene.zarr", scratch / "run.zarr"
         draw(scene, options)
-        command("ingest", scene, scratch / "pixels.zarr", *SCENE, "--label", "cover")
-        basis = ("--basis", "random", "--basis-size", options.basis_size, "--alpha", 1e-6)
-        fitted = command("fit", scratch / "pixels.zarr", run, *basis)
-        command("ingest", scene, scratch / "rows.zarr", *SCENE)
+        where = {"variable": "reflectance", "feature_dim": "band"}
+        pixels = ingest_file(scene, scratch / "pixels.zarr", **where, label="cover")
+        fit_dataset(pixels, run, params, InlineEngine())
+        ingest_file(scene, scratch / "rows.zarr", **where)
+        spoken = ("--variable", "reflectance", "--feature-dim", "band")
         pairs = []
         for number in range(options.repeats):
-            rows = command("predict", run, scratch / "rows.zarr", scratch / f"rows-{number}")
-            pairs.append((rows, command("predict", run, scene, scratch / f"map-{number}", *SCENE)))
+            of_rows = predict(run, scratch / "rows.zarr", scratch / f"rows-{number}")
+            pairs.append((of_rows, predict(run, scene, scratch / f"map-{number}", *spoken)))
     rates = [[each["rows"] / each["seconds"] for each in pair] for pair in pairs]
-    of_rows, of_pixels = np.median(rates, axis=0)
-    pixels = pairs[0][1]
+    row_rate, pixel_rate = np.median(rates, axis=0)
+    dataset, mapped = pairs[-1]
     print(f"{options.dates} x {options.size} x {options.size} x {options.bands} bands, ", end="")
-    print(f"{fitted['rows']} labelled pixels, {options.basis_size} basis rows")
-    print(f"map     {pixels['seconds']:.1f} s, {of_pixels:,.0f} pixels a second, ", end="")
-    print(f"peak {pixels['peak_bytes'] / 2**20:.0f} MiB")
-    print(f"dataset {pairs[0][0]['seconds']:.1f} s, {of_rows:,.0f} rows a second, ", end="")
-    print(f"peak {pairs[0][0]['peak_bytes'] / 2**20:.0f} MiB")
+    print(f"{pixels.n_rows} labelled pixels, {options.basis_size} basis rows")
+    print(f"map     {mapped['seconds']:.1f} s, {pixel_rate:,.0f} pixels a second, ", end="")
+    print(f"peak {mapped['peak_bytes'] / 2**20:.0f} MiB")
+    print(f"dataset {dataset['seconds']:.1f} s, {row_rate:,.0f} rows a second, ", end="")
+    print(f"peak {dataset['peak_bytes'] / 2**20:.0f} MiB")
     print(f"ratio   {np.median([b / a for a, b in rates]):.3f}  (pixels to rows)")
     return 0
 
