@@ -181,6 +181,10 @@ class FitParams(Params):
 
     Parameters
     ----------
+    svd : int or None
+        Every row is replaced by so many coordinates, its products with the first right singular
+        vectors of X, before anything else; scale and all after it act on these. The vectors are
+        those of the rows as they are: not centred, and of weights nothing is seen. None: the rows.
     scale : {"auto", "none", "standard", "unit", "learned"}
         Columns to mean 0 and variance 1, those of a category together, or rows to unit length,
         before anything else. "auto": "standard" for tables with categories, dates or filled gaps,
@@ -264,6 +268,13 @@ class FitParams(Params):
         If a value is not allowed.
     """
 
+    svd: int | None = option(
+        None,
+        int,
+        "Replace every row by so many coordinates of a truncated SVD.",
+        least=1,
+        none="the rows as they are",
+    )
     scale: str = option(
         "auto",
         str,

@@ -36,6 +36,7 @@ from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.svd import SVD
 from dask_nrbfn.stages.trials import neediest
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
@@ -49,6 +50,7 @@ from dask_nrbfn.storage.run import Run
 logger = logging.getLogger(__name__)
 
 STAGES: tuple[Stage[Any], ...] = (
+    SVD,
     COLUMNS,
     METRIC,
     SEARCH,
@@ -113,7 +115,8 @@ def largest_basis(
 ) -> int:
     """Return the most basis rows that the workers' memory allows, at most all rows."""
     layout = layout or _layout(dataset, params, engine)
-    sizes = FitSizes.of(dataset, params, search, 1, tuning, layout=layout)
+    seen = dataset.projected_by(None, params.svd)
+    sizes = FitSizes.of(seen, params, search, 1, tuning, layout=layout)
     costs = [
         stage.cost
         for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
@@ -156,20 +159,10 @@ def stage_costs(
     embeds: bool = False,
 ) -> dict[str, StageCost]:
     """Return what every stage of a fit costs that is begun now, by its name."""
-    of_all, of_labelled = (
-        FitSizes.of(
-            seen,
-            params,
-            search,
-            n_basis,
-            tuning,
-            validation,
-            layout=_layout(seen, params, engine),
-        )
-        for seen in (dataset, dataset.of_labelled())
-    )
     return {
-        stage.name: stage.cost(of_labelled if stage.of_labelled else of_all)
+        stage.name: stage.cost(
+            _sizes(stage, dataset, params, search, engine, n_basis, tuning, validation)
+        )
         for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
     }
 
@@ -188,10 +181,9 @@ def check_stage_budget(
     embeds: bool = False,
 ) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    seen = dataset.of_labelled() if stage.of_labelled else dataset
-    layout = layout or _layout(seen, params, engine)
-    sizes = FitSizes.of(seen, params, search, n_basis, tuning, validation, layout=layout)
-    cost = stage.cost(sizes)
+    cost = stage.cost(
+        _sizes(stage, dataset, params, search, engine, n_basis, tuning, validation, layout)
+    )
     remedy = stage.remedy(params)
     if stage.grows_with_basis:
         change = "Give a lower `basis_size`"
@@ -201,6 +193,32 @@ def check_stage_budget(
         remedy = f"{change}: from {n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
+
+
+def _sizes(
+    stage: Stage[Any],
+    dataset: Dataset,
+    params: FitParams,
+    search: NeighborSearch,
+    engine: Engine,
+    n_basis: int,
+    tuning: TuneParams | None,
+    validation: Dataset | None,
+    layout: PartLayout | None = None,
+) -> FitSizes:
+    """Return the sizes of a fit as a stage sees them."""
+    seen = _seen(stage, dataset, params.svd)
+    judged = None if validation is None else _seen(stage, validation, params.svd)
+    layout = layout or _layout(seen, params, engine)
+    return FitSizes.of(seen, params, search, n_basis, tuning, judged, layout=layout)
+
+
+def _seen(
+    stage: Stage[Any], dataset: Dataset, svd: int | None, run: Location | None = None
+) -> Dataset:
+    """Return the rows as a stage sees them, to read only where there is a run."""
+    seen = dataset if stage.of_stored else dataset.projected_by(run, svd)
+    return seen.of_labelled() if stage.of_labelled else seen
 
 
 def _layout(dataset: Dataset, params: FitParams, engine: Engine) -> PartLayout:
@@ -248,7 +266,8 @@ def _fitting_search(
     embeds: bool,
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
-    search = plan_search(dataset.of_labelled(), neediest(params, tuning), engine)
+    seen = dataset.projected_by(None, params.svd).of_labelled()
+    search = plan_search(seen, neediest(params, tuning), engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
     for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
@@ -354,9 +373,7 @@ def run_stage(
         if BASIS.name in run.stages
         else asked_size(params, dataset) or dataset.n_classes
     )
-    seen_run, seen = run, dataset
-    if stage.of_labelled:
-        seen_run, seen = run.of_labelled(), dataset.of_labelled()
+    seen_run = run.of_labelled() if stage.of_labelled else run
     cost = check_stage_budget(
         stage,
         dataset,
@@ -371,13 +388,13 @@ def run_stage(
     )
     job = StageJob(
         seen_run,
-        seen,
+        _seen(stage, dataset, params.svd, run.location),
         engine,
         lambda: largest_basis(
             dataset, params, search, engine, left_to_try(run), run.layout, embeds=run.embeds
         ),
         None if rates is None else partial(_remaining_s, run, dataset, engine, validation, rates),
-        validation,
+        None if validation is None else validation.projected_by(run.location, params.svd),
     )
     started = datetime.now(UTC)
     with watched_stage(

@@ -12,6 +12,7 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import STAGES, stages_of
+from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.stage import Stage, StageCost
 from tests.commands.test_plan import RATES
@@ -48,7 +49,8 @@ COUNTS = Stage(
 @pytest.fixture
 def with_counts(monkeypatch):
     """A stage is one object and its place in the order."""
-    monkeypatch.setattr(pipeline, "STAGES", (STAGES[0], COUNTS, *STAGES[1:]))
+    place = STAGES.index(COLUMNS) + 1
+    monkeypatch.setattr(pipeline, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
 
 
 def test_stages__have_names_of_their_own():

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run")
 @click.argument("rows")
-@click.argument("out")
+@click.argument("out", required=False)
+@click.option(
+    "--to",
+    metavar="obs/NAME",
+    help="Instead of OUT: add a column of labels, and NAME_confidence of their probabilities, to "
+    "the cells of ROWS, an AnnData store in Zarr; of numbers theirs.",
+)
 @click.option(
     "--probabilities",
     is_flag=True,
@@ -49,7 +55,8 @@ if TYPE_CHECKING:
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace OUT, and the file of --performance-report, once the new one is complete.",
+    help="Replace OUT, or the columns of --to, and the file of --performance-report, once the new "
+    "one is complete.",
 )
 @x_option
 @id_option
@@ -64,7 +71,8 @@ def predict(
     job: Job,
     run: str,
     rows: str,
-    out: str,
+    out: str | None,
+    to: str | None,
     keep: str | None,
     overwrite: bool,
     as_json: bool,
@@ -74,20 +82,27 @@ def predict(
 
     RUN is a finished run or a saved model. ROWS is a dataset, or a file or directory that ingest
     takes: its columns are found by their names, in any order, and read as those that RUN was
-    trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file.
+    trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file; or columns of ROWS
+    are written, with --to.
 
     With --feature-dim, ROWS is a scene, a Zarr group that xarray opens, and OUT a map of its pixels
     of the same kind. Stopped and started again, it goes on where it was.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.sources.open import named_columns
     from dask_nrbfn.storage.model import Model
 
-    job.begin("predict", out)
+    job.begin("predict", out or rows)
     model = Model.load(run)
+    check_one_place(out, to)
+    if to is not None:
+        _annotate(job, model, run, rows, to, overwrite, as_json, {**options, "keep": keep})
+        return
+    assert out is not None
     scene = {name: options.pop(name) for name in ("variable", "feature_dim")}
     if any(scene.values()):
         chosen = {**scene, "overwrite": overwrite}
@@ -120,6 +135,45 @@ def predict(
             "n_rows": job.n_rows,
             "n_skipped": n_skipped,
             "ignored_columns": list(opened.ignored),
+            "n_features": model.n_features,
+            **describe_targets(len(model.classes), model.target_names),
+        },
+        as_json,
+    )
+
+
+def _annotate(
+    job: Job,
+    model: "Model",
+    run: str,
+    rows: Any,
+    to: str,
+    overwrite: bool,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    from dask_nrbfn.commands.describe import describe_targets
+    from dask_nrbfn.commands.files import check_nothing_said, opened_rows
+    from dask_nrbfn.commands.obs import ObsTarget
+    from dask_nrbfn.engine import watched_stage
+
+    other = ("keep", "skip_bad", "probabilities", "scores", "variable", "feature_dim")
+    said = {name: options.pop(name) for name in other}
+    check_nothing_said(rows, "an AnnData store, of which `to` names columns", **said)
+    target = ObsTarget(rows, to, model, overwrite=overwrite)
+    reading = take_reading(options)
+    options["overwrite"] = overwrite and options["performance_report"] is not None
+    with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
+        job.n_rows = opened.dataset.n_rows
+        with (
+            job.engine(options, out=rows) as engine,
+            watched_stage(engine, "predict", n_rows=job.n_rows),
+        ):
+            target.write(run, opened.dataset, engine)
+    show(
+        {
+            "n_rows": job.n_rows,
+            "columns": [f"obs/{name}" for name in target.columns],
             "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },

@@ -27,6 +27,7 @@ from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
+from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams
@@ -72,21 +73,33 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     """
     dataset = Dataset.open(location)
     chunk, read_bytes = _read(dataset)
-    compared = math.isqrt(_MAX_COMPARED // dataset.n_features)
-    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // dataset.n_features, compared)
-    n_rows = max(_LEAST_ROWS, n_rows)
-    X = np.resize(chunk[:n_rows].astype(np.float64), (n_rows, dataset.n_features))
-    # Rows of a short dataset repeat here; noise keeps them apart, as different rows are.
-    X = X + 1e-3 * (X.std() + 1e-12) * np.random.default_rng(0).standard_normal(X.shape)
+    row_values = max(1, round(dataset.row_values))
+    # A value in CSR takes as long as several of an array.
+    compared = math.isqrt(_MAX_COMPARED // min(8 * row_values, dataset.n_features))
+    n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)
+    rows = _rows_like(chunk, max(_LEAST_ROWS, n_rows))
+    X = dense(rows[: max(_LEAST_ROWS, min(_ROWS, _MAX_ELEMENTS // dataset.n_features))])
     threads = blas_threads()
     return Rates(
         updates=update_rate(threads),
         read_bytes=read_bytes,
         scratch_bytes=_scratch_rate(),
-        **_network_rates(X[:_ROWS], min(n_basis, _MAX_BASIS)),
-        **_column_rates(X),
-        **_search_rates(X, min(n_neighbors, len(X) // 4)),
+        **_network_rates(X, min(n_basis, _MAX_BASIS)),
+        **_column_rates(rows),
+        **_search_rates(rows, min(n_neighbors, rows.shape[0] // 4)),
     )
+
+
+def _rows_like(chunk: Rows, n_rows: int) -> Rows:
+    """Return so many rows in float64, those of a chunk over and over.
+
+    Noise keeps them apart, as different rows are.
+    """
+    rows = chunk[np.arange(n_rows) % chunk.shape[0]].astype(np.float64)
+    values = rows.data if is_sparse(rows) else rows
+    spread = values.std() if values.size else 0.0
+    values += 1e-3 * (spread + 1e-12) * np.random.default_rng(0).standard_normal(values.shape)
+    return rows
 
 
 def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
@@ -113,7 +126,7 @@ def _network_rates(X: NDArray[Any], n_basis: int) -> dict[str, float]:
     }
 
 
-def _column_rates(X: NDArray[Any]) -> dict[str, float]:
+def _column_rates(X: Rows) -> dict[str, float]:
     return {
         "column_values": X.size / _seconds(lambda: ColumnStatistics.from_block(X)),
         "hashed_values": X.size / _seconds(lambda: hash_rows(X, seed=0)),
@@ -133,23 +146,23 @@ def _selection(n_basis: int) -> Callable[[], object]:
     return lambda: keep_best(pool, candidates, size=n_basis, n_classes=10)
 
 
-def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
-    rows = X.astype(np.float32)
-    n, p = rows.shape
+def _search_rates(X: Rows, k: int) -> dict[str, float]:
+    rows, threads = X.astype(np.float32), blas_threads()
+    n = rows.shape[0]
     few, audited = rows[:_ROWS], rows[:AUDITED_ROWS]
-    indices = exact_neighbors(few, np.arange(len(few)), n_neighbors=k)
-    found = measure_neighbors(few, few, indices, threads=blas_threads())
+    indices = exact_neighbors(few, np.arange(few.shape[0]), n_neighbors=k, threads=threads)
+    found = measure_neighbors(few, few, indices, threads=threads)
     twice = np.hstack([found.indices, found.indices + 1])
     distances = np.hstack([found.distances, found.distances])
-    partitions = Partitions(X[:64], np.zeros(64), np.ones(64))
-    exact_s = _seconds(lambda: exact_neighbors(rows, np.arange(n), n_neighbors=k))
-    audit_s = _seconds(lambda: nearest_rows(rows, audited, count=k + 1))
+    partitions = Partitions(dense(X[:64]), np.zeros(64), np.ones(64))
+    exact_s = _seconds(lambda: exact_neighbors(rows, np.arange(n), n_neighbors=k, threads=threads))
+    audit_s = _seconds(lambda: nearest_rows(rows, audited, count=k + 1, threads=threads))
     return {
         "pairs": n**2 / exact_s,
-        "audited_pairs": n * len(audited) / audit_s,
+        "audited_pairs": n * audited.shape[0] / audit_s,
         "measured_values": indices.size
-        * p
-        / _seconds(lambda: measure_neighbors(few, few, indices, threads=blas_threads())),
+        * (rows.size / n)
+        / _seconds(lambda: measure_neighbors(few, few, indices, threads=threads)),
         "merged_candidates": twice.size
         / _seconds(lambda: merge_neighbors(twice, distances, n_neighbors=k)),
         "routed_distances": n
@@ -162,11 +175,12 @@ def _search_rates(X: NDArray[Any], k: int) -> dict[str, float]:
     }
 
 
-def _read(dataset: Dataset) -> tuple[NDArray[Any], float]:
+def _read(dataset: Dataset) -> tuple[Rows, float]:
     """Return the rows of a chunk and the bytes a second of reading it again."""
     rows = np.arange(min(dataset.chunk_rows, dataset.n_rows))
     X = dataset.take(rows)
-    return X, X.nbytes / _seconds(lambda: dataset.take(rows))
+    n_bytes = X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes
+    return X, n_bytes / _seconds(lambda: dataset.take(rows))
 
 
 def _scratch_rate() -> float:

@@ -113,6 +113,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
         **_describe_schema(read_schema(attributes)),
+        **({"svd_explained": stages["svd"]["explained"]} if "svd" in stages else {}),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),

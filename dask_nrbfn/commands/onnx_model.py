@@ -1,17 +1,20 @@
 """Models as ONNX files, which run without this package."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.schema import Column, year_angle
 from dask_nrbfn.outputs import check_output_file, new_file
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 
 # One of `onnx_graph`, which functions of numpy and of this package take as they do an array.
 Tensor = Any
+Floats = NDArray[np.float64]
+
+logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")
 
@@ -123,7 +129,11 @@ def onnx_model(
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
     _check_size(model, np.dtype(dtype))
     graph = _new_graph(np.dtype(dtype))
-    scores = _scores(model, _centred_rows(model, _features(model, graph)))
+    # ONNX has no rows in CSR.
+    basis = dense(model.basis)
+    centre = basis.mean(axis=0)
+    rows = _scaled_rows(model, _features(model, graph)) - centre
+    scores = _scores(model, (basis - centre) / model.width, rows / model.width)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
         graph.output(name, scores, model.n_targets)
@@ -157,6 +167,8 @@ def _check_size(model: Model, dtype: np.dtype) -> None:
             "2 GiB.",
             "Fit with a smaller `basis_size`, with `prune`, or write `dtype` float32.",
         )
+    if is_sparse(model.basis):
+        logger.info("export: the basis, in CSR here, has its zeros too: %.3g MB", n_bytes / 1e6)
 
 
 def _label_dtype(classes: np.ndarray) -> np.dtype:
@@ -197,28 +209,25 @@ def _features_of(column: Column, graph: "Graph", *, fills: bool) -> Tensor:
     return features if fills else np.where(gaps, np.nan, features)
 
 
-def _centred_rows(model: Model, X: Tensor) -> Tensor:
-    """Return the rows (rows, p), scaled and about the mean of the basis."""
-    scaling, centre = model.scaling, model.basis.mean(axis=0)
+def _scaled_rows(model: Model, X: Tensor) -> Tensor:
+    """Return the rows (rows, p) as `Scaling.apply` does."""
+    scaling = model.scaling
     if scaling.kind in CENTRED:
-        factors = (1.0 if scaling.root is None else scaling.root) / scaling.scale
-        X = (X - scaling.shift) * factors
-    elif scaling.kind == "unit":
+        return (X - scaling.shift) * (
+            (1.0 if scaling.root is None else scaling.root) / scaling.scale
+        )
+    if scaling.kind == "unit":
         length = X.graph.node("ReduceL2", X, axes=[1], keepdims=1)
-        X = X / np.where(length > 0.0, length, 1.0)
-    return X - centre
+        return X / np.where(length > 0.0, length, 1.0)
+    return X
 
 
-def _scores(model: Model, rows: Tensor) -> Tensor:
-    """Return the scores or numbers (rows, q) of centred rows."""
+def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
+    """Return the scores or numbers (rows, q) of rows; both are in widths, about the basis mean."""
     graph, kernel = rows.graph, kernel_named(model.params.kernel)
-    centred = (model.basis - model.basis.mean(axis=0)) / model.width
-    # (|x|^2 - d^2) / 2 in squared widths: what is left where |x|^2 cancels.
-    products = graph.node(
-        "Gemm", rows, centred.T / model.width, -0.5 * np.einsum("ij,ij->i", centred, centred)
-    )
-    # x / sigma before it is squared, which overflows later.
-    norms = np.square(rows / model.width).sum(axis=1, keepdims=True)
+    # (|x|^2 - d^2) / 2: what is left where |x|^2 cancels.
+    products = graph.node("Gemm", rows, basis.T, -0.5 * np.einsum("ij,ij->i", basis, basis))
+    norms = np.square(rows).sum(axis=1, keepdims=True)
 
     def exponents() -> Tensor:
         return products - 0.5 * norms

@@ -83,7 +83,8 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     """
     params = suited_params(dataset, params)
     check_fit(dataset, params)
-    search = plan_search(dataset.of_labelled(), params, engine)
+    seen = dataset.projected_by(None, params.svd).of_labelled()
+    search = plan_search(seen, params, engine)
     n_basis = planned_basis(dataset, params, search, engine)
     costs = stage_costs(dataset, params, search, engine, n_basis=n_basis)
     stages = tuple(

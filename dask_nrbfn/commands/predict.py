@@ -30,6 +30,7 @@ from dask_nrbfn.numeric.confusion import class_figures
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
+from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.validation import check_targets
@@ -75,6 +76,11 @@ GROUPS = ("", ".zarr")
 # What is written of a block of scores (b, q), by the name of its array.
 _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
+    # Signed, as those of categories are in other tools.
+    "codes": lambda model, scores: scores.argmax(axis=1).astype(
+        np.min_scalar_type(-len(model.classes))
+    ),
+    "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
     "scores": lambda _, scores: scores,
     "probabilities": Model.probabilities,
     "values": lambda _, scores: scores,
@@ -297,6 +303,33 @@ def predict_dataset(
     return n_skipped
 
 
+def write_results(
+    model: Location, dataset: Dataset, out: Location, engine: Engine, names: tuple[str, ...]
+) -> None:
+    """Write some of the results that there are to a Zarr group.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    dataset : Dataset
+    out : Location
+    engine : Engine
+    names : tuple of str
+        "codes" are the places of labels among the classes of the model, "confidence" is their
+        probability; "values" are numbers.
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns than the training rows.
+    """
+    pinned = PinnedModel.at(model)
+    opened = pinned.load()
+    dataset = _checked(opened, dataset, engine)
+    _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=False)
+
+
 def check_asked(
     model: Model,
     out: Location,
@@ -437,12 +470,16 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, p) = _block_rows(model.n_basis), model.basis.shape
+    rows, (r, n_scaled) = _block_rows(model.n_basis), model.basis.shape
+    p = model.n_features
     n_targets = model.n_targets
     # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
     # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * r + 3 * r * p + 2 * r * n_targets + 4 * rows * p + 5 * scored * n_targets)
+    held = 8 * (rows * r + 3 * r * n_scaled + 2 * r * n_targets)
+    held += 8 * (4 * rows * p + 5 * scored * n_targets)
+    if model.projection is not None:
+        held += project_bytes(2 * rows, p, n_scaled)
     held += 3 * scored * model.classes.itemsize
     if model.target_names is not None:
         # The sample that an evaluation returns.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.commands.version import (
@@ -49,6 +50,7 @@ from dask_nrbfn.stages.moments import (
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.sums import Summation, sum_rows
+from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.stages.width import WIDTH, read_shares
@@ -180,7 +182,8 @@ def update_run(
         dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
         model = read_candidates(draft.run, draft.base)
-        dataset = model.encoded(dataset)
+        run, params = draft.run, model.params
+        dataset = model.encoded(dataset).projected_by(run.location, params.svd)
         if (record := _finished_before(draft.run, action, dataset)) is not None:
             return record
         if n_left_out:
@@ -290,6 +293,9 @@ def branch_run(location: Location, target: Location) -> Run:
         write_array(group.require_group("basis"), "values", basis, "basis", "feature")
         if (shares := read_shares(run)) is not None:
             write_array(group.require_group("width"), "shares", shares, "basis")
+        if (components := read_components(run)) is not None:
+            own = group.require_group(SVD.name)
+            write_array(own, "components", components, "feature", "component")
         if COMPONENTS.name in run.stages:
             own, spans = group.require_group(COMPONENTS.name), read_coefficients(run)
             write_array(own, "coefficients", spans, "basis", "component")
@@ -302,7 +308,7 @@ def branch_run(location: Location, target: Location) -> Run:
 
 def _kept_stages(run: Run) -> list[str]:
     """Return the stages of a fit that every version of it goes on with."""
-    names = (BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
+    names = (SVD.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
 
 
@@ -515,6 +521,7 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
     one, two = read_candidates(run, draft.base), read_candidates(other, place)
     same = {
+        "components": _same(one.projection, two.projection),
         "basis": np.array_equal(one.basis, two.basis),
         "width": one.width == two.width,
         "classes": np.array_equal(one.classes, two.classes),
@@ -533,3 +540,9 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
             f"{run.location} and {other.location} differ in {', '.join(different)}.",
             "Merge a run and its branches only.",
         )
+
+
+def _same(one: NDArray[Any] | None, two: NDArray[Any] | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return np.array_equal(one, two)

@@ -76,7 +76,7 @@ def read_candidates(run: Run, place: str | None) -> Model:
     if model.places is None:
         return model
     basis = model.scaling.apply(run.read("basis/values"))
-    weights = np.zeros((model.n_targets, len(basis)))
+    weights = np.zeros((model.n_targets, basis.shape[0]))
     weights[:, model.places] = model.weights
     return replace(model, basis=basis, weights=weights, places=None)
 

@@ -241,6 +241,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Number of partitions that a row belongs to on average.
     min_recall : float, default=0.95
         Least share of the true neighbours that an approximate search must find.
+    svd : int, default=None
+        Replace every row by so many coordinates of a truncated SVD, which all else then acts on.
+        None: the rows as they are.
     scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
         Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
         learned on a sample, or rows to unit length.
@@ -339,6 +342,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         n_partitions: int | None = None,
         overlap: int = 2,
         min_recall: float = FitLimits.min_recall,
+        svd: int | None = None,
         scale: str = "auto",
         metric_rounds: int = 5,
         n_parts: int | None = None,
@@ -367,6 +371,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.n_partitions = n_partitions
         self.overlap = overlap
         self.min_recall = min_recall
+        self.svd = svd
         self.scale = scale
         self.metric_rounds = metric_rounds
         self.n_parts = n_parts

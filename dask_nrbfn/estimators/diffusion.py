@@ -38,6 +38,9 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         Number of basis rows, more than coordinates. None: a quarter of the rows, at most 1,000.
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
+    svd : int, default=None
+        Replace every row by so many coordinates of a truncated SVD, which all else then acts on.
+        None: the rows as they are.
     scale : {"auto", "none", "standard", "unit"}, default="auto"
         Columns to mean 0 and variance 1, or rows to unit length.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
@@ -97,6 +100,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         basis: str | ArrayLike = "random",
         basis_size: int | None = None,
         width_factor: float = 1.0,
+        svd: int | None = None,
         scale: str = "auto",
         kernel: str = "gaussian",
         n_parts: int | None = None,
@@ -108,6 +112,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         self.basis = basis
         self.basis_size = basis_size
         self.width_factor = width_factor
+        self.svd = svd
         self.scale = scale
         self.kernel = kernel
         self.n_parts = n_parts

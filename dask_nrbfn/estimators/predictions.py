@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.ingest import dask_rows
 from dask_nrbfn.errors import ExistsError
+from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.frames import column_names
 from dask_nrbfn.sources.stored import check_gaps
@@ -44,14 +45,15 @@ def scores_in_blocks(
     scores = np.empty((X.shape[0], len(model.weights)))
     buffer = np.empty((min(step, len(scores)), model.n_basis))
     for start in range(0, len(scores), step):
-        rows = np.asarray(X[start : start + step])
+        rows = X[start : start + step]
+        rows = rows if is_sparse(rows) else np.asarray(rows)
         if schema is not None:
             check_gaps(rows, schema, first_row=first_row + start, within=within)
         check_finite(rows, first_row=first_row + start, within=within, gaps=schema is not None)
         if schema is not None:
             rows = schema.expand(rows)
         scores[start : start + step] = model.scores(
-            rows, buffer=buffer[: len(rows)], threads=threads
+            rows, buffer=buffer[: rows.shape[0]], threads=threads
         )
     return scores
 

@@ -136,6 +136,9 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     width_factor : float, default=1.0
         Kernel width over the mean distance between rows and basis rows.
+    svd : int, default=None
+        Replace every row by so many coordinates of a truncated SVD, which all else then acts on.
+        None: the rows as they are.
     scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
         Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
         learned on a sample, or rows to unit length.
@@ -213,6 +216,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         features: str = "plain",
         kernel: str = "gaussian",
         width_factor: float = 1.0,
+        svd: int | None = None,
         scale: str = "auto",
         metric_rounds: int = 5,
         prune: int | None = None,
@@ -232,6 +236,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.features = features
         self.kernel = kernel
         self.width_factor = width_factor
+        self.svd = svd
         self.scale = scale
         self.metric_rounds = metric_rounds
         self.prune = prune

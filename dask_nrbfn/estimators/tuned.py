@@ -78,7 +78,7 @@ class NRBFNClassifierCV(TunedNetwork, ClassNetwork):
     search_rows : int, default=None
         Rows then. None: as many as make 256 MiB, from 20,000 to 100,000.
     n_neighbors, confidence_threshold, basis, basis_size, candidates, class_weight, neighbors, \
-n_partitions, overlap, min_recall, scale, metric_rounds, n_parts, random_state, unlabelled, \
+n_partitions, overlap, min_recall, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
 missing, store
         As for `NRBFNClassifier`.
 
@@ -149,6 +149,7 @@ missing, store
         n_partitions: int | None = None,
         overlap: int = 2,
         min_recall: float = FitLimits.min_recall,
+        svd: int | None = None,
         scale: str = "auto",
         metric_rounds: int = 5,
         n_parts: int | None = None,
@@ -182,6 +183,7 @@ missing, store
         self.n_partitions = n_partitions
         self.overlap = overlap
         self.min_recall = min_recall
+        self.svd = svd
         self.scale = scale
         self.metric_rounds = metric_rounds
         self.n_parts = n_parts
@@ -199,7 +201,7 @@ class NRBFNRegressorCV(TunedNetwork, NumberNetwork):
     effort, folds, alphas, penalties, localities, components, width_factors, features, kernels, \
 scales, bases, search_basis, search_rows
         As for `NRBFNClassifierCV`.
-    n_neighbors, basis, basis_size, scale, metric_rounds, n_parts, random_state, unlabelled, \
+    n_neighbors, basis, basis_size, svd, scale, metric_rounds, n_parts, random_state, unlabelled, \
 missing, store
         As for `NRBFNRegressor`.
 
@@ -253,6 +255,7 @@ missing, store
         n_neighbors: int = 20,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
+        svd: int | None = None,
         scale: str = "auto",
         metric_rounds: int = 5,
         n_parts: int | None = None,
@@ -277,6 +280,7 @@ missing, store
         self.n_neighbors = n_neighbors
         self.basis = basis
         self.basis_size = basis_size
+        self.svd = svd
         self.scale = scale
         self.metric_rounds = metric_rounds
         self.n_parts = n_parts

@@ -7,7 +7,7 @@ _SECONDS_PER_PAIR = 3e-9
 _SECONDS_PER_SHARED_VALUE = 3e-9
 _SHARED = 1 / 16
 # Of rows in CSR, NNDescent compares columns before values.
-_COMPARED = 30
+_COMPARED = 40
 # 20 to 45 s, as numba's cache is warm or not.
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
@@ -59,19 +59,17 @@ def faster_method(
     return "exact" if exact_s <= approximate_s else "approximate"
 
 
-def faster_partitions(
-    n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
-) -> int:
+def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, threads: int) -> int:
     """Return in how many partitions candidates are searched in less time, 1 for none.
 
     Examples
     --------
-    >>> faster_partitions(60_000, 784, 784, n_candidates=5_000, threads=2)
+    >>> faster_partitions(60_000, 784, n_candidates=5_000, threads=2)
     1
-    >>> faster_partitions(5_000_000, 32, 32, n_candidates=50_000, threads=2)
+    >>> faster_partitions(5_000_000, 32, n_candidates=50_000, threads=2)
     447
     """
-    per_pair_s = _pair_s(n_features, row_values) / threads
+    per_pair_s = _pair_s(n_features, n_features) / threads
     # Twice the root: a row is compared with as many centroids as candidates where each of these
     # looks into four partitions.
     n_partitions = round(2 * n_candidates**0.5)

@@ -22,7 +22,10 @@ from dask_nrbfn.numeric.sums import RowSum
 Floats = NDArray[np.float64]
 
 # A tile of products, 1 MiB in single precision, stays in a core's cache until it is compared.
-_TILE_ROWS, _TILE_CANDIDATES = 256, 1024
+_TILE = 256, 1024
+
+# In CSR, where the columns of few rows are found for each candidate, it is better of many rows.
+_SPARSE_TILE = 2048, 128
 
 # Candidates whose neighbours in a sample tell how many partitions each must look into, and the
 # share of these neighbours that lie there.
@@ -198,20 +201,19 @@ class InvertedFile:
         -----
         One product and one comparison for each pair, in strips that stay in the cache.
         """
-        tiles, n_pairs = self._tiles(rows, threads), 0
+        n_tile_rows, n_tile_candidates = _SPARSE_TILE if is_sparse(rows) else _TILE
+        tiles, n_pairs = self._tiles(rows, n_tile_rows, threads), 0
 
         def compare(strip: slice) -> list[Pairs]:
             nonlocal n_pairs
             found = []
             for partition, places in tiles[strip]:
-                for some in _strips_of(self._members(partition)):
+                tile = rows[places]
+                for some in _strips_of(self._members(partition), n_tile_candidates):
                     if n_pairs > most:
                         return []
                     near = _near_of_tile(
-                        rows[places],
-                        self.candidates[some],
-                        bounds[some],
-                        self.centroids[partition],
+                        tile, self.candidates[some], bounds[some], self.centroids[partition]
                     )
                     n_pairs += len(near.rows)
                     found.append(Pairs(some[near.candidates], places[near.rows]))
@@ -219,28 +221,30 @@ class InvertedFile:
 
         with threadpool_limits(1):
             # A tile is a strip of its own.
-            found = over_strips(compare, (len(tiles), _TILE_ROWS * _TILE_CANDIDATES), threads)
+            found = over_strips(compare, (len(tiles), n_tile_rows * n_tile_candidates), threads)
         if n_pairs > most:
             return None
         none = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
         pairs = [none, *(each for of_strip in found for each in of_strip)]
         return Pairs(*map(np.concatenate, zip(*pairs, strict=True)))
 
-    def _tiles(self, rows: Rows, threads: int) -> list[tuple[int, NDArray[np.int64]]]:
+    def _tiles(
+        self, rows: Rows, n_tile_rows: int, threads: int
+    ) -> list[tuple[int, NDArray[np.int64]]]:
         """Return partitions and the places of a few of their rows."""
         homes = nearest_centroids(rows, self.centroids, threads=threads)
         counts = np.bincount(homes, minlength=len(self.centroids))
         places = np.split(np.argsort(homes, kind="stable"), np.cumsum(counts)[:-1])
         return [
-            (int(partition), places[partition][start : start + _TILE_ROWS])
+            (int(partition), places[partition][start : start + n_tile_rows])
             for partition in np.flatnonzero(counts)
-            for start in range(0, counts[partition], _TILE_ROWS)
+            for start in range(0, counts[partition], n_tile_rows)
         ]
 
 
-def _strips_of(members: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(members), _TILE_CANDIDATES):
-        yield members[start : start + _TILE_CANDIDATES]
+def _strips_of(members: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    for start in range(0, len(members), size):
+        yield members[start : start + size]
 
 
 def _near_of_tile(rows: Rows, candidates: Rows, bounds: Floats, centre: NDArray[Any]) -> Pairs:

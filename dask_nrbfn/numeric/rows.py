@@ -92,3 +92,8 @@ def squared_norms(X: Rows) -> NDArray[np.float64]:
         return np.asarray(with_values(X, squares).sum(axis=1))
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
+
+
+def mean_values(X: Rows) -> float:
+    """Return how many values are stored of a row on average, of an array all p."""
+    return float(X.nnz / max(1, X.shape[0]) if is_sparse(X) else X.shape[1])

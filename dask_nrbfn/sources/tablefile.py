@@ -278,7 +278,7 @@ class NamedFile(TypedFile):
         names = self._names[name]
         try:
             return pa.DictionaryArray.from_arrays(pc.add(codes.cast(pa.int64()), 1), names)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowIndexError as error:
             raise DataError(
                 f"Column {name!r} of {self} has a number that is none of its {len(names) - 1} "
                 "names.",

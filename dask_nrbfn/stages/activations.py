@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
-# From some hundred features on the products of a row take longer than reading its activations, a
+# From some hundred values on the products of a row take longer than reading its activations, a
 # file of 4 bytes each: 17 ns and 6 ns for 784 features, on two cores. Fewer are not worth the disk.
-LEAST_FEATURES = 256
+LEAST_VALUES = 256
 
 # What may be missing of the room on the disk: other files grow beside it.
 _SHARE_OF_DISK = 0.5
 
 
-def decide_to_keep(run: Run, place: str, n_basis: int, n_features: int) -> bool:
+def decide_to_keep(run: Run, place: str, n_basis: int, row_values: float) -> bool:
     """Return whether the passes of a stage keep activations, once and for all of the run.
 
     They are rounded to float32 then, by whoever computes them, so that it matters to no bit who
@@ -33,7 +33,7 @@ def decide_to_keep(run: Run, place: str, n_basis: int, n_features: int) -> bool:
     """
     n_bytes, path = 4 * run.n_rows * n_basis, local_path(run.location)
     keeps = (
-        n_features >= LEAST_FEATURES
+        row_values >= LEAST_VALUES
         and path is not None
         and n_bytes <= _SHARE_OF_DISK * shutil.disk_usage(path).free
     )

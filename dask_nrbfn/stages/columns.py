@@ -14,6 +14,7 @@ from dask_nrbfn.stages.parts import narrow_block_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.trials import scales_of
 from dask_nrbfn.stages.weighting import (
     Reading,
     RowWeights,
@@ -41,10 +42,13 @@ class ColumnsRecord:
         Those whose changes distances do not see.
     groups : list of [int, int] or None
         First and last-plus-one of the columns that are the indicators of one category.
+    sparse : bool or None
+        True where rows are in CSR, which no scaling shifts.
     """
 
     unseen: list[int]
     groups: list[list[int]] | None = None
+    sparse: bool | None = None
 
 
 def _compute(job: StageJob) -> ColumnsRecord:
@@ -69,11 +73,15 @@ def _compute(job: StageJob) -> ColumnsRecord:
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    unseen = unseen_columns(run.params.scale, total)
+    unseen = unseen_columns(run.params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
+    if dataset.is_sparse and "standard" in scales_of(run.params, run.tuning):
+        logger.info("columns: sparse rows are divided by the deviations, and their means stay")
     groups = () if dataset.schema is None else dataset.schema.groups
-    return ColumnsRecord(unseen.tolist(), [[*each] for each in groups] or None)
+    return ColumnsRecord(
+        unseen.tolist(), [[*each] for each in groups] or None, dataset.is_sparse or None
+    )
 
 
 def read_statistics(run: Run) -> ColumnStatistics:
@@ -85,7 +93,7 @@ def read_statistics(run: Run) -> ColumnStatistics:
 
 def column_name(dataset: Dataset, column: int) -> str:
     """Return what a message calls a column."""
-    names = dataset.feature_names
+    names = dataset.column_names
     return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
@@ -109,7 +117,7 @@ class _ColumnsPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         self.reading = Reading(
-            block_rows=narrow_block_rows(dataset.n_features), weighting=RowWeights(None)
+            block_rows=narrow_block_rows(dataset.row_values), weighting=RowWeights(None)
         )
         self._statistics = ColumnStatistics.zeros(dataset.n_features)
 
@@ -127,7 +135,7 @@ def _cost(s: FitSizes) -> StageCost:
         read_bytes=s.rows_bytes,
         held_bytes=PROCESS_BYTES + s.reading_bytes + rows * s.p * (2 * s.itemsize + 3 * 8),
         n_tasks=s.n_parts,
-        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.p},
+        work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},
     )
 
 

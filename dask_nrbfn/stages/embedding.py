@@ -14,7 +14,9 @@ from dask_nrbfn.stages.model import MODEL, ModelRecord
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.sparse import check_sparse
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.trials import check_components
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
@@ -42,6 +44,7 @@ def embedding_params(params: FitParams, *, mixed: bool = False) -> FitParams:
 def check_embedding(dataset: Dataset, params: FitParams) -> None:
     """Raise what is known to be wrong with an embedding before any row is read."""
     check_components(params)
+    check_sparse(dataset, params)
     if params.scale == LEARNED:
         raise ParameterError(
             "`scale`=learned asks for targets, and an embedding learns none.",
@@ -85,7 +88,8 @@ def _write(run_location: Location, dataset_location: Location) -> None:
     model = _model(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")
-    coordinates = model.scores(dataset.take(rows))
+    # Of a fit to coordinates these are rows of them already.
+    coordinates = replace(model, projection=None).scores(dataset.take(rows))
     write_array(group, "coordinates", coordinates, "row", "component")
     if dataset.of_numbers:
         write_array(group, "targets", dataset.take_targets(rows), "row", "target")
@@ -117,6 +121,7 @@ def _model(run: Run, dataset: Dataset) -> Model:
         params=run.params,
         feature_names=dataset.feature_names,
         schema=dataset.schema,
+        projection=read_components(run),
         read_as=dataset.read_as,
         target_names=tuple(f"component_{place}" for place in range(1, 1 + len(weights))),
     )
@@ -124,7 +129,7 @@ def _model(run: Run, dataset: Dataset) -> Model:
 
 def _cost(s: FitSizes) -> StageCost:
     rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
-    written = 8 * (s.r * (s.p + coordinates) + rows * (coordinates + s.q))
+    written = 8 * (s.r * (s.p + coordinates) + rows * (coordinates + s.q)) + s.projection_bytes
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,
@@ -132,6 +137,7 @@ def _cost(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + s.n
         + rows * s.p * s.itemsize
+        + 4 * s.projection_bytes
         + 8 * (rows * (s.r + s.p + 2) + 4 * s.r * (s.p + coordinates)),
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": written},
     )

@@ -4,7 +4,6 @@ import logging
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from dask_nrbfn.numeric.locality import (
 )
 from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.ridge import Locality
+from dask_nrbfn.numeric.rows import Rows, stacked
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
@@ -78,8 +78,8 @@ def _compute(job: StageJob) -> LocalityRecord:
     needed = np.unique(np.column_stack([drawn, run.read("locality/indices")]))
     write_array(run.group("locality"), "needed", needed, "needed")
     for stage, task, n_rows, size in (
-        (_ROWS, _collect, len(needed), narrow_block_rows(dataset.n_features)),
-        (_SUMS, _sum_part, n_drawn, _part_rows(k, dataset.n_features)),
+        (_ROWS, _collect, len(needed), narrow_block_rows(dataset.row_values)),
+        (_SUMS, _sum_part, n_drawn, _part_rows(k, dataset.row_values)),
     ):
         units = [(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
         run_parts(run, dataset, job.engine, stage=stage, task=task, units=units)
@@ -159,11 +159,11 @@ def _sum_part(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
     return PartResult({}, sums.sum().arrays())
 
 
-def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int64]) -> NDArray[Any]:
+def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int64]) -> Rows:
     """Return what was collected of rows with ascending numbers."""
     places = np.searchsorted(run.read("locality/needed"), numbers)
-    parts, inside = np.divmod(places, narrow_block_rows(dataset.n_features))
-    return np.concatenate(
+    parts, inside = np.divmod(places, narrow_block_rows(dataset.row_values))
+    return stacked(
         [run.read_part(_ROWS, int(part), name)[inside[parts == part]] for part in np.unique(parts)]
     )
 
@@ -184,9 +184,9 @@ def _n_drawn(n_rows: int, n_basis: int) -> int:
     return min(n_rows, _ROWS_OF_BASIS_ROW * n_basis, MAX_TARGETS)
 
 
-def _part_rows(n_neighbors: int, n_features: int) -> int:
+def _part_rows(n_neighbors: int, row_values: float) -> int:
     """Return the drawn rows of a part of the sum."""
-    return max(1, min(_PART_ROWS, _PART_ELEMENTS // ((n_neighbors + 1) * n_features)))
+    return max(1, min(_PART_ROWS, int(_PART_ELEMENTS / ((n_neighbors + 1) * max(row_values, 1)))))
 
 
 def _block_rows(n_basis: int, n_neighbors: int) -> int:

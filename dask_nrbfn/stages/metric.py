@@ -113,7 +113,7 @@ def _compute(job: StageJob) -> MetricRecord:
     root = _root(run, dataset, kept)
     write_array(run.group("metric"), "root", root, "feature")
     unused = np.flatnonzero(root**2 <= 2 * LEAST_WEIGHT).tolist() if kept else []
-    heaviest = heaviest_features(root**2, dataset.feature_names, _RECORDED)
+    heaviest = heaviest_features(root**2, dataset.column_names, _RECORDED)
     _log_weights(dataset, kept, heaviest, unused)
     return MetricRecord(rounds, kept, heaviest, unused, **sample)
 

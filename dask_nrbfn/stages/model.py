@@ -13,6 +13,7 @@ from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH, read_shares
@@ -95,13 +96,14 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         feature_names=dataset.feature_names,
         target_names=dataset.target_names,
         schema=dataset.schema,
+        projection=read_components(run),
         read_as=dataset.read_as,
     )
     model.write(run.group("model"))
 
 
 def _cost(s: FitSizes) -> StageCost:
-    n_bytes = 8 * s.r * (s.p + s.q)
+    n_bytes = 8 * s.r * (s.p + s.q) + s.projection_bytes
     return StageCost(
         read_bytes=n_bytes,
         written_bytes=n_bytes,

@@ -151,6 +151,6 @@ def block_rows(n_basis: int) -> int:
     return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_basis))
 
 
-def narrow_block_rows(n_features: int) -> int:
-    """Return the rows of a block that is looked at as it is, column by column."""
-    return max(1, min(_MAX_NARROW_ROWS, _NARROW_ELEMENTS // n_features))
+def narrow_block_rows(row_values: float) -> int:
+    """Return the rows of a block that is looked at as it is, of so many stored values each."""
+    return max(1, min(_MAX_NARROW_ROWS, int(_NARROW_ELEMENTS / max(row_values, 1.0))))

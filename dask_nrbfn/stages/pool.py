@@ -76,7 +76,7 @@ def _by_number(run: Run, dataset: Dataset) -> Iterator[Candidates]:
 
 def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     start, seed = 0, run.params.random_state
-    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.n_features)):
+    for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:
             codes = np.zeros(X.shape[0], dtype=np.int64)
         rows = np.arange(start, start + X.shape[0])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.activations import LEAST_FEATURES, decide_to_keep
+from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.descents import (
     COMPARED,
     MAX_JUDGED_PASSES,
@@ -87,7 +87,7 @@ class RefineRecord:
 def _compute(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best."""
     run, n_kept = job.run, job.run.read("weights/values").shape[1]
-    decide_to_keep(run, "refine", n_kept, job.dataset.n_features)
+    decide_to_keep(run, "refine", n_kept, job.dataset.row_values)
     steps = {name: descend(job, name) for name in refined_losses(run.asked, run.tuning)}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
@@ -189,7 +189,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     most, n_judged = s.n_refined * n_passes, s.n_judged if apart else 0
-    kept = 4 * s.n * r if s.p >= LEAST_FEATURES else 0
+    kept = 4 * s.n * r if s.p >= LEAST_VALUES else 0
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = 2 * n_computed * r * s.p + 4 * most * (s.n + n_judged) * r * s.q * n_models
     solves, weights = s.n_refined * n_models * r**3 / 3, 8 * s.q * r

@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.params import FitParams
@@ -70,9 +71,9 @@ def _drawn(n: int, size: int) -> NDArray[np.int64]:
 
 
 class Basis(NamedTuple):
-    """``values`` floating (r, p), not scaled, and ``rows`` int64 (r,): their numbers, or -1."""
+    """``values`` (r, p), not scaled, and ``rows`` int64 (r,): their numbers, or -1."""
 
-    values: NDArray[Any]
+    values: Rows
     rows: NDArray[np.int64]
 
 
@@ -83,15 +84,15 @@ class Sample:
     ``spread`` and ``spread_weights`` are of a draw of all rows, those without labels too.
     """
 
-    X: NDArray[Any]
+    X: Rows
     y: NDArray[Any]
     targets: Targets
     weights: Floats
     folds: NDArray[np.int64]
     n_folds: int
-    basis: NDArray[Any]
+    basis: Rows
     basis_folds: NDArray[np.int64]
-    spread: NDArray[Any]
+    spread: Rows
     spread_weights: Floats
 
     @classmethod
@@ -160,17 +161,17 @@ class Sample:
         """Return the radial basis functions, and the shares of the clusters of all rows."""
         basis, threads = scaling.apply(self.basis), blas_threads()
         distances = BasisDistances.from_basis(basis, scaling)
-        totals, clusters = [], np.zeros(len(basis))
+        totals, clusters = [], np.zeros(basis.shape[0])
         size = self.reading.block_rows
         for start in range(0, self.spread.shape[0], size):
             rows = slice(start, start + size)
             X, weights = self.spread[rows], self.spread_weights[rows]
             nearest = np.empty(X.shape[0], dtype=np.intp)
             totals.append(distances.total(X, weights=weights, nearest=nearest, threads=threads))
-            clusters += np.bincount(nearest, weights, minlength=len(basis))
+            clusters += np.bincount(nearest, weights, minlength=len(clusters))
         weight = self.spread_weights.sum()
         # Where all rows are equal, or as good as equal, any width is as good.
-        mean_distance = math.fsum(totals) / (weight * len(basis))
+        mean_distance = math.fsum(totals) / (weight * len(clusters))
         mean_distance = mean_distance if mean_distance**2 > 0 else 1.0
         features = RadialFeatures.from_basis(
             basis,

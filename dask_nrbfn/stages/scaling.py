@@ -16,5 +16,6 @@ def read_scaling(run: Run, scale: str | None = None) -> Scaling:
 
 def unlearned_scaling(run: Run, scale: str) -> Scaling:
     """Return the scaling of a name as it is before weights of the features are learned."""
-    groups = [(start, stop) for start, stop in COLUMNS.recorded(run).groups or ()]
-    return Scaling.from_statistics(scale, read_statistics(run), groups)
+    columns = COLUMNS.recorded(run)
+    groups = [(start, stop) for start, stop in columns.groups or ()]
+    return Scaling.from_statistics(scale, read_statistics(run), groups, centred=not columns.sparse)

@@ -13,6 +13,7 @@ from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctio
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import components_bytes
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
@@ -258,10 +259,10 @@ def _write_sample(run_location: Location, dataset_location: Location) -> int:
     assert tuning is not None
     group = run.group(_SAMPLE)
     labelled = dataset.of_labelled()
-    n_rows = search_rows(labelled.n_rows, dataset.n_features, tuning)
+    n_rows = search_rows(labelled.n_rows, dataset.row_values, tuning)
     write_rows(group, "", labelled, params, n_rows)
     if dataset.n_unlabelled:
-        n_all = search_rows(dataset.n_rows, dataset.n_features, tuning)
+        n_all = search_rows(dataset.n_rows, dataset.row_values, tuning)
         write_rows(group, ALL, dataset, params, n_all)
     return n_rows
 
@@ -277,7 +278,7 @@ def _choose_bases(
         choose = partial(source.choose, run, dataset)
     else:
         choose = partial(source.sampled, _sampled_rows(run, dataset, params))
-    arrays: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, Rows] = {}
     n_basis = 0
     for rule in rules:
         chosen = choose(size, rule)

@@ -30,7 +30,6 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
-from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +50,14 @@ class FitSizes:
         Rows whose neighbours are searched; None: all.
     n_labelled : int
         Rows with labels that stand among others; 0 where all have one.
+    svd : int or None
+        Coordinates that are asked for; p of the stages that see them.
+    p_stored : int
+        Features, also of rows that are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
+    row_bytes : float
+        Bytes of a row as stored, which coordinates are made of.
     reading_bytes : int
         Chunks held while rows are read.
     method : {"exact", "approximate"}
@@ -96,8 +101,11 @@ class FitSizes:
     width: int
     n_candidates: int | None
     n_labelled: int
+    svd: int | None
+    p_stored: int
     itemsize: int
     search_itemsize: int
+    row_bytes: float
     reading_bytes: int
     method: str
     n_partitions: int
@@ -159,7 +167,10 @@ class FitSizes:
             width=row_width(dataset),
             n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
+            svd=params.svd,
+            p_stored=dataset.n_stored,
             itemsize=dataset.dtype.itemsize,
+            row_bytes=dataset.row_bytes,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
             method=search.method,
@@ -182,7 +193,7 @@ class FitSizes:
             has_locality=any(localities),
             n_basis_sample=max(
                 source_of(replace(params, basis=basis)).n_sampled(
-                    dataset.n_rows, dataset.n_features, asked_size(params, dataset) or 0
+                    dataset.n_rows, dataset.row_values, asked_size(params, dataset) or 0
                 )
                 for basis in bases_of(params, tuning)
             ),
@@ -191,7 +202,7 @@ class FitSizes:
             n_refinements=0 if tuning is None else n_refinements(tuning),
             n_sampled=0
             if tuning is None
-            else search_rows(dataset.n_rows, dataset.n_features, tuning),
+            else search_rows(dataset.n_rows, dataset.row_values, tuning),
             r_tried=0 if tuning is None else search_basis_size(dataset, params, tuning),
             n_search_folds=0 if tuning is None else tuning.folds,
             n_search_scales=len(scales_of(params, tuning)),
@@ -218,8 +229,12 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        column_bytes = INDEX_BYTES if self.is_sparse else 0
-        return round(self.n * self.row_values * (self.itemsize + column_bytes))
+        return round(self.n * self.row_bytes)
+
+    @property
+    def projection_bytes(self) -> int:
+        """Bytes of the components by which rows become coordinates."""
+        return 8 * self.p_stored * (self.svd or 0)
 
     @property
     def pair_flops(self) -> float:

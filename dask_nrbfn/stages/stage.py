@@ -106,6 +106,8 @@ class Stage(Generic[Record]):
         whether a fit has the stage.
     of_labelled : bool
         Whether it works on the rows with labels alone, as if there were no others.
+    of_stored : bool
+        Whether it works on the features, also of a fit to coordinates of them.
     grows_with_basis : bool
         Whether it holds something of the size of the basis.
     remedy : callable
@@ -124,6 +126,7 @@ class Stage(Generic[Record]):
     cost: Callable[[FitSizes], StageCost]
     wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
     of_labelled: bool = False
+    of_stored: bool = False
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False

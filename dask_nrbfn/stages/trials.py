@@ -44,8 +44,12 @@ _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
 _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
 
 
-def suited_tuning(params: FitParams, tuning: TuneParams, *, numbers: bool) -> TuneParams:
+def suited_tuning(
+    params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
+) -> TuneParams:
     """Return a tuning that lists what its effort stands for, beside `suited` parameters.
+
+    Weights of features are learned of no `sparse` rows.
 
     Raises
     ------
@@ -65,7 +69,9 @@ def suited_tuning(params: FitParams, tuning: TuneParams, *, numbers: bool) -> Tu
         )
     meant = {name: each for name, each in _TRIED[tuning.effort].items() if _is_open(name, params)}
     if tuning.effort != "quick" and params.scale in _SCALES:
-        meant["scales"] = _SCALES[params.scale]
+        meant["scales"] = tuple(
+            each for each in _SCALES[params.scale] if not (sparse and each == LEARNED)
+        )
     spectral = components_of(params, tuning) != [None]
     unfit = {
         "bases": not sized,
@@ -291,11 +297,13 @@ def _check_penalties(params: FitParams, tuning: TuneParams) -> None:
             check_penalty(asked, named="penalties" if tuning.penalties else "penalty")
 
 
-def search_rows(n_rows: int, n_features: int, tuning: TuneParams) -> int:
+def search_rows(n_rows: int, row_values: float, tuning: TuneParams) -> int:
     """Return the rows of the sample, at most all."""
     rows = tuning.search_rows
     if rows is None:
-        rows = max(_MIN_SAMPLE_ROWS, min(_SAMPLE_ELEMENTS // n_features, _MAX_SAMPLE_ROWS))
+        rows = max(
+            _MIN_SAMPLE_ROWS, min(int(_SAMPLE_ELEMENTS / max(row_values, 1)), _MAX_SAMPLE_ROWS)
+        )
     return min(rows, n_rows)
 
 

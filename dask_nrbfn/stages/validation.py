@@ -246,7 +246,7 @@ class HeldOutPass:
         ):
             X = block.X[rows]
             scores = self._features.weighted_sums(
-                X, weights, buffer=self._buffer[: len(X)], threads=self._threads
+                X, weights, buffer=self._buffer[: X.shape[0]], threads=self._threads
             )
             scores, activations = scores[:, :-1], scores[:, -1:]
             if self._features.normalized:

@@ -28,8 +28,10 @@ from dask_nrbfn.storage.chunks import (
 from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
 from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import Encoded, LabelledRows, SideBySide, WrittenFrom
+from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
+from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.schema import read_schema
+from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
 
 
@@ -103,6 +105,8 @@ class Dataset:
         Whether rows without a label are passed over; see `of_labelled`.
     refuses_gaps : bool
         Whether X may have gaps, as another schema fills them, that are errors now.
+    projection : Projection, optional
+        What makes coordinates of the features as rows are read; see `projected_by`.
     """
 
     location: Location
@@ -123,6 +127,7 @@ class Dataset:
     further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
+    projection: Projection | None = None
 
     @classmethod
     def open(cls, location: Location, *, as_it_is: bool = False) -> Self:
@@ -141,6 +146,8 @@ class Dataset:
             return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
         if isinstance(location, Encoded):
             return cls.open(location.place).encoded_by(location.schema)
+        if isinstance(location, Projected):
+            return cls.open(location.place).projected_by(location.run, location.n_components)
         if isinstance(location, WrittenFrom):
             return replace(cls.open(location.place), location=location)
         location = normalize(location)
@@ -263,9 +270,19 @@ class Dataset:
 
     @property
     def n_features(self) -> int:
-        """Number of features p."""
+        """Number of features p, or of the coordinates that are read in their place."""
+        return self.n_stored if self.projection is None else self.projection.n_components
+
+    @property
+    def n_stored(self) -> int:
+        """Number of features p, also of rows that are read as coordinates."""
         n_columns: int = self.X.shape[1]
         return self._expanding.n_features if self._expanding is not None else n_columns
+
+    @property
+    def column_names(self) -> tuple[str, ...] | None:
+        """What the columns of rows are called as they are read."""
+        return self.feature_names if self.projection is None else self.projection.names
 
     @property
     def _expanding(self) -> Schema | None:
@@ -280,19 +297,34 @@ class Dataset:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features."""
+        if self.projection is not None:
+            return np.dtype(np.float64)
+        return self._stored_dtype
+
+    @property
+    def _stored_dtype(self) -> np.dtype[Any]:
         own = np.dtype(self.X.dtype if self._expanding is None else np.float64)
         return own if self.further is None else np.result_type(own, self.further.dtype)
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes of the features of a row as they are stored, which coordinates are made of."""
+        stored = replace(self, projection=None)
+        column_bytes = INDEX_BYTES if stored.is_sparse else 0
+        return stored.row_values * (stored.dtype.itemsize + column_bytes)
 
     @property
     def is_sparse(self) -> bool:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
         own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
-        return own or further
+        return (own or further) and self.projection is None
 
     @property
     def row_values(self) -> float:
         """Values that are stored of a row on average, of one that is not in CSR all p."""
+        if self.projection is not None:
+            return float(self.n_features)
         own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
         if self.further is None:
             return own
@@ -340,7 +372,7 @@ class Dataset:
 
         One in use, the next one, and that as stored and while it is decoded; where rows are passed
         over the others of one are copied. Features that are made of stored values come to that: of
-        two chunks, and of a block that is of both.
+        two chunks, and of a block that is of both; and so do coordinates of them.
         """
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
@@ -352,7 +384,11 @@ class Dataset:
             if self._expanding is not None:
                 row += 3 * row_bytes(self.n_features, np.float64, 0)
             own = self.chunk_rows * row
-        return own if self.further is None else max(own, self.further.reading_bytes)
+        if self.further is not None:
+            own = max(own, self.further.reading_bytes)
+        if self.projection is not None:
+            own += self.projection.held_bytes(3 * self.chunk_rows, self.n_stored)
+        return own
 
     def with_n_rows(self, n_rows: int) -> Self:
         """Return a dataset like this one, but of `n_rows` rows that are not there, to plan for."""
@@ -450,6 +486,20 @@ class Dataset:
             # The name of the ids stays that of this dataset.
             schema=replace(schema, id=own.id),
             refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
+        )
+
+    def projected_by(self, run: Location | None, n_components: int | None) -> Self:
+        """Return the same rows as coordinates: products with components that a run has.
+
+        Nothing is copied. Without a number of components it is this dataset. The components are
+        read with the first rows; without a run, of which there may be none yet, no rows can be.
+        """
+        if n_components is None:
+            return self
+        return replace(
+            self,
+            location=Projected(self.location, run, n_components),
+            projection=Projection(run, n_components),
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
@@ -630,9 +680,11 @@ class Dataset:
         """Return a block in the type of all rows, with what its rows lack and others have."""
         X, targets, weights = block
         if X is not None:
-            X = X.astype(self.dtype, copy=False)
+            X = X.astype(self._stored_dtype, copy=False)
             if self.is_sparse and not is_sparse(X):
                 X = canonical(X)
+            if self.projection is not None:
+                X = self.projection.apply(X)
         if targets is None and self.has_targets and "targets" in wanted:
             numbers = np.full((n_rows, self._n_numbers), np.nan)
             targets = numbers if self.of_numbers else np.full(n_rows, -1, dtype=np.int64)

@@ -58,7 +58,7 @@ EXPANDED_VERSION = 5
 """The format of what has a schema that makes other features than the stored values."""
 
 SPARSE_VERSION = 6
-"""The format of what has rows in CSR."""
+"""The format of what has rows in CSR, or of runs and models whose rows become coordinates."""
 
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
@@ -200,7 +200,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    attributes = {**attributes, "format_version": _FORMAT_VERSION}
+    attributes = {**attributes, "format_version": max(_FORMAT_VERSION, changed["format_version"])}
     group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
 
 

@@ -89,6 +89,21 @@ class Encoded:
 
 
 @dataclass(frozen=True)
+class Projected:
+    """The dataset at `place` as coordinates, so many, of the components that a run has.
+
+    Without a run its rows cannot be read; what is known of them is.
+    """
+
+    place: "Location"
+    run: "Location | None"
+    n_components: int
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+
+@dataclass(frozen=True)
 class WrittenFrom:
     """The dataset at `place`, which what is said and recorded calls by its `origin`, a file."""
 
@@ -107,6 +122,7 @@ Location = (
     | LabelledRows
     | SideBySide
     | Encoded
+    | Projected
     | WrittenFrom
 )
 """A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
@@ -123,7 +139,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, LabelledRows | Encoded | WrittenFrom):
+    if isinstance(location, LabelledRows | Encoded | Projected | WrittenFrom):
         return normalize(location.place)
     if isinstance(location, zarr.abc.store.Store | SideBySide):
         return location

@@ -17,12 +17,15 @@ from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.svd import project
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.array import get_array, read_rows, write_array
+from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    SPARSE_VERSION,
     Location,
     attributes_of,
     kind_of,
@@ -34,6 +37,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.projection import projection_attributes
 from dask_nrbfn.storage.schema import read_schema, schema_attributes
 from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
@@ -47,8 +51,8 @@ class Model:
 
     Attributes
     ----------
-    basis : float64 (r, p)
-        Basis rows, scaled.
+    basis : float64 (r, p), or in CSR
+        Basis rows, scaled; (r, D) of coordinates, of which with a projection all else is, too.
     width : float
         Sigma of the kernel.
     weights : float64 (q, r)
@@ -70,11 +74,13 @@ class Model:
         Of its basis rows among those that its run has sums of, ascending; None: all of them.
     schema : Schema or None
         What the columns of tables are whose features it takes; None: features.
+    projection : float64 (p, D) or None
+        What makes coordinates of rows, before they are scaled; None: they stay as they are.
     read_as : mapping of str or None
         As in `Dataset`, of the rows that it learned from.
     """
 
-    basis: Floats
+    basis: Rows
     width: float
     weights: Floats
     classes: NDArray[Any]
@@ -88,6 +94,7 @@ class Model:
     intercept: Floats | None = None
     places: NDArray[np.int64] | None = None
     schema: Schema | None = None
+    projection: Floats | None = None
     read_as: Mapping[str, str] | None = None
 
     @property
@@ -98,7 +105,7 @@ class Model:
     @property
     def n_features(self) -> int:
         """Number of features p that rows must have."""
-        return int(self.basis.shape[1])
+        return int(self.basis.shape[1] if self.projection is None else len(self.projection))
 
     @property
     def embeds(self) -> bool:
@@ -112,7 +119,7 @@ class Model:
 
     def scores(
         self,
-        X: NDArray[Any],
+        X: Rows,
         *,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
@@ -125,11 +132,11 @@ class Model:
 
         Parameters
         ----------
-        X : array (b, p)
+        X : (b, p)
         buffer : float64 (b, r), optional
             Scratch space, overwritten; saves allocating it anew for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows, likewise.
+            For the centred rows of an array, likewise.
         threads : int
             Those of the elementwise steps.
 
@@ -139,6 +146,9 @@ class Model:
             If X has another number of columns than the training rows.
         """
         self.check_columns(X.shape[1])
+        if self.projection is not None:
+            # Scratch space is of the width of the rows.
+            X, scratch = project(X, self.projection), None
         scores = self.features.weighted_sums(
             X, self.weights, buffer=buffer, scratch=scratch, threads=threads
         )
@@ -194,7 +204,9 @@ class Model:
             content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        for array in (self.basis, self.weights, *of_scaling, self.intercept):
+        basis = self.basis
+        of_basis = (basis.data, basis.indices, basis.indptr) if is_sparse(basis) else (basis,)
+        for array in (*of_basis, self.weights, *of_scaling, self.intercept, self.projection):
             if array is not None:
                 content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
@@ -205,7 +217,8 @@ class Model:
         weights = self.scaling.feature_weights
         if weights is None:
             return None
-        return heaviest_features(weights, self.feature_names, self.n_features)
+        names = self.feature_names if self.projection is None else None
+        return heaviest_features(weights, names, len(weights))
 
     @cached_property
     def features(self) -> RadialFeatures:
@@ -245,6 +258,8 @@ class Model:
         write_array(group, "scale", self.scaling.scale, "feature")
         if self.scaling.root is not None:
             write_array(group, "root", self.scaling.root, "feature")
+        if self.projection is not None:
+            write_array(group, "projection", self.projection, "column", "feature")
         mark_complete(
             group,
             kind="model",
@@ -258,6 +273,8 @@ class Model:
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
                 **schema_attributes(self.schema),
+                **projection_attributes(self.params.svd),
+                **({"format_version": SPARSE_VERSION} if is_sparse(self.basis) else {}),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )
@@ -285,7 +302,7 @@ class Model:
         names, target_names = attributes["feature_names"], attributes.get("target_names")
         params = FitParams(**todays_params(attributes["params"]))
         model = cls(
-            basis=read_rows(get_array(group, "basis")),
+            basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
             weights=read_rows(get_array(group, "weights")),
             classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
@@ -304,23 +321,25 @@ class Model:
             intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
             places=None if params.prune is None else read_rows(get_array(group, "places")),
             schema=read_schema(attributes),
+            projection=None if params.svd is None else read_rows(get_array(group, "projection")),
             read_as=attributes.get("read_as"),
         )
         model._check_shapes(group)
         return model
 
     def _check_shapes(self, group: zarr.Group) -> None:
-        r, p = self.basis.shape
+        (r, n_scaled), p = self.basis.shape, self.n_features
         shapes = (self.weights.shape, self.scaling.shift.shape, self.scaling.scale.shape)
         root = self.scaling.root
-        names_fit = root is None or root.shape == (p,)
+        names_fit = root is None or root.shape == (n_scaled,)
+        names_fit &= self.projection is None or self.projection.shape == (p, n_scaled)
         names_fit &= self.feature_names is None or len(self.feature_names) == p
         names_fit &= self.schema is None or self.schema.n_features == p
         if self.intercept is not None:
             names_fit &= self.intercept.shape == (self.n_targets,)
         if self.places is not None:
             names_fit &= self.places.shape == (r,)
-        if shapes != ((self.n_targets, r), (p,), (p,)) or not names_fit:
+        if shapes != ((self.n_targets, r), (n_scaled,), (n_scaled,)) or not names_fit:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."
             )

@@ -36,6 +36,7 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
+    SPARSE_VERSION,
     Location,
     attributes_of,
     create_group,
@@ -50,6 +51,7 @@ from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, part
 from dask_nrbfn.storage.location import LabelledRows
 from dask_nrbfn.storage.members import members_of
 from dask_nrbfn.storage.migration import todays_params, todays_tuning
+from dask_nrbfn.storage.projection import projection_attributes
 from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import checksum, metadata_named
 from dask_nrbfn.storage.versions import VERSIONS, versions_of
@@ -164,6 +166,8 @@ class Run:
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
+                **projection_attributes(params.svd),
+                **({"format_version": SPARSE_VERSION} if dataset.is_sparse else {}),
             },
         )
         return cls.open(location)
@@ -431,6 +435,7 @@ class Run:
             "decisions": {},
             "stages": {name: self.stages[name] for name in stages},
             "versions": [],
+            **projection_attributes(self.params.svd),
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from scipy.sparse import csr_array
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands import onnx_model
@@ -172,6 +173,16 @@ def test_onnx__columns_of_a_table(missing):
     given = given_by(proto, as_typed(stored))
     np.testing.assert_allclose(given["scores"], model.scores(rows), atol=1e-9)
     assert np.isnan(given["scores"]).any() == (missing == "error")
+
+
+@pytest.mark.parametrize("scale", ["none", "standard", "unit"])
+def test_onnx__a_basis_in_csr(scale, caplog):
+    model, rows = drawn(scale=scale, kernel="matern32")
+    scaling = replace(model.scaling, shift=np.zeros(4))
+    basis = model.basis * (np.abs(model.basis) > np.median(np.abs(model.basis)))
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        check(replace(model, basis=csr_array(basis), scaling=scaling), rows, tolerance=1e-8)
+    assert "has its zeros too: 0.00168 MB" in caplog.text
 
 
 def test_onnx__one_row_and_none():

@@ -429,5 +429,5 @@ def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
     edit_attributes(f"{run.location}/model", format_version=8)
-    with pytest.raises(DamagedDataError, match="format version 7"):
+    with pytest.raises(DamagedDataError, match="format version 8"):
         Model.load(run.location)

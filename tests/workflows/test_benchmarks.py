@@ -148,3 +148,14 @@ def test_tables__prints_rows_and_ratio(tmp_path):
     assert all(len(line) == len(header) for line in lines)
     assert all(float(figure) > 0 for figure in lines[1][2:])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_models__are_the_networks(tmp_path):
+    kinds = ("laplacian plain", "numbers", "coordinates")
+    arguments = ("--basis-size", 40, "--repeats", 1, "--only", *kinds)
+    lines = run_benchmark("onnx_models", *arguments, cwd=tmp_path).splitlines()[2:]
+    for kind, line in zip(kinds, lines, strict=True):
+        difference, others, ties, *times = map(float, line.removeprefix(kind).split())
+        assert difference < 1e-6
+        assert others == ties
+        assert len(times) == 3

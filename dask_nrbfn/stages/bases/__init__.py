@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.searched import has_candidates
@@ -42,7 +43,7 @@ class Chosen(NamedTuple):
 
     Attributes
     ----------
-    values : floating (r, p)
+    values : floating (r, p), or in CSR
         As in the dataset, not scaled.
     rows : int64 (r,)
         Their numbers; -1 for what is no row of the dataset.
@@ -52,7 +53,7 @@ class Chosen(NamedTuple):
         Whether there would have been more.
     """
 
-    values: NDArray[Any]
+    values: Rows
     rows: NDArray[np.int64]
     n_beyond: int = 0
     capped: bool = False
@@ -84,7 +85,7 @@ class SampledRows:
     """
 
     params: FitParams
-    X: NDArray[Any]
+    X: Rows
     scaling: Scaling
     codes: NDArray[np.integer]
     n_classes: int
@@ -92,7 +93,7 @@ class SampledRows:
     n_all: int
 
     @property
-    def scaled(self) -> NDArray[np.float64]:
+    def scaled(self) -> Rows:
         """The rows as distances are taken between them, float64 (n, p)."""
         return self.scaling.apply(self.X)
 
@@ -119,7 +120,7 @@ class SampledRows:
         return Chosen(self.X[places], self.numbers[places])
 
 
-def _no_sample(n_rows: int, n_features: int, n_basis: int) -> int:
+def _no_sample(n_rows: int, row_values: float, n_basis: int) -> int:
     return 0
 
 
@@ -144,8 +145,8 @@ class BasisSource:
     by_confidence : bool
         Whether it asks for the confidence of rows, which only labels have.
     n_sampled : callable
-        Takes the number of rows, features and basis rows, returns of how many rows it holds a
-        sample.
+        Takes the number of rows, stored values of a row and basis rows, returns of how many rows it
+        holds a sample.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
@@ -153,7 +154,7 @@ class BasisSource:
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False
-    n_sampled: Callable[[int, int, int], int] = _no_sample
+    n_sampled: Callable[[int, float, int], int] = _no_sample
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 
+from dask_nrbfn.numeric.rows import Rows, mean_values
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.pool import pool_alike
 from dask_nrbfn.stages.scaling import read_scaling
@@ -23,7 +24,7 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
     The sample is drawn and ordered by the rows' hash: it does not depend on their order.
     """
-    n_sampled = _n_sampled(dataset.n_rows, dataset.n_features, size)
+    n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
     pool = pool_alike(run, dataset, n_sampled)
     # Rows are read in their order and clustered in that of their hashes.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
@@ -36,21 +37,21 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
     hashes = rows.hashes
-    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], rows.X.shape[1], size)]
+    order = np.argsort(hashes)[: _n_sampled(rows.X.shape[0], mean_values(rows.X), size)]
     n_distinct = len(np.unique(hashes[order]))
     centres = _centres(rows.scaled[order], min(size, n_distinct), rows.params.random_state)
     return Chosen.of_points(rows.scaling.restore(centres))
 
 
-def _centres(scaled: NDArray[np.float64], size: int, seed: int) -> NDArray[np.float64]:
+def _centres(scaled: Rows, size: int, seed: int) -> NDArray[np.float64]:
     means = MiniBatchKMeans(
         n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed
     ).fit(scaled)
     return np.asarray(means.cluster_centers_, dtype=np.float64)
 
 
-def _n_sampled(n_rows: int, n_features: int, n_basis: int) -> int:
-    most = min(_ROWS_PER_CENTRE * n_basis, _SAMPLE_ELEMENTS // n_features)
+def _n_sampled(n_rows: int, row_values: float, n_basis: int) -> int:
+    most = min(_ROWS_PER_CENTRE * n_basis, int(_SAMPLE_ELEMENTS / max(row_values, 1.0)))
     return min(n_rows, max(n_basis, most))
 
 

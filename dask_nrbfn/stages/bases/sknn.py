@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis, even_below, soft_confidence
+from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import MOST_SCORED, BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.confidence import name_rows
@@ -46,13 +48,14 @@ def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
     all.
     """
     rows = rows.first(MOST_SCORED)
-    scaled = rows.scaled
-    scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
+    scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
+    if not is_sparse(scaled):
+        scaled = np.asarray(scaled - scaled.mean(axis=0), dtype=np.float32)
     n_neighbors, threshold = rows.params.n_neighbors, rows.params.confidence_threshold
     places = exact_neighbors(
-        scaled, np.arange(len(scaled)), n_neighbors=min(n_neighbors, len(scaled) - 1)
+        scaled, np.arange(n_rows), n_neighbors=min(n_neighbors, n_rows - 1), threads=threads
     )
-    found = measure_neighbors(scaled, scaled, places)
+    found = measure_neighbors(scaled, scaled, places, threads=threads)
     confidence = soft_confidence(
         found.distances,
         rows.codes[found.indices] == rows.codes[:, None],

@@ -1,0 +1,104 @@
+"""Predict cells: labels and their probabilities as columns beside the cells."""
+
+import os
+import uuid
+from typing import Any
+
+import numpy as np
+
+from dask_nrbfn.commands.predict import write_results
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.sources.anndata import is_anndata
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import hidden_sibling, open_group, remove_group
+from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.obs import NewColumn, Obs
+
+_PLACE = "obs/"
+
+Cells = str | os.PathLike[str] | RemoteLocation
+
+
+def check_one_place(out: object, to: str | None) -> None:
+    """Raise ParameterError unless predictions go either to `out` or to columns of their rows."""
+    if (out is None) == (to is None):
+        given = "neither `out` nor `to` is" if out is None else "`out` and `to` are both"
+        raise ParameterError(
+            f"{given} given.",
+            "Give a place for the predictions, or with `to` a column of an AnnData store.",
+        )
+
+
+class ObsTarget:
+    """Where in an AnnData store the predictions of a model go.
+
+    Parameters
+    ----------
+    cells : path, URL or RemoteLocation
+        Of an AnnData store in Zarr.
+    to : str
+        The column "obs/NAME" of the labels; "obs/NAME_confidence" has the probabilities of these.
+        Of several numbers there is a column "obs/NAME_TARGET" of each.
+    model : Model
+    overwrite : bool
+        Replace columns of these names.
+
+    Raises
+    ------
+    ParameterError
+        If the place is no such store, or `to` is no column of obs.
+    ExistsError
+        If there is such a column and `overwrite` is false.
+    """
+
+    def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
+        name = to.removeprefix(_PLACE)
+        if not to.startswith(_PLACE) or not name or "/" in name:
+            raise ParameterError(
+                f"`to` is {to!r}.", "Name a column of the cells: obs/NAME, such as obs/predicted."
+            )
+        url, options = (
+            (cells.url, cells.storage_options)
+            if isinstance(cells, RemoteLocation)
+            else (os.fspath(cells), {})
+        )
+        place = File(url.removeprefix("file://"), options)
+        if not place.is_directory() or not is_anndata(place):
+            raise ParameterError(
+                f"`to` is given, and {cells} is no AnnData store in Zarr.",
+                "Give one, such as `adata.write_zarr` writes, or a place for the predictions.",
+            )
+        self.cells, self.model, self.overwrite = cells, model, overwrite
+        self.columns = self._columns(name)
+        Obs(cells).check_free(self.columns, overwrite=overwrite)
+
+    def _columns(self, name: str) -> tuple[str, ...]:
+        names = self.model.target_names
+        if names is None:
+            return (name, f"{name}_confidence")
+        return (name,) if len(names) == 1 else tuple(f"{name}_{target}" for target in names)
+
+    def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
+        """Predict all cells, and write the columns once all are predicted."""
+        scratch = hidden_sibling(self.cells, f"{uuid.uuid4().hex[:8]}.unfinished")
+        of_classes = self.model.target_names is None
+        names = ("codes", "confidence") if of_classes else ("values",)
+        try:
+            write_results(run, dataset, scratch, engine, names)
+            group = open_group(scratch, kind="predictions")
+            results = [get_array(group, name) for name in names]
+            Obs(self.cells).add(self._filled(results), overwrite=self.overwrite)
+        finally:
+            remove_group(scratch)
+
+    def _filled(self, results: list[Any]) -> dict[str, NewColumn]:
+        if self.model.target_names is None:
+            codes, confidence = results
+            label = NewColumn(codes, categories=np.asarray(self.model.classes))
+            return dict(zip(self.columns, (label, NewColumn(confidence)), strict=True))
+        (values,) = results
+        return {name: NewColumn(values, place) for place, name in enumerate(self.columns)}

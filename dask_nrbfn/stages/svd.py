@@ -1,0 +1,210 @@
+"""Stage "svd": the components by which all later stages see rows as coordinates.
+
+Two passes of the same sum, each multiplied by what the one before it has found. Their parts are
+not those of the run but follow from the number of rows alone: rows are drawn by hashes of their
+coordinates, and so by the last bits of the components, and a draw must not depend on the parts.
+"""
+
+import logging
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.svd import (
+    Sketch,
+    decomposition,
+    first_directions,
+    orthonormal,
+    sketch_columns,
+)
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
+from dask_nrbfn.stages.search_sizes import row_width
+from dask_nrbfn.stages.sizes import FitSizes
+from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
+from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.chunks import check_finite
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.projection import COMPONENTS, STAGE
+from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+_PASSES = 2
+
+# What the stages begin with whose parts are sums of a pass, and where its directions are.
+_SCRATCH = f"{STAGE}-"
+
+
+@dataclass(frozen=True)
+class SvdRecord:
+    """What was found.
+
+    Attributes
+    ----------
+    singular_values : list of float
+        From the largest one downwards.
+    explained : float
+        Share of the squares of all values that the coordinates hold, at least.
+    """
+
+    singular_values: list[float]
+    explained: float
+
+
+def check_svd(dataset: Dataset, params: FitParams) -> None:
+    """Raise ParameterError if rows cannot be replaced by as many coordinates as are asked for."""
+    if params.svd is None:
+        return
+    most = min(dataset.n_features, dataset.n_rows) - 1
+    if params.svd > most:
+        raise ParameterError(
+            f"`svd` is {params.svd}, and X is {dataset.n_rows} x {dataset.n_features}.",
+            f"Give `svd` of at most {most}, or leave it out." if most else "Leave `svd` out.",
+        )
+    if dataset.is_mixed:
+        raise ParameterError(
+            f"`svd` is {params.svd}, and the columns of {dataset.location} are of several kinds, "
+            "of which those of the largest unit would decide.",
+            "Leave `svd` out, or give columns of numbers alone.",
+        )
+    if params.basis_is_given:
+        raise ParameterError(
+            f"`svd` is {params.svd}, and the basis rows are given, which are no coordinates.",
+            "Give a source of the basis, or no `svd`.",
+        )
+
+
+def read_components(run: Run) -> NDArray[np.float64] | None:
+    """Return by what rows become coordinates, float64 (p, D); None where they do not."""
+    return None if run.params.svd is None else run.read(COMPONENTS)
+
+
+def _compute(job: StageJob) -> SvdRecord:
+    """Store the components.
+
+    Every chunk is read, so a missing or damaged one and a NaN are found before anything long
+    begins.
+    """
+    run, dataset, engine = job.run, job.dataset, job.engine
+    # On record, so that a run goes on with it whatever the defaults are by then.
+    run.decide(STAGE, asdict(PartLayout.of(run.n_rows)))
+    for number in range(_PASSES):
+        run_tasks(engine, _write_directions, [(run.location, number)], label=STAGE)
+        sum_rows(run, dataset, engine, _summation(run, number), _layout(run).spans)
+    record: SvdRecord
+    (record,) = run_tasks(engine, _decompose, [(run.location,)], label=STAGE)
+    asked, found = len(record.singular_values), np.count_nonzero(record.singular_values)
+    logger.info("svd: %d coordinates hold %.1f %% of the squares", found, 100 * record.explained)
+    if found < asked:
+        logger.warning("svd: of %d coordinates only %d are not always 0", asked, found)
+    return record
+
+
+def _layout(run: Run) -> PartLayout:
+    return PartLayout(**run.decisions[STAGE])
+
+
+def _summation(run: Run, number: int) -> Summation:
+    kinds, n_parts = {"": Sketch}, _layout(run).n_parts
+    return Summation(f"{_SCRATCH}{number}", _SvdPass, kinds, n_parts, (number,))
+
+
+def _write_directions(run_location: Location, number: int) -> None:
+    """Store what the rows are multiplied by in a pass."""
+    run = Run.open(run_location)
+    if number:
+        directions = orthonormal(_read_sketch(run, number - 1).products)
+    else:
+        p, params = run.attributes["n_features"], run.params
+        assert params.svd is not None
+        size = sketch_columns(params.svd, p)
+        directions = first_directions(p, size, seed=params.random_state)
+    group = run.group(f"{_SCRATCH}{number}")
+    write_array(group, "directions", directions, "feature", "direction")
+
+
+def _read_directions(run: Run, number: int) -> NDArray[np.float64]:
+    return run.read(f"{_SCRATCH}{number}/directions")
+
+
+def _read_sketch(run: Run, number: int) -> Sketch:
+    sketch: Sketch = read_total(run, _summation(run, number))
+    if not (np.isfinite(sketch.products).all() and np.isfinite(sketch.squares)):
+        raise DataError(
+            "the values of X are too large to be squared in float64.",
+            "Divide them by the largest one.",
+        )
+    return sketch
+
+
+def _decompose(run_location: Location) -> SvdRecord:
+    run, last = Run.open(run_location), _PASSES - 1
+    assert run.params.svd is not None
+    sketch = _read_sketch(run, last)
+    found = decomposition(_read_directions(run, last), sketch, run.params.svd)
+    write_array(run.group(STAGE), "components", found.components, "feature", "component")
+    return SvdRecord(found.singular_values.tolist(), found.explained)
+
+
+class _SvdPass:
+    """The sketch of a part, whose values are finite."""
+
+    def __init__(self, run: Run, dataset: Dataset, start: int, stop: int, number: int) -> None:
+        self.reading = Reading(
+            block_rows=narrow_block_rows(row_width(dataset)), weighting=RowWeights(None)
+        )
+        self._directions = _read_directions(run, number)
+        self._sketch = Sketch.zeros(self._directions.shape)
+
+    def add(self, block: FoldedBlock) -> None:
+        check_finite(block.X, first_row=block.start)
+        self._sketch += Sketch.from_block(block.X, self._directions)
+
+    def sums(self) -> Sums:
+        return {"": self._sketch}
+
+
+def _cost(s: FitSizes) -> StageCost:
+    assert s.svd is not None
+    size, rows = sketch_columns(s.svd, s.p), narrow_block_rows(s.width)
+    n_parts = PartLayout.of(s.n).n_parts
+    sketch = 8 * s.p * size
+    flops = _PASSES * 4 * s.n * s.row_values * size
+    # The directions, the sketch and a block's, or a sibling's as read and decoded.
+    passing = 5 * sketch + s.reading_bytes + 8 * rows * (2 * s.width + size)
+    # The directions, the sketch, a factor and its vectors, and LAPACK's copy and space.
+    solving = 8 * sketch
+    return StageCost(
+        flops=flops,
+        read_bytes=_PASSES * (s.rows_bytes + 2 * n_parts * sketch),
+        written_bytes=_PASSES * (n_parts + 1) * sketch,
+        held_bytes=PROCESS_BYTES + max(passing, solving),
+        n_tasks=_PASSES * n_parts,
+        work={
+            "read_bytes": _PASSES * s.rows_bytes,
+            "moments_flops": flops,
+            "scratch_bytes": _PASSES * 3 * n_parts * sketch,
+        },
+        alone={"moments_flops": 20.0 * s.p * size**2, "scratch_bytes": 6 * sketch},
+    )
+
+
+SVD = Stage(
+    name=STAGE,
+    record=SvdRecord,
+    compute=_compute,
+    cost=_cost,
+    wanted=lambda params, tuning, numbers: params.svd is not None,
+    of_stored=True,
+    remedy=lambda params: "Give a smaller `svd`, or ingest with a smaller `chunk_rows`",
+    drop_scratch=lambda run: run.drop_groups(_SCRATCH),
+)

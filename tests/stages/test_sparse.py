@@ -1,0 +1,218 @@
+"""Rows in CSR: a fit gives the numbers that it gives of the same rows in an array."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import sparse
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays
+from dask_nrbfn.commands.plan import plan_fit
+from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.update import update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.rows import is_sparse
+from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.stages.trials import suited_tuning
+from dask_nrbfn.storage.array import get_array
+from dask_nrbfn.storage.group import SPARSE_VERSION, attributes_of, open_group
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine
+
+N, P, CHUNK_ROWS = 240, 150, 50
+TUNING = TuneParams(
+    effort="quick", folds=2, alphas=(1e-2, 1e-4), search_basis=20, width_factors=(1.0, 0.4)
+)
+
+
+@cache
+def texts(n_rows=N, per_row=5, seed=0):
+    """Return rows of few values, like those of words, whose classes like other columns."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_rows)
+    X = np.zeros((n_rows, P))
+    for row, label in enumerate(y):
+        own = rng.choice(P // 3, per_row, replace=False) + label * P // 3
+        places = np.where(rng.random(per_row) < 0.4, rng.choice(P, per_row, replace=False), own)
+        X[row, places] = rng.uniform(0.5, 2.0, per_row)
+    # Of a column without values nothing is known, and one that never changes tells nothing.
+    X[:, 7], X[:, 8] = 0.0, 0.7
+    return X, y
+
+
+def datasets(X, y=None, **options):
+    """Return the same rows as a sparse and as a dense dataset."""
+    return [
+        ingest_arrays(rows, y, MemoryStore(), chunk_rows=CHUNK_ROWS, **options)
+        for rows in (sparse.csr_array(X), X)
+    ]
+
+
+def fitted(params, *, tuning=None, basis=None, **options):
+    """Return the runs of both, and the scores that their models give to new rows of either kind."""
+    X, y = texts()
+    targets = {"y": y}
+    if params.pop("numbers", False):
+        targets = {"target": np.column_stack([X.sum(axis=1), X[:, 0] - X[:, 60]])}
+    params = FitParams(**({"basis": "random", "basis_size": 30, "alpha": 1e-6} | params))
+    if basis is not None:
+        params = given_basis(params, basis)
+    runs = []
+    for dataset in datasets(X, **targets, **options):
+        place = MemoryStore()
+        if tuning is None:
+            runs.append(fit_dataset(dataset, place, params, InlineEngine(), basis=basis))
+        else:
+            runs.append(tune_dataset(dataset, place, params, tuning, InlineEngine(), basis=basis))
+    return runs
+
+
+def scores(run, X=None):
+    """Return the scores of rows, in CSR and in an array alike."""
+    X, model = texts(seed=1)[0] if X is None else X, Model.load(run.location)
+    found = model.scores(sparse.csr_array(X))
+    np.testing.assert_allclose(model.scores(X), found, rtol=1e-9, atol=1e-11)
+    return found
+
+
+def is_like(found, expected, size=1e-10):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=size * np.abs(expected).max())
+
+
+OPTIONS = [
+    *(
+        {"kernel": kernel, "features": kind}
+        for kernel in KERNELS
+        for kind in ("normalized", "plain")
+    ),
+    *({"scale": scale} for scale in ("none", "unit", "standard")),
+    *({"scale": scale, "basis": "kmeans"} for scale in ("none", "unit", "standard")),
+    *({"scale": scale, "basis": "sknn"} for scale in ("none", "standard")),
+    {"basis": "sknn", "basis_size": None},
+    {"basis": "sknn", "basis_rule": "uniform"},
+    *({"loss": loss} for loss in LOSSES if loss != "squared"),
+    {"penalty": "kernel", "features": "plain"},
+    {"penalty": "clusters", "features": "plain", "basis": "kmeans"},
+    {"locality": 0.5},
+    {"prune": 12, "features": "plain"},
+    {"class_weight": "balanced"},
+    {"components": 6},
+    {"numbers": True},
+    {"numbers": True, "basis": "kmeans", "scale": "standard"},
+]
+
+
+@pytest.mark.fast_cases(2)
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
+)
+def test_fit__scores_are_those_of_the_same_rows_in_an_array(options):
+    of_csr, of_arrays = fitted(dict(options))
+    np.testing.assert_array_equal(of_csr.read("basis/rows"), of_arrays.read("basis/rows"))
+    # Where a row is its own basis row, the root of a distance of 0 is rounding, 1e-8 of its length.
+    size = 1e-7 if options.get("kernel") == "laplacian" else 1e-10
+    is_like(scores(of_csr), scores(of_arrays), size)
+    drawn = options.get("basis") != "kmeans"
+    assert is_sparse(Model.load(of_csr.location).basis) == drawn
+
+
+@pytest.mark.slow
+def test_fit__of_rows_with_weights():
+    weights = np.random.default_rng(2).uniform(0.1, 2.0, N)
+    of_csr, of_arrays = fitted({"basis": "random"}, weights=weights)
+    is_like(scores(of_csr), scores(of_arrays))
+
+
+@pytest.mark.slow
+def test_fit__of_a_given_basis():
+    basis = texts(12, seed=3)[0]
+    of_csr, of_arrays = fitted({"basis_size": None}, basis=basis)
+    is_like(scores(of_csr), scores(of_arrays))
+
+
+@pytest.mark.slow
+def test_tune__chooses_what_it_chooses_of_the_same_rows_in_an_array():
+    tuning = replace(TUNING, bases=("random", "kmeans"), scales=("none", "unit"))
+    of_csr, of_arrays = fitted({}, tuning=tuning)
+    assert of_csr.params == of_arrays.params
+    found, expected = (run.stages["validation"]["path"] for run in (of_csr, of_arrays))
+    for name in ("error_rate", "log_loss"):
+        is_like([each[name] for each in found], [each[name] for each in expected], 1e-8)
+    is_like(scores(of_csr), scores(of_arrays), 1e-9)
+
+
+def test_tune__tries_no_learned_weights():
+    params = FitParams(basis_size=20).suited(numbers=False)
+    for sparse_rows in (False, True):
+        scales = suited_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
+        assert ("learned" in scales) != sparse_rows
+
+
+def test_embed__coordinates_are_those_of_the_same_rows_in_an_array():
+    X, _ = texts()
+    params = FitParams(basis_size=30, components=3, scale="standard")
+    of_csr, of_arrays = (
+        embed_dataset(each, MemoryStore(), params, InlineEngine()) for each in datasets(X)
+    )
+    is_like(scores(of_csr), scores(of_arrays), 1e-9)
+    found, expected = (run.read("model/sample/coordinates") for run in (of_csr, of_arrays))
+    is_like(found, expected, 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("basis", ["random", "kmeans"])
+def test_update__of_sparse_rows(basis):
+    of_csr, of_arrays = fitted({"basis": basis, "scale": "standard"})
+    more = texts(60, seed=5)
+    for run, dataset in zip((of_csr, of_arrays), datasets(*more), strict=True):
+        update_run(run.location, dataset, InlineEngine())
+    is_like(scores(of_csr), scores(of_arrays))
+
+
+@pytest.mark.slow
+def test_predict__of_sparse_rows(tmp_path):
+    """Models of either kind of rows take rows of either kind."""
+    runs, new = fitted({"scale": "standard"}), texts(90, seed=1)
+    judged = []
+    for run in runs:
+        for dataset in datasets(*new):
+            place = MemoryStore()
+            predict_dataset(run.location, dataset, place, InlineEngine())
+            judged.append(get_array(open_group(place, kind="predictions"), "scores")[...])
+            evaluation = evaluate_dataset(run.location, dataset, InlineEngine())
+            assert evaluation.n_errors == (judged[0].argmax(axis=1) != new[1]).sum()
+    for each in judged[1:]:
+        is_like(each, judged[0], 1e-9)
+
+
+def test_model__of_sparse_rows_is_written_in_a_format_of_its_own():
+    of_csr, of_arrays = fitted({})
+    for run, version in ((of_csr, SPARSE_VERSION), (of_arrays, 4)):
+        assert attributes_of(open_group(run.location, kind="run"))["format_version"] == version
+        place = MemoryStore()
+        model = Model.load(run.location)
+        model.save(place)
+        assert attributes_of(open_group(place, kind="model"))["format_version"] == version
+        again = Model.load(place)
+        assert is_sparse(again.basis) == is_sparse(model.basis)
+        assert again.digest() == model.digest()
+        assert again.digest() != Model.load((of_csr, of_arrays)[run is of_csr].location).digest()
+
+
+def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
+    (dataset, _), engine, place = datasets(*texts()), CountingEngine(), MemoryStore()
+    params = FitParams(scale="learned")
+    tuning = TuneParams(effort="quick", scales=("none", "learned"))
+    for name, refuse in (
+        ("scale", lambda: fit_dataset(dataset, place, params, engine)),
+        ("scale", lambda: embed_dataset(dataset, place, params, engine)),
+        ("scale", lambda: plan_fit(dataset, params, engine, None)),
+        ("scales", lambda: tune_dataset(dataset, place, FitParams(), tuning, engine)),
+    ):
+        with pytest.raises(ParameterError, match=f"^{name} has learned, and X is sparse"):
+            refuse()
+    assert not engine.done
