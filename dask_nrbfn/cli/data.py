@@ -24,6 +24,20 @@ from dask_nrbfn.cli.show import show
 @target_options
 @written_options
 @table_options
+@click.option(
+    "--n-features",
+    type=int,
+    metavar="P",
+    help="Features of svmlight text, which leaves zeros out.  [default: as many as it shows]",
+)
+@click.option(
+    "--sparse",
+    type=click.Choice(["auto", "yes", "no"]),
+    default="auto",
+    show_default=True,
+    help="Rows in CSR; auto: of svmlight, sparse matrices and tables of indicators or categories, "
+    "if they have 256 features or more and take less than half as many bytes.",
+)
 @scene_options
 @click.option("--chunk-rows", type=int, help="Rows of a chunk.  [default: 16 MiB of them]")
 @click.option(
@@ -39,11 +53,12 @@ from dask_nrbfn.cli.show import show
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.
 
-    SOURCE is .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows,
-    .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a directory of files of
-    one suffix, of Parquet and Arrow also in subdirectories key=value; it may be a URL such as
-    s3://bucket/rows.csv. With --feature-dim it is a scene, of which the pixels are taken that have
-    all features and a label. It is streamed and never held in memory as a whole.
+    SOURCE is .npz, of scipy's save_npz too, .npy, .csv, .tsv (both also with .gz or .zst),
+    .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData,
+    or a directory of files of one suffix, of Parquet and Arrow also in subdirectories key=value; it
+    may be a URL such as s3://bucket/rows.csv. With --feature-dim it is a scene, of which the pixels
+    are taken that have all features and a label. It is streamed and never held in memory as a
+    whole, but for matrices that save_npz has written in another format than CSR.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

@@ -56,7 +56,8 @@ def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
     dataset.check_stored()
     n_basis = asked_size(params, dataset) or dataset.n_rows
-    arguments = [(dataset.location, n_basis, params.n_neighbors)]
+    seen = dataset.projected_by(None, params.svd)
+    arguments = [(seen.location, n_basis, params.n_neighbors)]
     (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
     return cast(Rates, rates)
 
@@ -179,8 +180,7 @@ def _read(dataset: Dataset) -> tuple[Rows, float]:
     """Return the rows of a chunk and the bytes a second of reading it again."""
     rows = np.arange(min(dataset.chunk_rows, dataset.n_rows))
     X = dataset.take(rows)
-    n_bytes = X.data.nbytes + X.indices.nbytes if is_sparse(X) else X.nbytes
-    return X, n_bytes / _seconds(lambda: dataset.take(rows))
+    return X, len(rows) * dataset.row_bytes / _seconds(lambda: dataset.take(rows))
 
 
 def _scratch_rate() -> float:

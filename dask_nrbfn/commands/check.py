@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.storage.blocks import StoredChunk
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
     check_finite,
@@ -15,7 +16,7 @@ from dask_nrbfn.storage.chunks import (
     fingerprint,
     summarize_chunk,
 )
-from dask_nrbfn.storage.dataset import Dataset, StoredChunk
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import normalize
 
 # Chunks without any file that are named one by one; metadata may say that there are billions.

@@ -72,6 +72,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
         **_describe_targets(dataset),
         **({} if dataset.unlabelled is None else {"n_unlabelled": dataset.n_unlabelled}),
         "dtype": str(dataset.dtype),
+        **({"values_per_row": dataset.row_values} if dataset.is_sparse else {}),
         "chunk_rows": dataset.chunk_rows,
         "has_weights": dataset.has_weights,
         "fingerprint": dataset.fingerprint,

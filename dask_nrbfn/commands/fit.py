@@ -30,7 +30,7 @@ from dask_nrbfn.stages.prune import check_prune
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
-from dask_nrbfn.stages.sparse import check_sparse
+from dask_nrbfn.stages.sparse import check_sparse, sees_sparse
 from dask_nrbfn.stages.svd import check_svd
 from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
@@ -159,7 +159,8 @@ def tune_dataset(
         )
     tuning = replace(tuning, validation=shown)
     params = suited_params(dataset, params)
-    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers, sparse=dataset.is_sparse)
+    sparse = sees_sparse(dataset, params)
+    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers, sparse=sparse)
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     combinations = candidates(params, tuning)
@@ -364,7 +365,7 @@ def _before_stage(job: _Job, run: Run) -> None:
 def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = None) -> None:
     """Raise what is known to be wrong with a fit, or its tuning, before any row is read."""
     check_components(params, tuning)
-    check_sparse(dataset.projected_by(None, params.svd), params, tuning)
+    check_sparse(dataset, params, tuning)
     if tuning is None:
         check_penalty(params)
     check_prune(params, tuning)

@@ -2,31 +2,42 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dask_nrbfn.commands.collections import (
+    SparseBlocks,
+    dask_labels,
+    dask_numbers,
+    dask_weights,
+    rows_and_schema,
+)
 from dask_nrbfn.commands.schemas import check_schema_file, load_schema, save_schema
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
+from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
-    STRING,
-    check_weight_dtype,
     checked_mark,
-    feature_dtype,
-    label_dtype,
-    to_labels,
+    sparse_dtype,
 )
-from dask_nrbfn.sources.frames import column_names, plain_dtype, plain_rows, typed_labels
+from dask_nrbfn.sources.frames import (
+    as_columns,
+    column_names,
+    plain_rows,
+    target_names_of,
+    typed_labels,
+)
 from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
 from dask_nrbfn.sources.open import named_columns
+from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import (
     ChunkSummary,
@@ -50,9 +61,6 @@ logger = logging.getLogger(__name__)
 
 Names = str | Sequence[str] | None
 """Names of columns, or marks: with commas between them, or one by one."""
-
-# Surveys that one task holds at once.
-_MERGED = 8
 
 
 def ingest_file(
@@ -82,6 +90,8 @@ def ingest_file(
     max_categories: int = 100,
     schema: Schema | Location | None = None,
     write_schema: str | os.PathLike[str] | None = None,
+    n_features: int | None = None,
+    sparse: str = "auto",
     unlabelled: str | int | float | None = None,
     chunk_rows: int | None = None,
     copy: bool = False,
@@ -92,9 +102,9 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow, .arrows, .feather,
-        .svm, .svmlight, .libsvm, .h5ad or a Zarr store of AnnData; with `feature_dim` one that
-        xarray opens.
+        .npz, also of `scipy.sparse.save_npz`, .npy, .csv, .tsv (both also with .gz or .zst),
+        .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or a Zarr store of
+        AnnData; with `feature_dim` one that xarray opens.
     location : Location
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
@@ -144,6 +154,12 @@ def ingest_file(
         so. A category column of a file may lack its categories: then they are looked for.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
+    n_features : int, optional
+        Features of svmlight text, which leaves zeros out; by default as many as it shows.
+    sparse : {"auto", "yes", "no"}
+        Whether rows are in CSR; "auto": if they have at least 256 features, mostly 0, and take less
+        than half as many bytes then. It decides for svmlight, sparse matrices, tables of 0 and 1
+        and those whose categories make such features.
     unlabelled : str, int or float, optional
         The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
         as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
@@ -192,6 +208,7 @@ def ingest_file(
         no_header=no_header,
         schema=schema if schema is None or isinstance(schema, Schema) else load_schema(schema),
         table=table,
+        n_features=n_features,
         variable=variable,
         feature_dim=feature_dim,
         unlabelled=unlabelled,
@@ -205,6 +222,7 @@ def ingest_file(
     dataset = ingest_source(
         opened,
         location,
+        sparse=sparse,
         unlabelled=unlabelled,
         chunk_rows=chunk_rows,
         overwrite=overwrite,
@@ -278,13 +296,18 @@ def ingest_arrays(
         _rows(X) if schema is None else stored_rows(X, schema),
         None if y is None else typed_labels(y),
         None if weights is None else np.asarray(weights),
-        None if target is None else np.asarray(plain_rows(_as_frame(target), "target")),
+        None if target is None else np.asarray(plain_rows(as_columns(target), "target")),
     )
     source.schema = schema
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
-        source, location, unlabelled=unlabelled, chunk_rows=chunk_rows, overwrite=overwrite
+        source,
+        location,
+        sparse="yes" if is_scipy(X) else "auto",
+        unlabelled=unlabelled,
+        chunk_rows=chunk_rows,
+        overwrite=overwrite,
     )
 
 
@@ -297,13 +320,14 @@ def ingest_source(
     source: Source,
     location: Location,
     *,
+    sparse: str = "auto",
     unlabelled: Mark | None = None,
     chunk_rows: int | None = None,
     overwrite: bool = False,
     gaps: bool = False,
     copy: bool = False,
 ) -> Dataset:
-    """Write a dataset from an open source, chunk after chunk.
+    """Write a dataset from an open source, chunk after chunk, `sparse` as in `ingest_file`.
 
     Rows that are in Zarr already stay there unless a `copy` is asked for. With `gaps` rows may lack
     values although its schema does not fill them; their features are NaN.
@@ -317,19 +341,19 @@ def ingest_source(
         source.unlabelled = mark
     n_numbers = len(source.target_names or ())
     schema = source.schema
-    n_values = source.n_values
-    rows = min(
-        source.n_rows,
-        _check_chunk_rows(
-            chunk_rows,
-            source.n_features,
-            source.x_dtype,
-            n_numbers,
-            schema,
-            row_values=None if n_values is None else n_values / source.n_rows,
-        ),
-    )
     stored_at = None if copy else source.stored_at
+    stays = sparse == "auto" and stored_at is not None
+    n_values = source.n_values if stays else stored_values(source, sparse)
+    if (n_values is None) != (source.n_values is None):
+        # In its place it is in another form.
+        stored_at = None
+    x_dtype = source.x_dtype if n_values is None else sparse_dtype(source.x_dtype, "X")
+    expanded = expanded_values(schema, sparse)
+    row_values = expanded if n_values is None else n_values / source.n_rows
+    rows = _check_chunk_rows(
+        chunk_rows, source.n_features, x_dtype, n_numbers, schema, row_values=row_values
+    )
+    rows = min(rows, source.n_rows)
     if stored_at is not None and chunk_rows is None and rows < source.n_rows:
         # Chunks of theirs are decoded as a whole.
         own_rows = stored_at.chunk_rows
@@ -339,7 +363,7 @@ def ingest_source(
         create_dataset_arrays(
             group,
             shape=(source.n_rows, source.n_features),
-            x_dtype=source.x_dtype,
+            x_dtype=x_dtype,
             y_dtype=source.y_dtype,
             chunk_rows=rows,
             n_values=n_values,
@@ -348,7 +372,8 @@ def ingest_source(
             id_dtype=source.id_dtype,
             stored_at=stored_at,
         )
-        summaries = list(_write_blocks(group, source, rows, mark, gaps=gaps))
+        blocks = _in_form(source.blocks(rows), None if n_values is None else x_dtype)
+        summaries = list(_write_blocks(group, source.n_rows, blocks, mark, gaps=gaps))
         finish_dataset(
             group,
             summaries,
@@ -356,22 +381,35 @@ def ingest_source(
             target_names=source.target_names,
             unlabelled=mark,
             schema=schema,
+            sparse=expanded is not None,
             read_as=source.read_as,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
 
 
+def _in_form(blocks: Iterable[Block], sparse: np.dtype[Any] | None) -> Iterator[Block]:
+    """Yield blocks with X in CSR, of the type `sparse`, or as arrays where that is None."""
+    for block in blocks:
+        X = dense(block.X) if sparse is None else canonical(block.X).astype(sparse, copy=False)
+        yield block._replace(X=X)
+
+
 def _write_blocks(
-    group: zarr.Group, source: Source, chunk_rows: int, unlabelled: Mark | None, *, gaps: bool
+    group: zarr.Group,
+    n_rows: int,
+    blocks: Iterable[Block],
+    unlabelled: Mark | None,
+    *,
+    gaps: bool,
 ) -> Iterator[ChunkSummary]:
     written = 0
-    for index, block in enumerate(source.blocks(chunk_rows)):
+    for index, block in enumerate(blocks):
         yield write_chunk(group, index, *block, unlabelled=unlabelled, gaps=gaps)
         written += block.X.shape[0]
-    if written != source.n_rows:
+    if written != n_rows:
         raise DataError(
-            f"the source has {written} rows, not the {source.n_rows} it announced.",
+            f"the source has {written} rows, not the {n_rows} it announced.",
             "Do not change it while it is read.",
         )
 
@@ -393,7 +431,8 @@ def ingest_dask(
 
     Parameters
     ----------
-    X : dask array (n, p) or dask dataframe
+    X : dask array (n, p), also of sparse blocks, or dask dataframe
+        Sparse blocks are computed one at a time and written by this process.
     y : dask array (n,), dask series or None
         Integers or strings.
     location : Location
@@ -418,18 +457,30 @@ def ingest_dask(
 
     check_one_kind("y", y, target)
     names = column_names(X)
-    rows, schema = _rows_and_schema(X, missing, schema)
+    rows, schema = rows_and_schema(X, missing, schema)
     targets, n_numbers, target_names = None, 0, None
     if target is not None:
-        targets = _dask_numbers(target, len(rows))
+        targets = dask_numbers(target, len(rows))
         n_numbers = targets.shape[1]
         target_names = target_names_of(target) or numbered_targets(n_numbers)
     elif y is not None:
-        targets = _dask_labels(y, len(rows))
-    row_weights = None if weights is None else _dask_weights(weights, len(rows))
+        targets = dask_labels(y, len(rows))
+    row_weights = None if weights is None else dask_weights(weights, len(rows))
+    if is_scipy(rows._meta):
+        return ingest_source(
+            SparseBlocks.of(rows, targets, row_weights, target_names),
+            location,
+            sparse="yes",
+            unlabelled=unlabelled,
+            chunk_rows=chunk_rows,
+            overwrite=overwrite,
+        )
     y_dtype = None if targets is None else targets.dtype
     mark = checked_mark(unlabelled, y_dtype, target_names)
-    size = _check_chunk_rows(chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema)
+    expanded = expanded_values(schema, "auto")
+    size = _check_chunk_rows(
+        chunk_rows, rows.shape[1], rows.dtype, n_numbers, schema, row_values=expanded
+    )
     options = {"unlabelled": mark, "gaps": schema is not None and schema.fills}
     with replacing_group(location, kind="dataset", overwrite=overwrite) as group:
         create_dataset_arrays(
@@ -449,6 +500,7 @@ def ingest_dask(
             target_names=target_names,
             unlabelled=mark,
             schema=schema,
+            sparse=expanded is not None,
         )
     return Dataset.open(location)
 
@@ -469,197 +521,6 @@ def _delayed_writes(
     )
     for index, chunk in enumerate(zip(blocks, *others, strict=True)):
         yield write(group, index, *chunk, **options)
-
-
-def _as_frame(target: Any) -> Any:
-    """Return a series, pandas' or dask's, as a frame of one column."""
-    return target.to_frame() if hasattr(target, "to_frame") else target
-
-
-def target_names_of(target: Any) -> tuple[str, ...] | None:
-    """Return the names that a frame or series of targets has; None for other arrays."""
-    if hasattr(target, "to_frame") and not (isinstance(target.name, str) and target.name):
-        return None
-    return column_names(_as_frame(target))
-
-
-def dask_rows(
-    X: Any, *, lengths: bool | None = None, name: str = "X", schema: Schema | None = None
-) -> "da.Array":
-    """Return the rows of a dask collection as numbers, or what is stored of them by a schema.
-
-    `lengths` has those of a frame computed.
-
-    Raises
-    ------
-    DataError
-        If it is no table, a column is missing or no number; of Python objects, when they are
-        computed.
-    """
-    if schema is not None:
-        return _stored(X, schema, name)
-    if hasattr(X, "columns"):
-        for column, dtype in X.dtypes.items():
-            if hasattr(dtype, "categories"):
-                _check_known(X[column], f"Column {column!r} of {name}")
-        X = X.map_partitions(plain_rows, name, meta=plain_rows(X._meta, name))
-    rows = X.to_dask_array(lengths=lengths) if hasattr(X, "to_dask_array") else X
-    if rows.ndim != 2 or 0 in rows.shape[1:]:
-        raise _no_table(name, rows.shape)
-    return rows.astype(feature_dtype(rows.dtype, name))
-
-
-def _stored(X: Any, schema: Schema, name: str) -> "da.Array":
-    """Return what is stored of the rows of a dask collection; a frame's are not counted."""
-    from dask_nrbfn.sources.stored import column_labels, stored_rows
-
-    # Rows are counted from the first of each.
-    n_columns, part = len(schema.columns), f"a block of {name}"
-    if hasattr(X, "columns"):
-        own = X[column_labels(X._meta, schema, name)]
-        return own.map_partitions(stored_rows, schema, part, meta=np.empty((0, n_columns)))
-    # Refused before anything is computed.
-    stored_rows(_no_rows(X), schema, name)
-    chunks = (X.chunks[0], (n_columns,))
-    whole = X.rechunk({1: -1})
-    return whole.map_blocks(stored_rows, schema, part, chunks=chunks, dtype=FLOAT64)
-
-
-def _rows_and_schema(
-    X: Any, missing: str, schema: Schema | None
-) -> "tuple[da.Array, Schema | None]":
-    """Return the rows of a collection as they are to be stored, and what its columns are."""
-    import dask
-    import dask.array as da
-
-    from dask_nrbfn.sources.stored import decided, frame_options, needs_schema
-
-    options = frame_options(missing)
-    if schema is not None or not needs_schema(_no_rows(X), options):
-        return _counted_rows(X, schema=schema), schema
-    parts = _parts(X)
-    lengths = [dask.delayed(len)(part) for part in parts]
-    surveys, *lengths = dask.compute(_surveyed(X, parts, options), *lengths)
-    schema = decided(surveys, options)
-    rows = dask_rows(X, schema=schema)
-    return da.Array(rows.dask, rows.name, (tuple(lengths), rows.chunks[1]), rows.dtype), schema
-
-
-def _no_rows(X: Any) -> Any:
-    """Return the columns of a dask collection, in memory, without any row."""
-    return X._meta if hasattr(X, "columns") else np.empty((0, *X.shape[1:]), dtype=X.dtype)
-
-
-def _parts(X: Any) -> "list[Delayed]":
-    """Return the parts of a frame, or the blocks of an array, that have whole rows."""
-    whole = X if hasattr(X, "columns") else X.rechunk({1: -1})
-    return list(np.ravel(whole.to_delayed()))
-
-
-def _surveyed(X: Any, parts: "list[Delayed]", options: "TableOptions") -> "Delayed":
-    """Return what the cells of each column are, of all parts together."""
-    import dask
-
-    from dask_nrbfn.sources.stored import kinds_of, merged, survey_columns, types_of
-
-    found = [types_of(_no_rows(X))]
-    if "null" in map(str, found[0].values()) or _has_unknown_categories(X):
-        # Only the parts show what they are, and Python objects too.
-        found = dask.compute(*map(dask.delayed(types_of), parts))
-    types = {column: {part[column] for part in found} for column in found[0]}
-    kinds = kinds_of(types, options)
-    surveys = [dask.delayed(survey_columns)(part, kinds) for part in parts]
-    while len(surveys) > 1:
-        groups = [surveys[first : first + _MERGED] for first in range(0, len(surveys), _MERGED)]
-        surveys = list(map(dask.delayed(merged), groups))
-    return surveys[0]
-
-
-def _has_unknown_categories(X: Any) -> bool:
-    dtypes = X.dtypes.items() if hasattr(X, "columns") else ()
-    return any(hasattr(of, "categories") and not X[column].cat.known for column, of in dtypes)
-
-
-def _counted_rows(X: Any, name: str = "X", schema: Schema | None = None) -> "da.Array":
-    rows = _with_lengths(dask_rows(X, lengths=True, name=name, schema=schema))
-    if len(rows) == 0:
-        raise _no_table(name, rows.shape)
-    return rows
-
-
-def _no_table(name: str, shape: tuple[float, ...]) -> DataError:
-    return DataError(
-        f"{name} has shape {shape}.", "Give a table with at least one row and one column."
-    )
-
-
-def _dask_numbers(target: Any, n_rows: int) -> "da.Array":
-    table = _as_frame(target)
-    numbers = _counted_rows(table[:, None] if table.ndim == 1 else table, "target")
-    _check_length(numbers, n_rows, "target", "target")
-    return numbers.astype(FLOAT64)
-
-
-def _dask_labels(y: Any, n_rows: int) -> "da.Array":
-    import dask.array as da
-
-    if hasattr(y.dtype, "categories"):
-        _check_known(y, "y")
-    typed = isinstance(y.dtype, np.dtype)
-    # Dask warns that it makes arrays of objects of pandas' own types.
-    labels = _dask_column(y if typed else y.astype(object), n_rows, "y", "label")
-    # A column of text is Python objects in pandas; each block is checked when it is computed.
-    given = plain_dtype(y.dtype)
-    dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
-    return da.map_blocks(_block_labels, labels, dtype, dtype=dtype, meta=np.empty(0, dtype=dtype))
-
-
-def _check_known(column: Any, name: str) -> None:
-    if not column.cat.known:
-        raise DataError(
-            f"{name} is a category whose values dask has not looked for.",
-            "Let it do so: X = X.categorize(), or y = y.cat.as_known().",
-        )
-
-
-def _dask_weights(weights: Any, n_rows: int) -> "da.Array":
-    column = _dask_column(weights, n_rows, "weights", "weight")
-    check_weight_dtype(column.dtype, "weights")
-    return column.astype(FLOAT64)
-
-
-def _dask_column(values: Any, n_rows: int, name: str, noun: str) -> "da.Array":
-    column = _with_lengths(values)
-    if column.ndim != 1:
-        raise DataError(f"{name} has shape {column.shape}.", f"Give one {noun} per row of X.")
-    _check_length(column, n_rows, name, noun)
-    return column
-
-
-def _check_length(column: "da.Array", n_rows: int, name: str, noun: str) -> None:
-    if len(column) != n_rows:
-        raise DataError(
-            f"{name} has {len(column)} rows but X has {n_rows}.",
-            f"Write {name} with one {noun} per row of X.",
-        )
-
-
-def _with_lengths(values: Any) -> "da.Array":
-    array = values.to_dask_array(lengths=True) if hasattr(values, "to_dask_array") else values
-    return array.compute_chunk_sizes() if np.isnan(sum(array.shape)) else array
-
-
-def _block_labels(
-    labels: NDArray[Any], dtype: np.dtype[Any], block_info: Any = None
-) -> NDArray[Any]:
-    first_row = block_info[0]["array-location"][0][0] if block_info else 0
-    values = to_labels(typed_labels(labels, first_row=first_row), "y", first_row=first_row)
-    if values.dtype != dtype:
-        raise DataError(
-            f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",
-            "Give the column a type, such as y.astype(bool), y.astype(int) or y.astype(str).",
-        )
-    return values
 
 
 def _check_chunk_rows(

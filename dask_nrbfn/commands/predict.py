@@ -27,12 +27,15 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.numeric.factors import basis_bytes
 from dask_nrbfn.numeric.held_out import ResidualSums
 from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
+from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
+from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.chunks import default_chunk_rows
@@ -470,14 +473,15 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, n_scaled) = _block_rows(model.n_basis), model.basis.shape
+    rows, (r, n_scaled) = scoring_rows(model.n_basis), model.basis.shape
     p = model.n_features
     n_targets = model.n_targets
-    # A block of activations, the basis as read and as slopes, the weights as read, rows as stored,
+    # A block of activations, the basis as read and as factors, the weights as read, rows as stored,
     # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
-    held = 8 * (rows * r + 3 * r * n_scaled + 2 * r * n_targets)
-    held += 8 * (4 * rows * p + 5 * scored * n_targets)
+    held = 8 * (rows * (r + 4 * row_width(dataset)) + 2 * r * n_targets + 5 * scored * n_targets)
+    values, of_sparse = mean_values(model.basis), dataset.is_sparse
+    held += basis_bytes(r, n_scaled, values, copies=3, of_sparse=of_sparse)
     if model.projection is not None:
         held += project_bytes(2 * rows, p, n_scaled)
     held += 3 * scored * model.classes.itemsize
@@ -564,14 +568,15 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
     return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
 
 
-def _block_rows(n_basis: int) -> int:
+def scoring_rows(n_basis: int) -> int:
+    """Return the rows of a block of which only the scores are wanted."""
     return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    size, threads = _block_rows(model.n_basis), blas_threads()
+    size, threads = scoring_rows(model.n_basis), blas_threads()
     buffer = np.empty((min(size, stop - start), model.n_basis))
-    scratch = Scratch(len(buffer))
+    scratch = Scratch(len(buffer), model.basis.shape[1])
     for X, targets, _ in dataset.blocks(start, stop, size):
         n = X.shape[0]
         scores = model.scores(X, buffer=buffer[:n], scratch=scratch.of(X), threads=threads)

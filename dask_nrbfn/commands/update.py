@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,11 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
+from dask_nrbfn.numeric.factors import basis_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
+from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
@@ -49,6 +52,7 @@ from dask_nrbfn.stages.moments import (
 )
 from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.refine import check_updatable
+from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.sums import Summation, sum_rows
 from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
@@ -465,13 +469,21 @@ def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine:
         locality=params.locality > 0,
         n_components=min(params.components or 0, r),
     )
-    held = solving + 8 * 4 * r * (p + q)
+    values, of_sparse = mean_values(model.basis), dataset is not None and dataset.is_sparse
+    of_basis = partial(basis_bytes, r, p, values, of_sparse=of_sparse)
+    held = solving + of_basis(copies=4) + 8 * 4 * r * q
     if dataset is not None:
         # Distances to the basis too, of a block and with factors of their own.
+        width = row_width(dataset)
         passing = moments_bytes(
-            r, n_features=p, n_targets=q, n_folds=1, reading_bytes=dataset.reading_bytes
+            r,
+            width=width,
+            basis_bytes=of_basis(copies=7),
+            n_targets=q,
+            n_folds=1,
+            reading_bytes=dataset.reading_bytes,
         )
-        held = max(held, passing + 8 * (block_rows(r) * (r + 2 * p) + 3 * r * p))
+        held = max(held, passing + 8 * block_rows(r) * (r + 2 * width))
     held += PROCESS_BYTES
     check_budget(draft.action, held, engine, remedy="Refresh with fewer basis rows")
     return held

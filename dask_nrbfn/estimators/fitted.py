@@ -37,6 +37,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
+        tags.input_tags.sparse = True
         return tags
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:

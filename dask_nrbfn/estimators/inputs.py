@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.cubes import Pixels
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.frames import typed_labels
@@ -26,7 +27,7 @@ class Table(NamedTuple):
 
     Attributes
     ----------
-    rows : array (n, p), or (n, c) stored ones
+    rows : array or CSR (n, p), or (n, c) stored ones
     targets : array (n,) or float64 (n, q)
         Labels, or numbers.
     weights : float64 (n,) or None
@@ -40,7 +41,7 @@ class Table(NamedTuple):
         What `targets` have in rows without a label.
     """
 
-    rows: NDArray[Any]
+    rows: Rows
     targets: NDArray[Any]
     weights: NDArray[np.float64] | None
     kept: NDArray[np.bool_] | None = None
@@ -51,7 +52,7 @@ class Table(NamedTuple):
     @classmethod
     def of(
         cls,
-        rows: NDArray[Any],
+        rows: Rows,
         targets: NDArray[Any],
         sample_weight: Any,
         by_class: NDArray[np.float64] | None = None,
@@ -101,7 +102,8 @@ def dataset_in_memory(
 ) -> Dataset:
     """Return rows as a dataset in memory; with a schema they are the stored ones."""
     source.schema, source.feature_names = schema, None if names is None else tuple(names)
-    return ingest_source(source, MemoryStore(), unlabelled=unlabelled)
+    sparse = "auto" if source.n_values is None else "yes"
+    return ingest_source(source, MemoryStore(), sparse=sparse, unlabelled=unlabelled)
 
 
 def is_dask(X: Any) -> bool:

@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.ingest import dask_rows
+from dask_nrbfn.commands.collections import dask_rows
 from dask_nrbfn.errors import ExistsError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.numeric.schema import Schema

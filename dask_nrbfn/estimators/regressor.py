@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 
-from dask_nrbfn.commands.ingest import target_names_of
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.estimators.inputs import Table, is_dask
 from dask_nrbfn.estimators.network import Network, PlainNetwork
@@ -16,6 +15,7 @@ from dask_nrbfn.estimators.rows import training_numbers
 from dask_nrbfn.estimators.scores import r2
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.sources.frames import target_names_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model

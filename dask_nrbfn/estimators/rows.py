@@ -9,6 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import plain_labels, plain_rows
@@ -17,8 +18,8 @@ from dask_nrbfn.sources.stored import check_gaps, stored_rows
 
 def training_rows(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool = True
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return rows (n, p), with a schema stored ones (n, c), and labels (n,) as arrays.
+) -> tuple[Rows, NDArray[Any]]:
+    """Return rows (n, p), with a schema stored ones (n, c), and labels (n,).
 
     Raises
     ------
@@ -48,7 +49,7 @@ def training_numbers(
     *,
     unlabelled: float | None = None,
     reset: bool = True,
-) -> tuple[NDArray[Any], NDArray[np.float64]]:
+) -> tuple[Rows, NDArray[np.float64]]:
     """Return rows as `training_rows`, and numbers (n, q), NaN where y is `unlabelled`.
 
     Raises
@@ -69,10 +70,8 @@ def training_numbers(
     return rows, numbers[:, None] if numbers.ndim == 1 else numbers
 
 
-def checked_rows(
-    estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False
-) -> NDArray[Any]:
-    """Return rows (n, p), with a schema stored ones (n, c), as an array.
+def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False) -> Rows:
+    """Return rows (n, p), with a schema stored ones (n, c), as an array, or in CSR if sparse.
 
     Raises
     ------
@@ -82,8 +81,7 @@ def checked_rows(
         If there are others than the estimator was trained on, or values are not finite.
     """
     if schema is None:
-        rows: NDArray[Any] = validate_data(estimator, plain_rows(X), reset=reset)
-        return rows
+        return _in_csr(validate_data(estimator, plain_rows(X), accept_sparse="csr", reset=reset))
     stored = stored_rows(X, schema)
     check_gaps(stored, schema)
     return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
@@ -91,11 +89,18 @@ def checked_rows(
 
 def _checked(
     estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[Rows, NDArray[Any]]:
     if schema is None:
-        return validate_data(estimator, plain_rows(X), y, reset=reset, **options)
+        rows, targets = validate_data(
+            estimator, plain_rows(X), y, accept_sparse="csr", reset=reset, **options
+        )
+        return _in_csr(rows), targets
     rows = checked_rows(estimator, X, schema)
     return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+
+
+def _in_csr(X: Any) -> Rows:
+    return canonical(X) if is_scipy(X) else X
 
 
 def set_columns(

@@ -80,6 +80,6 @@ def eigenfunctions_flops(n_basis: int) -> int:
     return 10 * n_basis**3
 
 
-def eigenfunctions_bytes(n_basis: int, n_features: int) -> int:
-    """Return the bytes of computing them: K, its eigenvectors, LAPACK's space, the basis."""
-    return 8 * (5 * n_basis**2 + 4 * n_basis * n_features)
+def eigenfunctions_bytes(n_basis: int) -> int:
+    """Return the bytes of computing them beside the basis: K, its eigenvectors, LAPACK's space."""
+    return 8 * 5 * n_basis**2

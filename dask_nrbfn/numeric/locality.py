@@ -129,11 +129,10 @@ class LocalitySums:
         return LocalitySum(pack_gram(self._matrix), self._n_bound, self._n_pairs)
 
 
-def locality_bytes(n_basis: int, n_features: int, *, n_pairs: int) -> int:
+def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
     """Return the bytes that summing holds, at most `n_pairs` pairs at a time.
 
     R as a square and packed, the activations of both ends of every pair, their differences twice,
-    the rows, centred too, and the basis as read, scaled and as slopes.
+    and the rows of so many values, centred too.
     """
-    activations = 4 * n_pairs * n_basis + 4 * n_pairs * n_features
-    return 8 * (n_basis**2 + packed_size(n_basis) + activations + 4 * n_basis * n_features)
+    return 8 * (n_basis**2 + packed_size(n_basis) + 4 * n_pairs * (n_basis + width))

@@ -31,17 +31,18 @@ class Scratch:
     ----------
     n_rows : int
         Of the largest block.
+    n_columns : int
     """
 
-    def __init__(self, n_rows: int) -> None:
-        self._n_rows, self._space = n_rows, np.empty((0, 0))
+    def __init__(self, n_rows: int, n_columns: int) -> None:
+        self._shape, self._space = (n_rows, n_columns + 2), np.empty((0, 0))
 
     def of(self, X: Rows) -> Floats | None:
         """Return the scratch of a block (b, p), float64 (b, p + 2)."""
         if is_sparse(X):
             return None
         if not self._space.size:
-            self._space = np.empty((self._n_rows, X.shape[1] + 2))
+            self._space = np.empty(self._shape)
         return self._space[: len(X)]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.rows import Rows, canonical, stacked
 
 Floats = NDArray[np.float64]
 Kind = Literal["number", "boolean", "category", "date"]
@@ -21,6 +22,8 @@ MISSING = ("error", "impute", "drop")
 UNSEEN = -1.0
 """Stored for a category that is none of those of a column; NaN is stored for none at all."""
 
+# Features that are made at once where they are to be in CSR: 8 MiB.
+_EXPANDED_VALUES = 2**20
 # Of a date, in days.
 _YEAR = 365.2425
 # Integers of JSON have no limit.
@@ -176,6 +179,13 @@ class Schema:
         return self.features[-1].stop if self.features else 0
 
     @property
+    def row_values(self) -> int:
+        """The most features of a row that are not 0."""
+        return sum(
+            1 if of.column.kind == "category" else of.stop - of.start for of in self.features
+        )
+
+    @property
     def fills(self) -> bool:
         """Whether a row may lack values."""
         return self.missing == "impute"
@@ -248,6 +258,12 @@ class Schema:
                 features = out[:, of.start : of.stop]
                 of.column.write(stored[:, place], features, fills=self.fills)
         return out
+
+    def expand_sparse(self, stored: NDArray[Any]) -> Rows:
+        """Return what `expand` does in CSR, of which only some rows are an array at a time."""
+        step = max(1, _EXPANDED_VALUES // self.n_features)
+        starts = range(0, len(stored), step)
+        return stacked([canonical(self.expand(stored[i : i + step])) for i in starts])
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values, without what is by default."""

@@ -121,7 +121,7 @@ class ArraySource(ArrayLayout):
             name: a if is_sparse(a) else np.asarray(a) for name, a in given.items() if a is not None
         }
         headers = {name: Header(name, a.shape, a.dtype) for name, a in self.arrays.items()}
-        layout = _layout(
+        layout = layout_of(
             headers["X"], headers.get("y"), headers.get("weights"), headers.get("target")
         )
         super().__init__(**vars(layout))
@@ -136,7 +136,7 @@ class ArraySource(ArrayLayout):
         DataError
             If a label is not a whole number.
         """
-        for start, stop in _spans(self.n_rows, block_rows):
+        for start, stop in spans(self.n_rows, block_rows):
             yield self.block(start, stop, self._rows)
 
     def _rows(self, header: Header, start: int, stop: int) -> Any:
@@ -160,12 +160,12 @@ class NpzSource(ArrayLayout):
             If a member is cut short or fails its checksum.
         """
         names = [h.name for h in (self.x, self.y, self.weights) if h is not None]
-        with _damage_named(self.file), ExitStack() as stack:
-            members = {name: stack.enter_context(_member_opened(self.file, name)) for name in names}
+        with damage_named(self.file), ExitStack() as stack:
+            members = {name: stack.enter_context(member_opened(self.file, name)) for name in names}
             for name, member in members.items():
-                _read_header(member, name)
-            for start, stop in _spans(self.n_rows, block_rows):
-                yield self.block(start, stop, partial(_read_rows, members))
+                read_header(member, name)
+            for start, stop in spans(self.n_rows, block_rows):
+                yield self.block(start, stop, partial(read_rows, members))
             # The archive compares the checksum when a read meets the end.
             if any(member.read(1) for member in members.values()):
                 raise EOFError("a member is longer than its header says")
@@ -205,10 +205,10 @@ class NpySource(ArrayLayout):
         """
         with ExitStack() as stack:
             readers = {
-                shards.header.name: stack.enter_context(closing(_ShardReader(shards)))
+                shards.header.name: stack.enter_context(closing(ShardReader(shards)))
                 for shards in self.shards
             }
-            for start, stop in _spans(self.n_rows, block_rows):
+            for start, stop in spans(self.n_rows, block_rows):
                 yield self.block(
                     start, stop, lambda header, first, last: readers[header.name].read(last - first)
                 )
@@ -247,7 +247,7 @@ def open_npz(
     """
     path = str(file)
     with (
-        _damage_named(file),
+        damage_named(file),
         file.open(jumps=True) as stream,
         zipfile.ZipFile(stream) as archive,
     ):
@@ -259,10 +259,10 @@ def open_npz(
         weights = _member(path, members, weights) if weights else None
         check_apart("target", target, x)
         check_apart("weights", weights, x, y, target)
-        layout = _layout(
-            _member_header(archive, x),
+        layout = layout_of(
+            member_header(archive, x),
             *(
-                None if name is None else _member_header(archive, name)
+                None if name is None else member_header(archive, name)
                 for name in (y, weights, target)
             ),
         )
@@ -270,6 +270,16 @@ def open_npz(
         if header.fortran_order:
             raise _stored_by_column(f"{header.name} in {file}")
     return NpzSource(**vars(layout), file=file)
+
+
+def holds_matrix(file: File) -> bool:
+    """Return whether an .npz file is one that `scipy.sparse.save_npz` has written."""
+    with (
+        damage_named(file),
+        file.open(jumps=True) as stream,
+        zipfile.ZipFile(stream) as archive,
+    ):
+        return {"data.npy", "format.npy", "shape.npy"} <= {*archive.namelist()}
 
 
 def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
@@ -298,9 +308,11 @@ def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
     check_apart(
         "weights", names.get("weights"), *(names.get(role) for role in ("x", "y", "target"))
     )
-    shards = {role: _shards(role, name, own) for role, (name, own) in files.items()}
+    shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
     headers = {role: own.header for role, own in shards.items()}
-    layout = _layout(headers["x"], headers.get("y"), headers.get("weights"), headers.get("target"))
+    layout = layout_of(
+        headers["x"], headers.get("y"), headers.get("weights"), headers.get("target")
+    )
     for table in ("x", "target"):
         for file, header in shards[table].files.items() if table in shards else ():
             if header.fortran_order and file.is_remote:
@@ -308,8 +320,15 @@ def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
     return NpySource(**vars(layout), shards=tuple(shards.values()))
 
 
-def _shards(role: str, name: str, files: Sequence[File]) -> Shards:
-    headers = {file: _file_header(file, option=None if role == "x" else role) for file in files}
+def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
+    """Files of rows that follow one another, as one array called `name`.
+
+    Raises
+    ------
+    DataError
+        If they have other columns.
+    """
+    headers = {file: file_header(file, option=None if role == "x" else role) for file in files}
     first, *others = headers.values()
     for other in others:
         if (other.shape[1:], other.dtype.kind) != (first.shape[1:], first.dtype.kind):
@@ -337,9 +356,16 @@ def _tables(layout: ArrayLayout) -> list[Header]:
     return [layout.x] if numbers is None else [layout.x, numbers]
 
 
-def _layout(
+def layout_of(
     x: Header, y: Header | None, weights: Header | None, target: Header | None
 ) -> ArrayLayout:
+    """Layout of the rows of `x` with labels or numbers, and weights.
+
+    Raises
+    ------
+    DataError
+        If the shapes or types do not fit.
+    """
     x_dtype = feature_dtype(x.dtype, x.name)
     if len(x.shape) < 2:
         raise DataError(
@@ -401,7 +427,8 @@ def _member(path: str, members: list[str], name: str) -> str:
     )
 
 
-def _member_header(archive: zipfile.ZipFile, name: str) -> Header:
+def member_header(archive: zipfile.ZipFile, name: str) -> Header:
+    """Header of an array in an .npz file, which holds all that it says."""
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type not in BOUNDED_COMPRESSION:
         raise DataError(
@@ -409,13 +436,14 @@ def _member_header(archive: zipfile.ZipFile, name: str) -> Header:
             "Save it again with numpy.savez_compressed, which can be read piece by piece.",
         )
     with archive.open(info) as member:
-        header = _read_header(member, name)
+        header = read_header(member, name)
         _check_length(header, info.file_size - member.tell())
     return header
 
 
 @contextmanager
-def _member_opened(file: File, name: str) -> Iterator[IO[bytes]]:
+def member_opened(file: File, name: str) -> Iterator[IO[bytes]]:
+    """Give an array of an .npz file, to be read from its header on."""
     # Each member from a stream of its own: they are read in turn, from places far apart.
     with (
         file.open(jumps=True) as stream,
@@ -425,13 +453,14 @@ def _member_opened(file: File, name: str) -> Iterator[IO[bytes]]:
         yield member
 
 
-def _file_header(file: File, *, option: str | None = None) -> Header:
+def file_header(file: File, *, option: str | None = None) -> Header:
+    """Header of an .npy file, which holds all that it says; `option` is what it was given as."""
     if option and not file.is_remote and not os.path.isfile(file):
         raise MissingDataError(
             f"{file} is not a file.", f"Give `{option}` the path of an .npy file."
         )
-    with _damage_named(file), file.open() as stream:
-        header = _read_header(stream, str(file))
+    with damage_named(file), file.open() as stream:
+        header = read_header(stream, str(file))
         n_bytes = file.n_bytes()
         if n_bytes is not None:
             _check_length(header, n_bytes - stream.tell())
@@ -439,12 +468,13 @@ def _file_header(file: File, *, option: str | None = None) -> Header:
 
 
 def _check_length(header: Header, n_bytes: int) -> None:
-    # Objects are pickled, of unknown length; _layout refuses them.
+    # Objects are pickled, of unknown length; layout_of refuses them.
     if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
         raise EOFError(f"{header.name} ends before its last row")
 
 
-def _read_header(file: IO[bytes], name: str) -> Header:
+def read_header(file: IO[bytes], name: str) -> Header:
+    """Header of the array called `name` that a stream begins with."""
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -470,7 +500,8 @@ def _read_header(file: IO[bytes], name: str) -> Header:
     return Header(name, tuple(map(int, shape)), dtype, fortran_order)
 
 
-def _read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
+def read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
+    """Rows of an array that come next in its file."""
     file = files[header.name]
     rows = np.empty((stop - start, *header.shape[1:]), dtype=header.dtype)
     unread = rows.reshape(-1).view(np.uint8).data
@@ -482,7 +513,7 @@ def _read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop:
     return rows
 
 
-class _ShardReader:
+class ShardReader:
     """Reads rows in their order; one file is open at a time."""
 
     def __init__(self, shards: Shards) -> None:
@@ -512,16 +543,16 @@ class _ShardReader:
         self.close()
         file, self._header = next(self._files)
         self._start = 0
-        with _damage_named(file):
+        with damage_named(file):
             self._file = file.open()
-            _read_header(self._file, str(file))
+            read_header(self._file, str(file))
 
     def _rows(self, stop: int) -> np.ndarray:
         header = self._header
-        with _damage_named(header.name):
+        with damage_named(header.name):
             if not header.fortran_order:
                 assert self._file is not None
-                return _read_rows({header.name: self._file}, header, self._start, stop)
+                return read_rows({header.name: self._file}, header, self._start, stop)
             # Mapped anew each time: pages of a mapping that stays open count as this process's
             # memory.
             return np.array(np.lib.format.open_memmap(header.name, mode="r")[self._start : stop])
@@ -532,13 +563,15 @@ def _table(rows: Any, dtype: np.dtype) -> Any:
     return table.astype(dtype, copy=False)
 
 
-def _spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
+def spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
+    """First row of each block, and the one after its last."""
     for start in range(0, n_rows, block_rows):
         yield start, min(start + block_rows, n_rows)
 
 
 @contextmanager
-def _damage_named(path: File | str) -> Iterator[None]:
+def damage_named(path: File | str) -> Iterator[None]:
+    """Say of which file it is that it cannot be read, however that shows."""
     # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
     try:
         yield

@@ -44,6 +44,18 @@ def column_names(X: Any) -> tuple[str, ...] | None:
     return None if frame is None else tuple(map(str, frame.columns))
 
 
+def as_columns(target: Any) -> Any:
+    """Return a series, pandas' or dask's, as a frame of one column."""
+    return target.to_frame() if hasattr(target, "to_frame") else target
+
+
+def target_names_of(target: Any) -> tuple[str, ...] | None:
+    """Return the names that a frame or series of targets has; None for other arrays."""
+    if hasattr(target, "to_frame") and not (isinstance(target.name, str) and target.name):
+        return None
+    return column_names(as_columns(target))
+
+
 def has_kinds(X: Any, name: str = "X") -> bool:
     """Return whether a frame has columns that are neither numbers nor true and false by type."""
     frame = as_frame(X, name)

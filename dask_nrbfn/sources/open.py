@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.anndata import is_anndata, open_anndata
-from dask_nrbfn.sources.arrays import open_npy, open_npz
+from dask_nrbfn.sources.arrays import holds_matrix, open_npy, open_npz
 from dask_nrbfn.sources.dialect import Written
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import check_one_kind
@@ -50,7 +50,7 @@ OPTIONS = {
     "csv": {*_OF_TABLES, *Written.__annotations__},
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
-    "svmlight": {"target"},
+    "svmlight": {"target", "n_features"},
     "anndata": {"x", "y", "target", "weights"},
     "scene": {"label", "target"},
 }
@@ -58,9 +58,9 @@ OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
     "obs), `label` or `target`, and `weights` with tables (columns), `label` or `target` with "
-    "scenes (variables), and none but `target` with svmlight; `schema` and what is said of columns "
-    "with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, `decimal`, "
-    "`encoding` and `no_header` with .csv alone."
+    "scenes (variables), and none but `target` and `n_features` with svmlight; `schema` and what "
+    "is said of columns with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, "
+    "`decimal`, `encoding` and `no_header` with .csv alone."
 )
 # What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
 _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
@@ -78,10 +78,12 @@ def open_source(
     weights: str | None = None,
     schema: Schema | None = None,
     table: "TableOptions | None" = None,
+    n_features: int | None = None,
     variable: str | None = None,
     feature_dim: str | None = None,
     unlabelled: int | str | float | None = None,
     classes: Sequence[int | str] | None = None,
+    trained_features: int | None = None,
     spoiled: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     read_as: Mapping[str, str] | None = None,
@@ -98,10 +100,11 @@ def open_source(
         and Arrow may be in subdirectories key=value, whose keys are columns.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With
-        .npy files, `y` is the path of another one, or of a directory of them, with the labels.
-        With Parquet and Arrow, `x` names columns as `target` does: those of features, of which a
-        list of numbers has one for each element. In AnnData `x` is X, layers/NAME or obsm/NAME, by
-        default X; `y`, and `target` and `weights` too, obs/NAME.
+        .npy files, or an .npz file of `scipy.sparse.save_npz`, `y` is the path of an .npy file, or
+        of a directory of them, with the labels. With Parquet and Arrow, `x` names columns as
+        `target` does: those of features, of which a list of numbers has one for each element. In
+        AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and `target` and `weights`
+        too, obs/NAME.
     label : str, optional
         Name of the label column of a table; by default there are no labels.
     target : str, optional
@@ -117,6 +120,9 @@ def open_source(
         by default what they have decides.
     table : TableOptions, optional
         What is said of the columns of a table.
+    n_features : int, optional
+        Features of svmlight text, which leaves zeros out, so that it may show fewer; by default as
+        many as it shows.
     variable, feature_dim : str, optional
         `source` is a Zarr group of arrays with named dimensions, as xarray writes it: its rows are
         the pixels of this variable, whose features lie along this dimension, but for those that
@@ -126,6 +132,8 @@ def open_source(
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
+    trained_features : int, optional
+        The features that a model knows: `n_features` of svmlight text, unless that is given.
     spoiled : bool
         Whether rows of a table may lack values, and have cells that are not of the kind of their
         column, which then count as none.
@@ -178,6 +186,7 @@ def open_source(
         schema = None
     options |= {} if table is None else table.said
     options["schema"] = None if schema is None else "FILE"
+    options["n_features"] = None if n_features is None else str(n_features)
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
@@ -193,12 +202,15 @@ def open_source(
             targets=() if target is None else named_columns("target", target),
             unlabelled=unlabelled,
         )
+    if kind == "npz" and holds_matrix(place):
+        return _open_matrix(place, x, {"y": y, "target": target, "weights": weights})
     if kind == "npz":
         return open_npz(place, x=x, y=y, target=target, weights=weights)
     if kind == "npy":
         return _open_npy(tuple(files), place, {"y": y, "target": target, "weights": weights})
     if kind == "svmlight":
-        return _open_svmlight(tuple(files), str(place), target)
+        width = trained_features if n_features is None else n_features
+        return _open_svmlight(tuple(files), str(place), target, width)
     targets = None if target is None else named_columns("target", target)
     if kind == "anndata":
         named = {"x": x, "weights": weights, "y": y, "target": target}
@@ -236,7 +248,9 @@ def holds_rows(
 # Each format's own library is loaded where a file of it is read.
 
 
-def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> Source:
+def _open_svmlight(
+    files: tuple[File, ...], origin: str, target: str | None, n_features: int | None
+) -> Source:
     from dask_nrbfn.sources.svmlight import open_svmlight
 
     if target not in (None, SVMLIGHT_TARGET):
@@ -244,7 +258,17 @@ def _open_svmlight(files: tuple[File, ...], origin: str, target: str | None) -> 
             f"`target`={target} does not go with {origin}, whose format is svmlight.",
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
-    return open_svmlight(files, origin=origin, numbers=target is not None)
+    return open_svmlight(files, origin=origin, numbers=target is not None, n_features=n_features)
+
+
+def _open_matrix(place: File, x: str | None, others: Mapping[str, str | None]) -> Source:
+    from dask_nrbfn.sources.matrices import open_matrix
+
+    if x is not None:
+        raise ParameterError(
+            f"`x`={x} is given, and {place} holds a sparse matrix alone.", "Leave it out."
+        )
+    return open_matrix(place, _npy_columns(place, others))
 
 
 def _open_scene(place: File, **options: Any) -> Source:
@@ -328,8 +352,14 @@ def _typed_file(kind: str, file: File) -> "TypedFile":
 
 
 def _open_npy(files: tuple[File, ...], place: File, others: Mapping[str, str | None]) -> Source:
-    named = {role: (path, _npy_files(path, place)) for role, path in others.items() if path}
-    return open_npy({"x": (str(place), files), **named})
+    return open_npy({"x": (str(place), files), **_npy_columns(place, others)})
+
+
+def _npy_columns(
+    place: File, others: Mapping[str, str | None]
+) -> dict[str, tuple[str, tuple[File, ...]]]:
+    """Return the paths of the .npy files of labels, targets and weights, and these files."""
+    return {role: (path, _npy_files(path, place)) for role, path in others.items() if path}
 
 
 def _npy_files(path: str, beside: File) -> tuple[File, ...]:

@@ -1,4 +1,4 @@
-"""Rows from svmlight (libsvm) text, made dense block by block."""
+"""Rows from svmlight (libsvm) text, in CSR."""
 
 import io
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, to_labels
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import MAX_FEATURES, Layout, check_size, numbered_targets
@@ -28,7 +29,7 @@ class SvmlightSource(Layout):
     first_index: int
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, dense, `block_rows` at a time.
+        """Yield all rows in order, in CSR, `block_rows` at a time.
 
         Raises
         ------
@@ -44,10 +45,16 @@ class SvmlightSource(Layout):
                 targets = to_labels(y, str(file)) if self.target_names is None else y[:, None]
                 for row in range(0, len(y), block_rows):
                     rows = slice(row, row + block_rows)
-                    yield Block(X[rows, first:].toarray(), targets[rows])
+                    yield Block(canonical(X[rows, first:]), targets[rows])
 
 
-def open_svmlight(files: tuple[File, ...], *, origin: str, numbers: bool = False) -> SvmlightSource:
+def open_svmlight(
+    files: tuple[File, ...],
+    *,
+    origin: str,
+    numbers: bool = False,
+    n_features: int | None = None,
+) -> SvmlightSource:
     """Source of the rows of svmlight files; reads them once to learn their size.
 
     Parameters
@@ -57,6 +64,8 @@ def open_svmlight(files: tuple[File, ...], *, origin: str, numbers: bool = False
         What the user named: the only path, or the directory.
     numbers : bool
         Whether lines begin with a number to be learned, and not with a label.
+    n_features : int, optional
+        Features p of a row, of which the files may show fewer. Default: those that they show.
 
     Returns
     -------
@@ -67,30 +76,35 @@ def open_svmlight(files: tuple[File, ...], *, origin: str, numbers: bool = False
     ------
     DataError
         If there are no rows or no features, a label is not a whole number, or an index is too
-        large for a dense row.
+        large.
     DamagedDataError
         If a line is not svmlight text.
     """
-    n_rows, lowest, highest = 0, np.iinfo(np.int64).max, -1
+    n_rows, n_values, lowest, highest = 0, 0, np.iinfo(np.int64).max, -1
     for file in files:
         file_rows = 0
         for X, y in _parsed(file):
             if not numbers:
                 to_labels(y, str(file), first_row=file_rows)
             file_rows += len(y)
+            n_values += X.nnz
             if X.indices.size:
                 lowest = min(lowest, int(X.indices.min()))
                 highest = max(highest, int(X.indices.max()))
         n_rows += file_rows
     first_index = 0 if lowest == 0 else 1
-    n_features = highest + 1 - first_index if highest >= 0 else 0
-    if n_rows:
-        check_size(origin, n_rows=n_rows, n_features=n_features)
-    else:
-        check_size(origin, n_rows=0, n_features=1)
+    shown = highest + 1 - first_index if highest >= 0 else 0
+    if n_features is not None and shown > n_features:
+        raise DataError(
+            f"{origin} has the index {highest}, which is that of feature {shown} of {n_features}.",
+            "Give rows with at most as many features.",
+        )
+    width = shown if n_features is None else n_features
+    check_size(origin, n_rows=n_rows, n_features=width if n_rows else 1)
     return SvmlightSource(
         n_rows=n_rows,
-        n_features=n_features,
+        n_features=width,
+        n_values=n_values,
         x_dtype=np.dtype(np.float64),
         y_dtype=FLOAT64 if numbers else INT64,
         target_names=numbered_targets(1) if numbers else None,
@@ -117,7 +131,7 @@ def _parsed(
                 bad = next(i for i, text in enumerate(lines) if _width(text) == X.shape[1])
                 raise DataError(
                     f"{file} has the index {X.shape[1] - 1} in line {line + bad + 1}.",
-                    f"Number the features from 1; rows are made dense, of at most {MAX_FEATURES}.",
+                    f"Number the features from 1; a row may have {MAX_FEATURES}.",
                 )
             yield X, y
             line += len(lines)

@@ -68,7 +68,7 @@ class KeptActivations:
         self._features, self._run, self._place = features, run, place
         self._threads = blas_threads()
         self._buffer = np.empty((n_rows, features.n_basis))
-        self._scratch = Scratch(n_rows)
+        self._scratch = Scratch(n_rows, features.basis.shape[1])
 
     def of_block(self, block: FoldedBlock) -> Floats:
         """Return the activations of a block, float64 (b, r), until those of the next."""

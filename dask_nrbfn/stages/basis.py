@@ -150,15 +150,17 @@ def read_labelled_rows(run: Run) -> NDArray[np.int64]:
 
 
 def _cost(s: FitSizes) -> StageCost:
+    # Centres are arrays, of which k-means holds a few.
+    chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
-        written_bytes=8 * s.r * s.p,
+        written_bytes=chosen,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + pool_bytes(s.n, s.K, s.r, s.n_basis_sample)
         + 2 * 8 * s.n_labelled
-        + 2 * s.r * s.p * s.itemsize
-        + 3 * 8 * s.n_basis_sample * s.p,
+        + (2 if s.draws else 6) * chosen
+        + 3 * 8 * s.n_basis_sample * s.width,
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": 16 * s.n, "selected_rows": s.n},
     )
 

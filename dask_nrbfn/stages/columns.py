@@ -130,10 +130,13 @@ class _ColumnsPass:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows = narrow_block_rows(s.p)
+    rows, width = narrow_block_rows(s.row_values), s.width
     return StageCost(
         read_bytes=s.rows_bytes,
-        held_bytes=PROCESS_BYTES + s.reading_bytes + rows * s.p * (2 * s.itemsize + 3 * 8),
+        held_bytes=PROCESS_BYTES
+        + s.reading_bytes
+        + round(rows * 2 * s.block_row_bytes)
+        + 8 * (3 * rows * width + 8 * s.p),
         n_tasks=s.n_parts,
         work={"read_bytes": s.rows_bytes, "column_values": s.n * s.row_values},
     )

@@ -85,12 +85,16 @@ def read_coefficients(run: Run) -> Floats:
 
 def _cost(s: FitSizes) -> StageCost:
     flops, written = eigenfunctions_flops(s.r), 8 * s.r * s.n_components
+    read = s.basis_bytes(s.r, copies=1)
     return StageCost(
         flops=flops,
-        read_bytes=8 * s.r * s.p,
+        read_bytes=read,
         written_bytes=written,
-        held_bytes=s.process_bytes + eigenfunctions_bytes(s.r, s.p) + 2 * written,
-        alone={"solve_flops": flops, "scratch_bytes": 8 * s.r * s.p + written},
+        held_bytes=s.process_bytes
+        + s.basis_bytes(s.r, copies=4)
+        + eigenfunctions_bytes(s.r)
+        + 2 * written,
+        alone={"solve_flops": flops, "scratch_bytes": read + written},
     )
 
 

@@ -129,16 +129,18 @@ def _model(run: Run, dataset: Dataset) -> Model:
 
 def _cost(s: FitSizes) -> StageCost:
     rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
-    written = 8 * (s.r * (s.p + coordinates) + rows * (coordinates + s.q)) + s.projection_bytes
+    written = 8 * (s.r * coordinates + rows * (coordinates + s.q))
+    written += s.basis_bytes(s.r, copies=1) + s.projection_bytes
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + s.n
-        + rows * s.p * s.itemsize
+        + round(rows * s.block_row_bytes)
+        + s.basis_bytes(s.r, copies=4)
         + 4 * s.projection_bytes
-        + 8 * (rows * (s.r + s.p + 2) + 4 * s.r * (s.p + coordinates)),
+        + 8 * (rows * (s.r + s.width + 2) + 4 * s.r * coordinates),
         alone={"read_bytes": s.rows_bytes, "scratch_bytes": written},
     )
 

@@ -195,26 +195,28 @@ def _block_rows(n_basis: int, n_neighbors: int) -> int:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    n_drawn, part_rows = _n_drawn(s.n, s.r), _part_rows(s.k, s.p)
+    n_drawn, part_rows = _n_drawn(s.n, s.r), _part_rows(s.k, s.row_values)
     n_parts, block = -(-n_drawn // part_rows), _block_rows(s.r, s.k) * s.k
     pairs, needed = n_drawn * s.k, min(s.n, n_drawn * (s.k + 1))
     searched = 0 if s.by_confidence else s.n * n_drawn
-    collected, sums = needed * s.p * s.itemsize, 4 * s.r**2
-    flops = pairs * s.r**2 + 2 * n_drawn * (s.k + 1) * s.r * s.p
+    collected, sums = round(needed * s.block_row_bytes), 4 * s.r**2
+    flops = pairs * s.r**2 + n_drawn * (s.k + 1) * s.product_flops(s.r)
     scratch = n_parts * (collected + sums) + n_drawn * s.k * LIST_BYTES
     read = s.rows_bytes * (1 if s.by_confidence else 2)
-    part_bytes = part_rows * (s.k + 1) * s.p * s.itemsize
-    piece_bytes = narrow_block_rows(s.p) * s.p * (s.itemsize + 2 * 8)
-    searching = exact_search_bytes(n_drawn, s.p, n_neighbors=s.k)
+    part_bytes = round(part_rows * (s.k + 1) * s.block_row_bytes)
+    piece_bytes = round(narrow_block_rows(s.row_values) * (s.block_row_bytes + 2 * 8 * s.width))
+    summing = 2 * part_bytes + piece_bytes + s.basis_bytes(s.r, copies=4)
+    summing += locality_bytes(s.r, s.width, n_pairs=block)
+    searching = exact_search_bytes(n_drawn, s.width, n_neighbors=s.k)
     return StageCost(
-        flops=2 * searched * s.p + flops,
+        flops=searched * s.pair_flops + flops,
         read_bytes=read + scratch,
         written_bytes=collected + (n_parts + 1) * sums,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + max(
-            searching + s.block_rows * s.p * (2 * s.itemsize + 8 + 2 * s.search_itemsize),
-            2 * part_bytes + piece_bytes + locality_bytes(s.r, s.p, n_pairs=block),
+            searching + s.block_rows * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize),
+            summing,
             3 * 8 * packed_size(s.r),
         ),
         n_tasks=min(s.n_parts, n_parts),

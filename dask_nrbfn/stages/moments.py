@@ -63,21 +63,21 @@ def read_system(run: Run, moments: Moments) -> RidgeSystem:
 
 
 def moments_bytes(
-    n_basis: int, *, n_features: int, n_targets: int, n_folds: int, reading_bytes: int
+    n_basis: int, *, width: int, basis_bytes: int, n_targets: int, n_folds: int, reading_bytes: int
 ) -> int:
-    """Return the bytes that a moments task holds at its peak.
+    """Return the bytes that a moments task holds at its peak, of rows of so many values.
 
     The sums of every fold, as squares and packed, a block of activations and cross; the basis as
     read, scaled and as slopes; a block of rows as stored, one ahead, sorted by fold and centred;
     and two chunks.
     """
     rows = block_rows(n_basis)
-    return reading_bytes + 8 * (
+    of_basis = basis_bytes + reading_bytes
+    return of_basis + 8 * (
         n_folds * (n_basis**2 + packed_size(n_basis))
         + rows * n_basis
         + (1 + n_targets) * (3 * n_folds * n_basis + rows)
-        + 4 * n_basis * n_features
-        + 5 * rows * n_features
+        + 5 * rows * width
     )
 
 
@@ -105,7 +105,7 @@ class MomentsPass:
         self.reading = reading
         self._features, self._threads = features, blas_threads()
         self._buffer = np.empty((min(reading.block_rows, n_rows), n_basis))
-        self._scratch = Scratch(len(self._buffer))
+        self._scratch = Scratch(len(self._buffer), features.basis.shape[1])
         self._targets = targets
         self._of_folds = [MomentSums(n_basis, targets.n_targets) for _ in range(reading.n_folds)]
 
@@ -198,7 +198,7 @@ def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
 def _cost(s: FitSizes) -> StageCost:
     sums = 4 * s.r**2 * s.n_folds
     combined = 4 * s.r**2 + (sums if s.n_folds > 1 else 0)
-    flops = s.n * s.r**2 + 2 * s.n * s.r * s.p
+    flops = s.n * s.r**2 + s.n * s.product_flops(s.r)
     return StageCost(
         flops=flops,
         read_bytes=s.rows_bytes + s.n_parts * sums,
@@ -207,7 +207,8 @@ def _cost(s: FitSizes) -> StageCost:
         + max(
             moments_bytes(
                 s.r,
-                n_features=s.p,
+                width=s.width,
+                basis_bytes=s.basis_bytes(s.r, copies=4),
                 n_targets=s.q,
                 n_folds=s.n_folds,
                 reading_bytes=s.reading_bytes,

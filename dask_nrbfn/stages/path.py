@@ -317,7 +317,7 @@ def _cost(s: FitSizes) -> StageCost:
     spectrum = 4 * s.r**3 / 3 if s.r <= LARGEST_SPECTRUM else 0.0
     solves = n_tasks * s.n_ridges * s.r**3 / 3 + spectrum
     weights = 8 * s.n_ridges * s.q * s.r
-    spans = eigenfunctions_bytes(s.r, s.p) if s.n_components else 0
+    spans = eigenfunctions_bytes(s.r) + s.basis_bytes(s.r, copies=4) if s.n_components else 0
     if s.n_components:
         solves += (n_tasks - 1) * eigenfunctions_flops(s.r)
     return StageCost(

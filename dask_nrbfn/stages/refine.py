@@ -189,16 +189,18 @@ def _cost(s: FitSizes) -> StageCost:
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
     most, n_judged = s.n_refined * n_passes, s.n_judged if apart else 0
-    kept = 4 * s.n * r if s.p >= LEAST_VALUES else 0
+    kept = 4 * s.n * r if s.row_values >= LEAST_VALUES else 0
     n_computed = (s.n if kept else most * s.n) + most * n_judged
-    flops = 2 * n_computed * r * s.p + 4 * most * (s.n + n_judged) * r * s.q * n_models
+    flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
     solves, weights = s.n_refined * n_models * r**3 / 3, 8 * s.q * r
     # The ridge of a penalty that is a matrix is stored beside the factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     steps = most * (s.n_parts + n_passes) * n_models * weights
-    read = most * (s.rows_bytes + n_judged * s.p * s.itemsize)
-    passing = s.reading_bytes + 8 * (
-        (2 if kept else 1) * rows * r + 4 * r * s.p + 5 * rows * s.p + 8 * n_models * rows * s.q
+    read = most * (s.rows_bytes + round(n_judged * s.row_bytes))
+    passing = (
+        s.reading_bytes
+        + s.basis_bytes(r, copies=4)
+        + 8 * ((2 if kept else 1) * rows * r + 5 * rows * s.width + 8 * n_models * rows * s.q)
     )
     return StageCost(
         flops=flops + solves,

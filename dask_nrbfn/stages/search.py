@@ -347,21 +347,22 @@ def _cost(s: FitSizes) -> StageCost:
     """
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
-    sample_bytes = n_samples * s.n_sampled * (s.p * s.itemsize + 3 * 8)
+    sample_bytes = round(n_samples * s.n_sampled * (s.block_row_bytes + 3 * 8))
     rounds = planned_rounds(s.n_tried, s.n_sampled, s.r_tried) if s.n_tried else []
     rounds += [Round(2, s.n_sampled, s.r_tried)] * s.n_refinements
     n_tried = sum(each.n_tried for each in rounds)
     products = sum(
-        each.n_tried * each.n_rows * (each.n_basis**2 + 6 * each.n_basis * s.p) for each in rounds
+        each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
+        for each in rounds
     )
     factors = s.n_search_folds * s.n_searched_ridges / 3
     solves = sum(each.n_tried * factors / each.alpha_step * each.n_basis**3 for each in rounds)
     spans = 0
     if s.n_components:
         solves += n_tried * s.n_search_folds * eigenfunctions_flops(s.r_tried)
-        spans = eigenfunctions_bytes(s.r_tried, s.p)
+        spans = eigenfunctions_bytes(s.r_tried) + s.basis_bytes(s.r_tried, copies=4)
         spans += components_bytes(s.r_tried, min(s.n_components, s.r_tried))
-    scored = s.n_search_scales * 2 * min(s.n_sampled, MOST_SCORED) ** 2 * s.p
+    scored = s.n_search_scales * min(s.n_sampled, MOST_SCORED) ** 2 * s.pair_flops
     rows = block_rows(s.r_tried)
     return StageCost(
         flops=products + solves + scored,
@@ -370,17 +371,17 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=s.process_bytes
         + s.reading_bytes
         + 2 * sample_bytes
-        + 2 * 8 * s.n_sampled * s.p
+        + 2 * 8 * s.n_sampled * s.width
+        + s.basis_bytes(s.r_tried, copies=3)
         + spans
         + beside_bytes(s.r_tried, s.n_searched_ridges, spans=bool(s.n_components))
         + 2 * 8 * s.n_labelled
         + 8
         * (
             (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2
-            + rows * (s.r_tried + 6 * s.p)
+            + rows * (s.r_tried + 6 * s.width)
             + 2 * s.n_search_folds * s.n_searched_ridges * s.q * s.r_tried
             + 3 * rows * s.n_searched_ridges * s.q
-            + 3 * s.r_tried * s.p
         ),
         n_tasks=max(n_tried, 1),
         work={

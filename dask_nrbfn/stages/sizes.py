@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.neighbors import pair_flops
+from dask_nrbfn.numeric.factors import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams
@@ -30,6 +31,7 @@ from dask_nrbfn.stages.trials import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,8 @@ class FitSizes:
     has_locality : bool
     n_basis_sample : int
         Rows of the sample that the source of the basis holds.
+    draws : bool
+        Whether every basis that is tried has rows of the dataset alone.
     prune : int or None
         The most basis rows that the model keeps; None: all.
     n_tried, n_refinements, n_sampled, r_tried, n_search_folds, n_search_scales : int
@@ -122,6 +126,7 @@ class FitSizes:
     n_components: int
     has_locality: bool
     n_basis_sample: int
+    draws: bool
     prune: int | None
     n_tried: int
     n_refinements: int
@@ -152,6 +157,7 @@ class FitSizes:
         judged = dataset if validation is None else validation
         penalties = (tuning and tuning.penalties) or (params.penalty,)
         components = components_of(params, tuning)
+        sources = [source_of(replace(params, basis=name)) for name in bases_of(params, tuning)]
         localities = localities_of(params, tuning)
         layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
         block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
@@ -192,11 +198,12 @@ class FitSizes:
             n_components=min(max(size or 0 for size in components), n_basis),
             has_locality=any(localities),
             n_basis_sample=max(
-                source_of(replace(params, basis=basis)).n_sampled(
+                source.n_sampled(
                     dataset.n_rows, dataset.row_values, asked_size(params, dataset) or 0
                 )
-                for basis in bases_of(params, tuning)
+                for source in sources
             ),
+            draws=all(source.draws for source in sources),
             prune=params.prune,
             n_tried=0 if tuning is None else len(candidates(params, tuning)),
             n_refinements=0 if tuning is None else n_refinements(tuning),
@@ -241,6 +248,24 @@ class FitSizes:
         """Flops of the product of two rows."""
         return pair_flops(self.p, self.row_values)
 
+    def product_flops(self, n_basis: int) -> float:
+        """Return the flops of BLAS that take as long as the products of a row and a basis."""
+        return n_basis * product_flops(self.p, self.row_values, self._basis_values)
+
+    def basis_bytes(self, n_basis: int, *, copies: int) -> int:
+        """Return the bytes of a basis as float64, of its scaled rows and of its factors."""
+        values = self._basis_values
+        return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.is_sparse)
+
+    @property
+    def block_row_bytes(self) -> float:
+        """Bytes of a row as a block has it, of coordinates theirs."""
+        return self.row_values * (self.itemsize + (INDEX_BYTES if self.is_sparse else 0))
+
+    @property
+    def _basis_values(self) -> float:
+        return self.row_values if self.draws else self.p
+
     @property
     def n_searched(self) -> int:
         """Rows whose neighbours are searched."""
@@ -254,7 +279,7 @@ class FitSizes:
     @property
     def solve_bytes(self) -> int:
         """Bytes of a solve, and of the basis that another penalty than I is computed from."""
-        basis = 8 * 4 * self.r * self.p if self.penalty_axes else 0
+        basis = self.basis_bytes(self.r, copies=4) if self.penalty_axes else 0
         return basis + solve_bytes(
             self.r,
             self.q,

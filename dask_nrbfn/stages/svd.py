@@ -190,8 +190,10 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=PROCESS_BYTES + max(passing, solving),
         n_tasks=_PASSES * n_parts,
         work={
-            "read_bytes": _PASSES * s.rows_bytes,
-            "moments_flops": flops,
+            # To read rows is to make coordinates of them, half as many as there are directions: of
+            # rows in CSR, whose products are no faster than memory, a fifth of the work.
+            "read_bytes": _PASSES * s.rows_bytes * (5 if s.is_sparse else 1),
+            "moments_flops": 0.0 if s.is_sparse else flops,
             "scratch_bytes": _PASSES * 3 * n_parts * sketch,
         },
         alone={"moments_flops": 20.0 * s.p * size**2, "scratch_bytes": 6 * sketch},

@@ -291,21 +291,15 @@ def _begin(
 
 def _cost(s: FitSizes) -> StageCost:
     rows, scores = block_rows(s.r), s.n_ridges * s.q
-    flops = 2 * s.n_judged * s.r * (s.p + scores)
-    read = s.n_judged * s.p * s.itemsize
+    flops = s.n_judged * (s.product_flops(s.r) + 2 * s.r * scores)
+    read = round(s.n_judged * s.row_bytes)
     return StageCost(
         flops=flops,
         read_bytes=read,
         held_bytes=s.process_bytes
         + s.judged_reading_bytes
-        + 8
-        * (
-            rows * s.r
-            + 4 * s.r * s.p
-            + 6 * rows * s.p
-            + 2 * s.n_folds * scores * s.r
-            + 6 * rows * scores
-        ),
+        + s.basis_bytes(s.r, copies=4)
+        + 8 * (rows * s.r + 6 * rows * s.width + 2 * s.n_folds * scores * s.r + 6 * rows * scores),
         n_tasks=s.n_judged_parts,
         work={
             "read_bytes": read,

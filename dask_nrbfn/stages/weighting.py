@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.storage.dataset import Dataset, LabelledBlock
+from dask_nrbfn.storage.blocks import LabelledBlock
+from dask_nrbfn.storage.dataset import Dataset
 
 Floats = NDArray[np.float64]
 

@@ -211,17 +211,18 @@ class _WidthPass:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    rows = block_rows(s.r)
+    rows, flops = block_rows(s.r), s.n * s.product_flops(s.r)
     return StageCost(
-        flops=2 * s.n * s.r * s.p,
+        flops=flops,
         read_bytes=s.rows_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + 8 * (rows * s.r + 3 * s.r * s.p + 5 * rows * s.p),
+        + 8 * rows * (s.r + 5 * s.width)
+        + s.basis_bytes(s.r, copies=3),
         n_tasks=s.n_parts,
         work={
             "read_bytes": s.rows_bytes,
-            "moments_flops": 2 * s.n * s.r * s.p,
+            "moments_flops": flops,
             "roots": s.n * s.r,
         },
     )

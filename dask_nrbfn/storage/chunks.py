@@ -318,11 +318,13 @@ def finish_dataset(
     target_names: tuple[str, ...] | None = None,
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
+    sparse: bool = False,
     read_as: Mapping[str, str] | None = None,
 ) -> None:
     """Record classes or names of the numbers, and fingerprint, once all chunks are written.
 
-    With a `schema` X has the values of its columns; `read_as` says where the rows come from.
+    With a `schema` X has the values of its columns, and features are made of them in CSR if
+    `sparse`; `read_as` says where the rows come from.
     """
     counts: dict[Any, int] = {}
     for summary in summaries:
@@ -339,6 +341,8 @@ def finish_dataset(
     elif "X" not in checksums:
         checksums |= finish_sparse(group, "X")
         marks["format_version"] = SPARSE_VERSION
+    if sparse:
+        marks["sparse"] = True
     if schema is not None:
         # Sums of several datasets with the same codes add up as those of plain ones do.
         content *= schema.coding_factor

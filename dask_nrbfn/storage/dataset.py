@@ -3,10 +3,10 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -18,6 +18,14 @@ from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
+from dask_nrbfn.storage.blocks import (
+    Chunk,
+    LabelledBlock,
+    SequentialReader,
+    StoredChunk,
+    one_ahead,
+    window,
+)
 from dask_nrbfn.storage.chunks import (
     Mark,
     are_labelled,
@@ -33,36 +41,6 @@ from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
-
-
-class LabelledBlock(NamedTuple):
-    """Consecutive rows.
-
-    ``X`` is (b, p) in the type of the dataset, in CSR if that is sparse. ``targets`` are int64
-    (b,), codes that index its classes, -1 for none, or float64 (b, q), numbers, NaN for none; None
-    in a dataset without either. ``weights`` is float64 (b,) or None in one without weights.
-    """
-
-    X: Rows
-    targets: NDArray[Any] | None
-    weights: NDArray[np.float64] | None
-
-
-class StoredChunk(NamedTuple):
-    """One chunk as it is stored: X (b, c), y, weights and ids (b,), each as in `Dataset`."""
-
-    X: Rows
-    y: NDArray[Any] | None
-    weights: NDArray[np.float64] | None
-    ids: NDArray[Any] | None
-
-
-class _Chunk(NamedTuple):
-    """The rows `start` to `stop` that are read at once; `block` has what was asked for of them."""
-
-    start: int
-    stop: int
-    block: LabelledBlock
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +83,8 @@ class Dataset:
         Whether rows without a label are passed over; see `of_labelled`.
     refuses_gaps : bool
         Whether X may have gaps, as another schema fills them, that are errors now.
+    expands_sparse : bool
+        Whether features that are made of stored values are in CSR.
     projection : Projection, optional
         What makes coordinates of the features as rows are read; see `projected_by`.
     """
@@ -127,6 +107,7 @@ class Dataset:
     further: "Dataset | None" = None
     labelled_only: bool = False
     refuses_gaps: bool = False
+    expands_sparse: bool = False
     projection: Projection | None = None
 
     @classmethod
@@ -176,6 +157,7 @@ class Dataset:
                 get_array(group, "ids") if attributes.get("has_ids") else None,
                 schema,
                 attributes.get("read_as"),
+                expands_sparse=attributes.get("sparse", False),
             )
             dataset._check_lengths()
             if not as_it_is:
@@ -318,7 +300,7 @@ class Dataset:
         """Whether blocks of X are in CSR."""
         further = self.further is not None and self.further.is_sparse
         own = not isinstance(self.X, zarr.Array) and self.X.n_values is not None
-        return (own or further) and self.projection is None
+        return (own or self.expands_sparse or further) and self.projection is None
 
     @property
     def row_values(self) -> float:
@@ -326,6 +308,8 @@ class Dataset:
         if self.projection is not None:
             return float(self.n_features)
         own = float(self.n_features) if isinstance(self.X, zarr.Array) else self.X.row_values
+        if self._expanding is not None and self.expands_sparse:
+            own = float(self._expanding.row_values)
         if self.further is None:
             return own
         theirs = self.further.row_values
@@ -382,12 +366,13 @@ class Dataset:
         else:
             row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
             if self._expanding is not None:
-                row += 3 * row_bytes(self.n_features, np.float64, 0)
+                made = self.row_values if self.expands_sparse else None
+                row += 3 * row_bytes(self.n_features, np.float64, 0, row_values=made)
             own = self.chunk_rows * row
         if self.further is not None:
             own = max(own, self.further.reading_bytes)
         if self.projection is not None:
-            own += self.projection.held_bytes(3 * self.chunk_rows, self.n_stored)
+            own += self.projection.held_bytes(3 * self.chunk_rows)
         return own
 
     def with_n_rows(self, n_rows: int) -> Self:
@@ -472,6 +457,8 @@ class Dataset:
             first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
             return first.encoded_by(schema).with_unlabelled(second)
         difference = own.difference(schema)
+        if not isinstance(self.X, zarr.Array):
+            difference = "stores its features in CSR, and the schema fills gaps"
         if difference is not None:
             raise DataError(
                 f"{self.location} {difference}.",
@@ -491,15 +478,15 @@ class Dataset:
     def projected_by(self, run: Location | None, n_components: int | None) -> Self:
         """Return the same rows as coordinates: products with components that a run has.
 
-        Nothing is copied. Without a number of components it is this dataset. The components are
-        read with the first rows; without a run, of which there may be none yet, no rows can be.
+        Nothing is copied. Without a number of components it is this dataset; without a run, of
+        which there may be none yet, the rows serve to plan with.
         """
         if n_components is None:
             return self
         return replace(
             self,
             location=Projected(self.location, run, n_components),
-            projection=Projection(run, n_components),
+            projection=Projection(run, self.n_stored, n_components),
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
@@ -508,13 +495,13 @@ class Dataset:
         The blocks do not depend on the chunks. Each chunk is decoded once, in a thread that works
         one block ahead and begins at once.
         """
-        read = _SequentialReader(self)
+        read = SequentialReader(self._chunk_at)
         pool = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
         reads = (
             pool.submit(read, first, min(first + block_rows, stop))
             for first in range(start, stop, block_rows)
         )
-        return _one_ahead(pool, reads, next(reads, None))
+        return one_ahead(pool, reads, next(reads, None))
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
@@ -599,7 +586,7 @@ class Dataset:
         )
         return StoredChunk(*columns)
 
-    def _chunks(self, wanted: Collection[str]) -> Iterator[_Chunk]:
+    def _chunks(self, wanted: Collection[str]) -> Iterator[Chunk]:
         """Yield all rows, what is read at once together."""
         start = 0
         while start < self.n_rows:
@@ -607,7 +594,7 @@ class Dataset:
             yield chunk
             start = chunk.stop
 
-    def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> _Chunk:
+    def _chunk_at(self, row: int, wanted: Collection[str] = LabelledBlock._fields) -> Chunk:
         """Return the rows that are read together with one, and the wanted columns of them."""
         if row >= self._n_own:
             assert self.further is not None
@@ -619,7 +606,7 @@ class Dataset:
             index = bisect_right(self._edges, row) - 1
             start, stop = self._edges[index], min(self._edges[index + 1], self._n_own)
             block = self._read_columns(index, wanted)
-        return _Chunk(start, stop, self._completed(block, stop - start, wanted))
+        return Chunk(start, stop, self._completed(block, stop - start, wanted))
 
     @cached_property
     def _edges(self) -> Sequence[int]:
@@ -643,11 +630,14 @@ class Dataset:
             read["targets"] = self._encode(read["targets"])
         block = LabelledBlock(**read)
         if passing:
-            block = _window(block, self._expected(has_target(read["targets"]), index))
+            block = window(block, self._expected(has_target(read["targets"]), index))
         if self.refuses_gaps and block.X is not None:
             self._check_gaps(read["X"], start)
         if self._expanding is not None and block.X is not None:
-            block = block._replace(X=self._expanding.expand(block.X))
+            expand = self._expanding.expand
+            if self.expands_sparse:
+                expand = self._expanding.expand_sparse
+            block = block._replace(X=expand(block.X))
         return block
 
     def _check_gaps(self, stored: NDArray[Any], start: int) -> None:
@@ -746,53 +736,3 @@ def of_same_table(first: Dataset, other: Dataset) -> Dataset:
             "Give rows with the columns of the training rows.",
         )
     return other
-
-
-class _SequentialReader:
-    """Reads ascending spans of rows and keeps the chunk it decoded last."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._chunk: _Chunk | None = None
-
-    def __call__(self, start: int, stop: int) -> LabelledBlock:
-        pieces = []
-        while start < stop:
-            chunk = self._load(start)
-            pieces.append(_window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
-            start = chunk.stop
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
-
-    def _load(self, row: int) -> _Chunk:
-        if self._chunk is None or not self._chunk.start <= row < self._chunk.stop:
-            self._chunk = None
-            self._chunk = self._dataset._chunk_at(row)
-        return self._chunk
-
-
-def _window(block: LabelledBlock, rows: Any) -> LabelledBlock:
-    """Return some rows of a block, a slice of it or those that are marked."""
-    columns: Any = (None if column is None else column[rows] for column in block)
-    return LabelledBlock(*columns)
-
-
-def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
-    rows, targets, weights = zip(*blocks, strict=True)
-    return LabelledBlock(
-        stacked(rows),
-        None if targets[0] is None else np.concatenate(targets),
-        None if weights[0] is None else np.concatenate(weights),
-    )
-
-
-def _one_ahead(
-    pool: Executor,
-    reads: Iterator[Future[LabelledBlock]],
-    current: Future[LabelledBlock] | None,
-) -> Iterator[LabelledBlock]:
-    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken."""
-    with pool:
-        while current is not None:
-            block = current.result()
-            current = next(reads, None)
-            yield block

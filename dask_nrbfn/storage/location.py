@@ -90,10 +90,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Projected:
-    """The dataset at `place` as coordinates, so many, of the components that a run has.
-
-    Without a run its rows cannot be read; what is known of them is.
-    """
+    """The dataset at `place` as coordinates, so many, of the components that a run has."""
 
     place: "Location"
     run: "Location | None"

@@ -26,12 +26,14 @@ class Projection:
     Attributes
     ----------
     run : Location or None
-        That has the components; they are read with the first rows. None: there are none yet.
-    n_components : int
-        Number D of coordinates.
+        That has the components; they are read with the first rows. None: there are none yet, and
+        others stand for them, to measure times with.
+    n_features, n_components : int
+        Number p of features, and D of coordinates.
     """
 
     run: Location | None
+    n_features: int
     n_components: int
 
     @property
@@ -42,7 +44,9 @@ class Projection:
     @cached_property
     def components(self) -> NDArray[np.float64]:
         """What rows are multiplied by, float64 (p, D)."""
-        assert self.run is not None
+        if self.run is None:
+            rng = np.random.default_rng(0)
+            return rng.standard_normal((self.n_features, self.n_components))
         try:
             return read_rows(get_array(open_group(self.run, kind="run"), COMPONENTS))
         except (MissingDataError, DamagedDataError) as error:
@@ -55,11 +59,11 @@ class Projection:
 
         return project(X, self.components)
 
-    def held_bytes(self, n_rows: int, n_features: int) -> int:
+    def held_bytes(self, n_rows: int) -> int:
         """Return the bytes of the coordinates of so many rows, and of what makes them."""
         from dask_nrbfn.numeric.svd import project_bytes
 
-        return project_bytes(n_rows, n_features, self.n_components)
+        return project_bytes(n_rows, self.n_features, self.n_components)
 
 
 def projection_attributes(n_components: int | None) -> dict[str, Any]:

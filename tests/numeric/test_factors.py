@@ -126,7 +126,7 @@ def test_slopes__of_csr():
 
 def test_scratch__only_arrays_take_any():
     X = draw(9, share=0.02)
-    scratch = Scratch(12)
+    scratch = Scratch(12, P)
     assert scratch.of(X) is None
     assert scratch.of(dense(X)).shape == (9, P + 2)
     assert np.shares_memory(scratch.of(dense(X)), scratch.of(dense(X)[:3]))

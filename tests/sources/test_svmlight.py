@@ -4,6 +4,7 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
+from dask_nrbfn.numeric.rows import is_sparse, stacked
 from dask_nrbfn.sources import open_source, svmlight
 from dask_nrbfn.sources.dtypes import INT64
 from dask_nrbfn.sources.layout import MAX_FEATURES
@@ -13,9 +14,10 @@ N = 40
 
 def collect(source, block_rows):
     blocks = list(source.blocks(block_rows))
-    assert [len(b.X) for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
-    assert all(b.X.dtype == np.float64 and b.y.dtype == INT64 for b in blocks)
-    return np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])
+    assert [b.X.shape[0] for b in blocks[:-1]] == [block_rows] * (len(blocks) - 1)
+    assert all(is_sparse(b.X) and b.X.dtype == np.float64 for b in blocks)
+    assert all(b.y.dtype == INT64 for b in blocks)
+    return stacked([b.X for b in blocks]).toarray(), np.concatenate([b.y for b in blocks])
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_svmlight__numbers(tmp_path, rows):
     source = open_source(tmp_path / "d.svm", target="label")
     assert (source.target_names, source.y_dtype) == (("target",), np.float64)
     blocks = list(source.blocks(7))
-    np.testing.assert_array_equal(np.concatenate([b.X for b in blocks]), X)
+    np.testing.assert_array_equal(stacked([b.X for b in blocks]).toarray(), X)
     np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), y[:, None])
     with pytest.raises(DataError, match=r"label -1.75 in row 0"):
         open_source(tmp_path / "d.svm")
@@ -78,14 +80,15 @@ def test_svmlight__numbers_have_one_name(tmp_path):
         open_source(tmp_path / "d.svm", target="y")
 
 
-def test_svmlight__wide_rows_are_dense_only_a_block_at_a_time(tmp_path):
-    # 3000 rows of a million features would be 24 GB dense; a block of 2 is 16 MB.
+def test_svmlight__wide_rows_are_never_dense(tmp_path):
+    # 3000 rows of a million features would be 24 GB dense.
     path = tmp_path / "d.svm"
     path.write_text("".join(f"{i} {i % 5 + 1}:1 1000000:2\n" for i in range(3000)))
     source = open_source(path)
     assert source.n_features == 1_000_000
-    block = next(source.blocks(2))
-    assert block.X.shape == (2, 1_000_000)
+    assert source.n_values == 6_000
+    block = next(source.blocks(3000))
+    assert block.X.shape == (3000, 1_000_000)
     assert block.X[1, 1] == 1
     assert block.X[1, -1] == 2
 
@@ -135,6 +138,15 @@ def test_svmlight__largest_index(tmp_path):
     path.write_text(f"1 0:1 {MAX_FEATURES}:2\n")
     with pytest.raises(DataError, match=f"{MAX_FEATURES + 1} feature columns"):
         open_source(path)
+
+
+def test_svmlight__fewer_features_than_there_are(tmp_path):
+    (tmp_path / "d.svm").write_text("1 1:1\n2 3:4\n")
+    source = open_source(tmp_path / "d.svm", n_features=5)
+    np.testing.assert_array_equal(collect(source, 2)[0], [[1, 0, 0, 0, 0], [0, 0, 4, 0, 0]])
+    assert open_source(tmp_path / "d.svm", trained_features=4).n_features == 4
+    with pytest.raises(DataError, match="has the index 3, which is that of feature 3 of 2"):
+        open_source(tmp_path / "d.svm", n_features=2)
 
 
 @pytest.mark.parametrize("option", ["x", "y", "label", "weights"])

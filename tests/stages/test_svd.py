@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import zarr
+from scipy.sparse import csr_array, random_array
 from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
@@ -115,21 +116,23 @@ def test_fit__of_the_same_parts_has_the_same_bits():
     assert len(digests) == 1
 
 
-@pytest.mark.slow
-def test_fit__stopped_anywhere_and_started_again_has_the_same_bits(small_parts):
-    params, dataset, engine = replace(PARAMS, n_parts=5), write(), CountingEngine()
-    expected = Model.load(fit(params, dataset, engine=engine).location).digest()
-    for n_done in range(1, engine.done.total()):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            fit(params, dataset, place, CountingEngine(n_done))
-        assert Model.load(fit(params, dataset, place).location).digest() == expected
-
-
 @pytest.fixture
 def small_parts(monkeypatch):
     """Cut 300 rows into five parts."""
     monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 60)
+
+
+@pytest.mark.slow
+def test_fit__stopped_anywhere_and_started_again_has_the_same_bits(small_parts):
+    dataset, engine = write(), CountingEngine()
+    expected = Model.load(fit(dataset=dataset, engine=engine).location).digest()
+    n_tasks = sum(n_done for label, n_done in engine.done.items() if label.startswith("svd"))
+    assert n_tasks == 3 + 2 * 5
+    for n_done in range(1, n_tasks + 3):
+        place = MemoryStore()
+        with pytest.raises(StoppedError):
+            fit(dataset=dataset, place=place, engine=CountingEngine(n_done))
+        assert Model.load(fit(dataset=dataset, place=place).location).digest() == expected
 
 
 def test_fit__stopped_between_the_passes_goes_on_there(small_parts):
@@ -282,16 +285,31 @@ def test_plan__counts_both_passes_and_coordinates_after_them():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("svd", [10, 300])
-def test_svd__every_stage_holds_less_than_predicted(tmp_path, svd):
+@pytest.mark.parametrize("sparse", [False, True])
+def test_svd__every_stage_holds_less_than_predicted(tmp_path, sparse):
     X, y = spirals(6000, n_features=1200)
+    if sparse:
+        X = random_array((6000, 20_000), density=0.002, format="csr", rng=0)
     dataset = write_table(tmp_path / "data", X, y)
-    params = replace(PARAMS, svd=svd)
     with connect(EngineOptions(workers=1, threads=1, memory="4GiB")) as engine:
-        run = fit_dataset(dataset, tmp_path / "run", params, engine)
-        record = update_run(run.location, write_table(tmp_path / "more", X + 0.1, y), engine)
+        run = fit(replace(PARAMS, svd=200), dataset, tmp_path / "run", engine)
+        record = update_run(run.location, write_table(tmp_path / "more", X * 1.1, y), engine)
+    stage = run.stages["svd"]
+    assert stage["peak_bytes"] > 0.5 * stage["predicted_bytes"]
     for each in (*run.stages.values(), record):
         assert each["peak_bytes"] <= each["predicted_bytes"]
+
+
+def test_fit__of_rows_in_csr_is_that_of_the_same_rows_in_an_array():
+    X = np.where(DIGITS < 8, 0.0, DIGITS)
+    dataset = write(csr_array(X), chunk_rows=70)
+    sparse, plain = (fit(PARAMS, each) for each in (dataset, write(X)))
+    np.testing.assert_allclose(components_of(sparse), components_of(plain), atol=1e-10)
+    assert sparse.stages["svd"]["explained"] == pytest.approx(plain.stages["svd"]["explained"])
+    model = Model.load(sparse.location)
+    np.testing.assert_allclose(model.scores(csr_array(X)), model.scores(X), atol=1e-9)
+    error_rate = np.mean(model.scores(X).argmax(axis=1) != LABELS)
+    assert evaluate_dataset(sparse.location, dataset, ENGINE).error_rate == error_rate
 
 
 def test_fit__of_rows_without_labels_and_of_numbers():

@@ -144,6 +144,8 @@ class BasisSource:
         of its rows.
     by_confidence : bool
         Whether it asks for the confidence of rows, which only labels have.
+    draws : bool
+        Whether it has rows of the dataset, which are in CSR if those are, and no others.
     n_sampled : callable
         Takes the number of rows, stored values of a row and basis rows, returns of how many rows it
         holds a sample.
@@ -154,6 +156,7 @@ class BasisSource:
     choose_all: Callable[[Run, Dataset, int], Chosen] | None = None
     described: Callable[[FitParams, bool], str]
     by_confidence: bool = False
+    draws: bool = True
     n_sampled: Callable[[int, float, int], int] = _no_sample
 
 
@@ -165,7 +168,7 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     return Chosen.of_points(values[:size])
 
 
-_GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given")
+_GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given", draws=False)
 
 
 @cache

@@ -59,5 +59,6 @@ SOURCE = BasisSource(
     choose=_choose,
     sampled=_sampled,
     described=lambda params, capped: "k-means centres",
+    draws=False,
     n_sampled=_n_sampled,
 )

@@ -1,0 +1,65 @@
+"""Which rows are stored in CSR."""
+
+import numpy as np
+
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.rows import canonical
+from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.dtypes import FLOAT64
+from dask_nrbfn.sources.source import Source
+
+SPARSE = ("auto", "yes", "no")
+
+# Narrower rows are as small dense, and every step of a fit takes them.
+_WIDE = 256
+# Of a value its column is stored too, an int32.
+_INDEX_BYTES = 4
+# Rows of a table that show how many values it has.
+_SHOWN_BYTES = 2**24
+
+
+def check_sparse_option(sparse: str) -> None:
+    """Raise ParameterError unless `sparse` is one of its choices."""
+    if sparse not in SPARSE:
+        raise ParameterError(f"`sparse` is {sparse!r}.", f"Give {', '.join(SPARSE)}.")
+
+
+def pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
+    """Return whether rows in CSR take less than half of the bytes, and are wide.
+
+    >>> pays(100, 30_000, FLOAT64), pays(100, 300, FLOAT64), pays(1, 30, FLOAT64)
+    (True, False, False)
+    """
+    dense_bytes = n_features * dtype.itemsize
+    return n_features >= _WIDE and 2 * row_values * (dtype.itemsize + _INDEX_BYTES) < dense_bytes
+
+
+def stored_values(source: Source, sparse: str) -> int | None:
+    """Return about how many values of a source are stored in CSR; None: it is stored dense.
+
+    What decides where that is "auto" is how many values there are; of a table of numbers those of
+    its first rows, if all of them are 0 or 1.
+    """
+    check_sparse_option(sparse)
+    of_numbers = source.schema is None or source.schema.is_plain
+    if sparse == "no" or not of_numbers:
+        return None
+    n_values, width = source.n_values, source.n_features
+    if n_values is not None:
+        wanted = sparse == "yes" or pays(n_values / source.n_rows, width, source.x_dtype)
+        return n_values if wanted else None
+    if sparse == "auto" and (source.schema is None or width < _WIDE):
+        return None
+    first = next(iter(source.blocks(max(1, _SHOWN_BYTES // (width * FLOAT64.itemsize))))).X
+    shown = canonical(first)
+    row_values = shown.nnz / shown.shape[0]
+    indicates = bool((shown.data == 1).all()) and pays(row_values, width, source.x_dtype)
+    return round(row_values * source.n_rows) if indicates or sparse == "yes" else None
+
+
+def expanded_values(schema: Schema | None, sparse: str) -> int | None:
+    """Return the most features of a row that are not 0 where they are made in CSR; None: dense."""
+    if schema is None or schema.is_plain or sparse == "no":
+        return None
+    wanted = sparse == "yes" or pays(schema.row_values, schema.n_features, FLOAT64)
+    return schema.row_values if wanted else None
