@@ -62,7 +62,8 @@ def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
 
 def row_width(dataset: Dataset) -> int:
     """Return the numbers that a row is held as: p, or in CSR its values and their columns."""
-    return math.ceil(2 * dataset.row_values) if dataset.is_sparse else dataset.n_features
+    stored = max(1, math.ceil(2 * dataset.row_values))
+    return stored if dataset.is_sparse else dataset.n_features
 
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
