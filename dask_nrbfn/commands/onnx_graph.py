@@ -18,6 +18,8 @@ _ML_DOMAIN, _ML_OPSET = "ai.onnx.ml", 2
 
 # What the number of rows is called, which is any.
 _BATCH = "rows"
+# What the names of tensors begin with that are neither put in nor given out.
+_OWN = "nrbfn/"
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Graph:
 
     def constant(self, values: ArrayLike, dtype: DTypeLike | None = None) -> "Tensor":
         """Return values, numbers if no type is given: those beyond its range become infinite."""
-        name = f"constant_{len(self._constants)}"
+        name = f"{_OWN}constant_{len(self._constants)}"
         with np.errstate(over="ignore"):
             array = np.asarray(values).astype(dtype or self.dtype)
         self._constants.append(numpy_helper.from_array(array, name))
@@ -57,7 +59,7 @@ class Graph:
     def node(self, operator: str, *operands: Any, domain: str = "", **attributes: Any) -> "Tensor":
         """Return what an operator makes of tensors and numbers."""
         tensors = [each if isinstance(each, Tensor) else self.constant(each) for each in operands]
-        name = f"{operator}_{len(self._nodes)}"
+        name = f"{_OWN}{operator}_{len(self._nodes)}"
         names = [tensor.name for tensor in tensors]
         self._nodes.append(
             helper.make_node(operator, names, [name], name, domain=domain, **attributes)

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")
 
+_OUTPUTS = ("label", "scores", "probabilities", "values", "coordinates")
+
 # Protocol buffers hold no more.
 _LARGEST_BYTES = 2**31 - 2**20
 
@@ -116,9 +118,10 @@ def onnx_model(
     -------
     ModelProto
         Takes ``X`` (rows, p), or where features are made of a table's columns one input (rows, 1)
-        for each, by its name: text of categories, with "" for none; days since 1970 of dates; NaN
-        for no number. Gives ``label`` (rows,), ``scores`` and ``probabilities`` (rows, K); for
-        numbers ``values`` (rows, q); for an embedding ``coordinates`` (rows, q).
+        for each, by its name, with "_" behind that of an output: text of categories, with "" for
+        none; days since 1970 of dates; NaN for no number. Gives ``label`` (rows,), ``scores`` and
+        ``probabilities`` (rows, K); for numbers ``values``, for an embedding ``coordinates``
+        (rows, q).
 
     Notes
     -----
@@ -132,7 +135,10 @@ def onnx_model(
     # ONNX has no rows in CSR.
     basis = dense(model.basis)
     centre = basis.mean(axis=0)
-    rows = _scaled_rows(model, _features(model, graph)) - centre
+    X = _features(model, graph)
+    if model.projection is not None:
+        X = X @ model.projection
+    rows = _scaled_rows(model, X) - centre
     scores = _scores(model, (basis - centre) / model.width, rows / model.width)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
@@ -177,19 +183,19 @@ def _label_dtype(classes: np.ndarray) -> np.dtype:
 
 
 def _features(model: Model, graph: "Graph") -> Tensor:
-    """Return what the model was trained on (rows, p), made of the inputs."""
+    """Return the features (rows, p) that rows must have, made of the inputs."""
     schema = model.schema
     if schema is None or schema.is_plain:
-        X = graph.input("X", model.n_features)
-        return X if model.projection is None else X @ model.projection
+        return graph.input("X", model.n_features)
     columns = [_features_of(column, graph, fills=schema.fills) for column in schema.columns]
     return graph.node("Concat", *columns, axis=1)
 
 
 def _features_of(column: Column, graph: "Graph", *, fills: bool) -> Tensor:
     """Return the features of an input that is a column of a table, as `Column.write` has them."""
+    name = f"{column.name}_" if column.name in ("", *_OUTPUTS) else column.name
     if column.kind == "category":
-        texts = graph.input(column.name, 1, np.dtype(object))
+        texts = graph.input(name, 1, np.dtype(object))
         n_named = len(column.categories)
         none = n_named + column.others
         numbers = {"": none} | {text: code for code, text in enumerate(column.categories)}
@@ -198,7 +204,7 @@ def _features_of(column: Column, graph: "Graph", *, fills: bool) -> Tensor:
         gap: Tensor = graph.constant(none, np.int64)
         features, gaps = (codes == places).astype(graph.dtype), codes == gap
     else:
-        values: Tensor = graph.input(column.name, 1)
+        values: Tensor = graph.input(name, 1)
         gaps = np.isnan(values)
         filled = np.where(gaps, column.fill, values)
         parts = [filled]
@@ -215,9 +221,8 @@ def _scaled_rows(model: Model, X: Tensor) -> Tensor:
     """Return the rows (rows, p) as `Scaling.apply` does."""
     scaling = model.scaling
     if scaling.kind in CENTRED:
-        return (X - scaling.shift) * (
-            (1.0 if scaling.root is None else scaling.root) / scaling.scale
-        )
+        root = 1.0 if scaling.root is None else scaling.root
+        return (X - scaling.shift) * (root / scaling.scale)
     if scaling.kind == "unit":
         length = X.graph.node("ReduceL2", X, axes=[1], keepdims=1)
         return X / np.where(length > 0.0, length, 1.0)
@@ -229,10 +234,9 @@ def _scores(model: Model, basis: Floats, rows: Tensor) -> Tensor:
     graph, kernel = rows.graph, kernel_named(model.params.kernel)
     # (|x|^2 - d^2) / 2: what is left where |x|^2 cancels.
     products = graph.node("Gemm", rows, basis.T, -0.5 * np.einsum("ij,ij->i", basis, basis))
-    norms = np.square(rows).sum(axis=1, keepdims=True)
 
     def exponents() -> Tensor:
-        return products - 0.5 * norms
+        return products - 0.5 * np.square(rows).sum(axis=1, keepdims=True)
 
     def gaps() -> tuple[Tensor, Tensor]:
         t = distances_in_place(exponents())

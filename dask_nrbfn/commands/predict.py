@@ -473,7 +473,7 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     """Return a dataset as the model takes it, once it is known that its blocks fit the memory."""
     dataset = model.encoded(dataset)
     dataset.check_stored()
-    rows, (r, n_scaled) = _block_rows(model.n_basis), model.basis.shape
+    rows, (r, n_scaled) = scoring_rows(model.n_basis), model.basis.shape
     p = model.n_features
     n_targets = model.n_targets
     # A block of activations, the basis as read and as factors, the weights as read, rows as stored,
@@ -568,12 +568,13 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
     return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
 
 
-def _block_rows(n_basis: int) -> int:
+def scoring_rows(n_basis: int) -> int:
+    """Return the rows of a block of which only the scores are wanted."""
     return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
 
 
 def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    size, threads = _block_rows(model.n_basis), blas_threads()
+    size, threads = scoring_rows(model.n_basis), blas_threads()
     buffer = np.empty((min(size, stop - start), model.n_basis))
     scratch = Scratch(len(buffer), model.basis.shape[1])
     for X, targets, _ in dataset.blocks(start, stop, size):

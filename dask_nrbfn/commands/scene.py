@@ -16,25 +16,23 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.maps import KIND, MapLayout, finish_map
-from dask_nrbfn.commands.predict import GROUPS
+from dask_nrbfn.commands.predict import GROUPS, scoring_rows
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.sources.cubes import Box, matching, pixel_rows
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene
 from dask_nrbfn.sources.stored import stored_rows
-from dask_nrbfn.stages.parts import block_rows, run_tasks
+from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import Location, check_target, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
 
 logger = logging.getLogger(__name__)
-
-# As for rows in a dataset.
-_MAX_BLOCK_ROWS = 1024
 
 # Boxes of a task: enough that reading the model takes little of its time.
 _TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
@@ -73,8 +71,8 @@ def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> NDArray[n
     schema = model.schema
     fills = schema is not None and schema.fills
     scores = np.full((len(rows), len(model.weights)), np.nan)
-    step = min(block_rows(model.weights.shape[1]), _MAX_BLOCK_ROWS)
-    buffer = np.empty((min(step, len(rows)), model.weights.shape[1]))
+    step = scoring_rows(model.n_basis)
+    buffer = np.empty((min(step, len(rows)), model.n_basis))
     scratch = np.empty((len(buffer), model.n_features + 2))
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -284,14 +282,16 @@ class MapWork:
 
 
 def _check_memory(work: MapWork, layout: MapLayout, model: Model, engine: Engine) -> None:
-    cube, (r, p) = work.scene.cube, model.basis.shape
-    pixels, q = math.prod(layout.grid.box_shape), model.n_targets
+    cube, (r, n_scaled), p = work.scene.cube, model.basis.shape, model.n_features
+    rows, pixels, q = scoring_rows(r), math.prod(layout.grid.box_shape), model.n_targets
     n_features = cube.shape[cube.dimensions.index(work.scene.feature_dim)]
     stored = cube.array.dtype.itemsize
     # A box as stored and as numbers, and again one after another as rows, in use and one ahead;
     # scores, results and labels; a block of activations, the basis as read and as slopes.
     held = pixels * (n_features * 2 * (stored + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2))
-    held += 8 * (_MAX_BLOCK_ROWS * (r + 2 * p) + 3 * r * p + 2 * r * q)
+    held += 8 * (rows * (r + 4 * p) + 3 * r * n_scaled + 2 * r * q)
+    if model.projection is not None:
+        held += project_bytes(rows, p, n_scaled)
     engine.expected_bytes = PROCESS_BYTES + held
     remedy = "Write the scene in smaller chunks"
     check_budget("predict", engine.expected_bytes, engine, remedy=remedy)

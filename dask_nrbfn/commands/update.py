@@ -43,7 +43,7 @@ from dask_nrbfn.numeric.factors import basis_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.numeric.rows import mean_values
+from dask_nrbfn.numeric.rows import equal, mean_values
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
@@ -534,7 +534,7 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     one, two = read_candidates(run, draft.base), read_candidates(other, place)
     same = {
         "components": _same(one.projection, two.projection),
-        "basis": np.array_equal(one.basis, two.basis),
+        "basis": equal(one.basis, two.basis),
         "width": one.width == two.width,
         "classes": np.array_equal(one.classes, two.classes),
         "targets": one.target_names == two.target_names

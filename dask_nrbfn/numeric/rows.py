@@ -79,6 +79,13 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
     return rows
 
 
+def equal(one: Rows, two: Rows) -> bool:
+    """Return whether rows are stored alike and have the same values."""
+    if is_sparse(one) and is_sparse(two):
+        return one.shape == two.shape and (one != two).nnz == 0
+    return is_sparse(one) == is_sparse(two) and np.array_equal(one, two)
+
+
 def dense(X: Rows) -> NDArray[Any]:
     """Return rows as an array, of CSR a new one."""
     return X.toarray() if is_sparse(X) else X

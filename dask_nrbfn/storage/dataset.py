@@ -28,7 +28,6 @@ from dask_nrbfn.storage.blocks import (
 )
 from dask_nrbfn.storage.chunks import (
     Mark,
-    are_labelled,
     create_dataset_arrays,
     default_chunk_rows,
     row_bytes,
@@ -36,9 +35,10 @@ from dask_nrbfn.storage.chunks import (
 from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
 from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
+from dask_nrbfn.storage.labels import codes_of
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
-from dask_nrbfn.storage.schema import read_schema
+from dask_nrbfn.storage.schema import check_gaps, read_schema
 from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
 
@@ -360,9 +360,8 @@ class Dataset:
         """
         held = 4 + self.labelled_only
         if not isinstance(self.X, zarr.Array):
-            own = held * (
-                self.X.most_bytes + self.chunk_rows * row_bytes(0, float, self._n_numbers)
-            )
+            targets = row_bytes(0, np.float64, self._n_numbers)
+            own = held * (self.X.most_bytes + self.chunk_rows * targets)
         else:
             row = held * row_bytes(self.X.shape[1], self.X.dtype, self._n_numbers)
             if self._expanding is not None:
@@ -627,31 +626,19 @@ class Dataset:
             for name, array in arrays.items()
         }
         if read["targets"] is not None and self.target_names is None:
-            read["targets"] = self._encode(read["targets"])
+            read["targets"] = codes_of(
+                read["targets"], self.classes, self.unlabelled, self.location
+            )
         block = LabelledBlock(**read)
         if passing:
             block = window(block, self._expected(has_target(read["targets"]), index))
         if self.refuses_gaps and block.X is not None:
-            self._check_gaps(read["X"], start)
+            check_gaps(read["X"], self.schema, start, self.location)
         if self._expanding is not None and block.X is not None:
-            expand = self._expanding.expand
-            if self.expands_sparse:
-                expand = self._expanding.expand_sparse
+            schema = self._expanding
+            expand = schema.expand_sparse if self.expands_sparse else schema.expand
             block = block._replace(X=expand(block.X))
         return block
-
-    def _check_gaps(self, stored: NDArray[Any], start: int) -> None:
-        """Raise DataError naming the first gap of the stored values of rows from `start` on."""
-        gaps = np.isnan(stored)
-        if gaps.any():
-            row, place = np.argwhere(gaps)[0]
-            assert self.schema is not None
-            name = self.schema.columns[place].name
-            raise DataError(
-                f"Column {name!r} of {self.location} has no value in row {start + row} (the first "
-                "is 0), and the schema fills none.",
-                "Take a `schema` that fills gaps, or leave the row out.",
-            )
 
     def _expected(self, labelled: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
         """Return which rows of a chunk have a label; raise if they are not as many as were."""
@@ -686,31 +673,6 @@ class Dataset:
         if self.y is None or self.target_names is not None:
             has = "no labels" if self.y is None else "numbers as targets, not labels"
             raise DataError(f"{self.location} has {has}.", "Write it with labels: `label` or `y`.")
-
-    def _encode(self, labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the class code of each label."""
-        if self.unlabelled is not None:
-            labelled = are_labelled(labels, self.unlabelled)
-            all_codes = np.full(len(labels), -1, dtype=np.int64)
-            all_codes[labelled] = self._encode_all(labels[labelled])
-            return all_codes
-        return self._encode_all(labels)
-
-    def _encode_all(self, labels: NDArray[Any]) -> NDArray[np.int64]:
-        classes = self.classes.astype(labels.dtype)
-        if labels.dtype.kind == "T":
-            # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
-            own = {label: code for code, label in enumerate(classes.tolist())}
-            codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
-        else:
-            codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-        unknown = np.flatnonzero(classes[codes] != labels)
-        if len(unknown):
-            raise DamagedDataError(
-                f"label {labels[unknown].tolist()[0]!r} of {self.location} is none of its classes.",
-                "The labels were changed after the dataset was written; ingest it again.",
-            )
-        return codes.astype(np.int64, copy=False)
 
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:

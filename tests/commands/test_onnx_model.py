@@ -16,6 +16,7 @@ from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.onnx_model import export_onnx
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import UNSEEN
 from dask_nrbfn.params import FitParams, TuneParams
@@ -141,10 +142,10 @@ def test_onnx__rows_far_beyond_the_basis():
         check(model, rows)
 
 
-def as_typed(stored):
+def as_typed(stored, schema):
     """Return the columns of a table as stored rows are written there, by their names."""
     columns = {}
-    for column, values in zip(FILLED.columns, stored.T, strict=True):
+    for column, values in zip(schema.columns, stored.T, strict=True):
         columns[column.name] = values[:, None]
         if column.kind == "category":
             texts = ["" if np.isnan(v) else [*column.categories, "new"][int(v)] for v in values]
@@ -154,7 +155,10 @@ def as_typed(stored):
 
 @pytest.mark.parametrize("missing", ["impute", "error"])
 def test_onnx__columns_of_a_table(missing):
-    schema = replace(FILLED, missing=missing)
+    first, *others = FILLED.columns
+    # What an output is called too.
+    columns = (replace(first, name="scores"), *others)
+    schema = replace(FILLED, missing=missing, columns=columns)
     stored = stored_rows(60)
     # A text that no category is: where others have a feature in common, it is one of them.
     stored[:, 3][stored[:, 3] == UNSEEN] = 3
@@ -170,7 +174,8 @@ def test_onnx__columns_of_a_table(missing):
         schema=schema,
     )
     proto = onnx_model.onnx_model(model).SerializeToString()
-    given = given_by(proto, as_typed(stored))
+    typed = as_typed(stored, schema)
+    given = given_by(proto, {"scores_": typed.pop("scores"), **typed})
     np.testing.assert_allclose(given["scores"], model.scores(rows), atol=1e-9)
     assert np.isnan(given["scores"]).any() == (missing == "error")
 
@@ -260,6 +265,12 @@ def test_to_onnx__an_estimator(tmp_path):
     np.testing.assert_allclose(given["probabilities"], network.predict_proba(X), atol=1e-8)
 
 
+def sparse_rows(n_rows, seed=0):
+    """Return rows in CSR of which few values are not 0, and their labels."""
+    X, y = spirals(n_rows, 6, seed=seed)
+    return csr_array(X * (np.abs(X) > 0.3)), y
+
+
 FITS = {
     "numbers": (surfaces, {"basis": "random", "alpha": 1e-8, "scale": "standard"}),
     "kernel ridge": (spirals, {"penalty": "kernel", "features": "plain", "alpha": 1e-4}),
@@ -268,6 +279,8 @@ FITS = {
     "logistic": (spirals, {"loss": "logistic", "alpha": 1e-4}),
     "learned": (spirals, {"scale": "learned", "alpha": 1e-6}),
     "paper": (spirals, {}),
+    "projected": (spirals, {"svd": 3, "scale": "standard", "alpha": 1e-6}),
+    "sparse": (sparse_rows, {"basis": "random", "scale": "standard", "alpha": 1e-6}),
 }
 
 
@@ -279,7 +292,7 @@ def written(draw, location):
 
 def check_export(place, draw, dtype="float64"):
     """Compare what is exported of a run with its model, on other rows."""
-    rows, model = draw(400, seed=1)[0].astype(dtype), Model.load(place / "run")
+    rows, model = dense(draw(400, seed=1)[0]).astype(dtype), Model.load(place / "run")
     export_onnx(place / "run", place / "model.onnx", dtype=dtype, overwrite=True)
     given, scores = given_by(place / "model.onnx", rows), model.scores(rows)
     if dtype == "float64":

@@ -141,6 +141,15 @@ def test_files__prints_the_ratio(tmp_path):
     assert re.search(r"^ratio +[\d.]+ ", out, flags=re.MULTILINE)
 
 
+def test_cells__prints_what_each_command_took(tmp_path):
+    out = run_benchmark("cells", "--cells", 600, "--basis-size", 50, cwd=tmp_path)
+    _, header, *lines, last = out.splitlines()
+    figures = [line.split() for line in lines]
+    assert [line[0] for line in figures] == ["ingest", "fit", "predict"]
+    assert all(len(line) == len(header.split()) for line in figures)
+    assert last.startswith("dataset of 0 MB")
+
+
 def test_tables__prints_rows_and_ratio(tmp_path):
     out = run_benchmark("tables", "--rows", 500, 700, "--repeats", 1, cwd=tmp_path)
     header, *lines = (line.split() for line in out.splitlines())

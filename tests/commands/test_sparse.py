@@ -1,0 +1,199 @@
+"""Sparse rows from files of every kind to predictions, through what changes datasets and runs."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+from sklearn.datasets import dump_svmlight_file
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.check import check_dataset
+from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.files import opened_rows
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.refresh import refresh_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.rows import dense, is_sparse
+from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+
+PARAMS = FitParams(basis="random", basis_size=12, alpha=1e-4)
+
+
+def texts(n_rows, n_features=400, seed=0):
+    """Return counts of few words, CSR (n, p), and which of 3 kinds of words are many."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_rows)
+    X = sp.lil_array((n_rows, n_features))
+    for row, kind in enumerate(y):
+        words = rng.integers(0, n_features // 3, 8) * 3 + np.where(rng.random(8) < 0.8, kind, 0)
+        X[row, words] = rng.integers(1, 5, 8)
+    return sp.csr_array(X), y
+
+
+def rows_of(dataset):
+    X = dataset.take(np.arange(dataset.n_rows))
+    return is_sparse(X), dense(X)
+
+
+def test_ingest__svmlight_is_sparse_where_that_is_smaller(tmp_path):
+    X, y = texts(50)
+    dump_svmlight_file(X, y, str(tmp_path / "wide.svm"), zero_based=False)
+    dump_svmlight_file(X[:, :20], y, str(tmp_path / "narrow.svm"), zero_based=False)
+    wide = ingest_file(tmp_path / "wide.svm", tmp_path / "wide", n_features=400)
+    assert rows_of(wide)[0]
+    np.testing.assert_array_equal(rows_of(wide)[1], X.toarray())
+    assert describe(tmp_path / "wide")["values_per_row"] == X.nnz / 50
+    narrow = ingest_file(tmp_path / "narrow.svm", MemoryStore(), n_features=20)
+    assert not narrow.is_sparse
+    np.testing.assert_array_equal(rows_of(narrow)[1], X[:, :20].toarray())
+    for sparse, store in (("no", "wide.svm"), ("yes", "narrow.svm")):
+        written = ingest_file(tmp_path / store, MemoryStore(), sparse=sparse)
+        assert written.is_sparse == (sparse == "yes")
+    with pytest.raises(ParameterError, match="sparse is 'maybe'"):
+        ingest_file(tmp_path / "wide.svm", MemoryStore(), sparse="maybe")
+
+
+def test_ingest__table_of_indicators(tmp_path):
+    rng = np.random.default_rng(0)
+    X = (rng.random((40, 300)) < 0.02).astype(np.int64)
+    frame = pd.DataFrame(X, columns=[f"w{j}" for j in range(300)]).assign(y=X[:, 0])
+    frame.to_parquet(tmp_path / "rows.parquet")
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for name in ("rows.parquet", "rows.csv"):
+        found = ingest_file(tmp_path / name, MemoryStore(), label="y")
+        assert rows_of(found)[0]
+        np.testing.assert_array_equal(rows_of(found)[1], X)
+        assert not ingest_file(tmp_path / name, MemoryStore(), label="y", sparse="no").is_sparse
+    (3 * frame).to_parquet(tmp_path / "counts.parquet")
+    assert not ingest_file(tmp_path / "counts.parquet", MemoryStore(), label="y").is_sparse
+
+
+def test_ingest__table_of_many_categories(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "city": rng.integers(0, 280, 900).astype(str) + "x",
+            "age": np.where(rng.random(900) < 0.1, np.nan, rng.normal(size=900)),
+            "day": pd.date_range("2020-01-01", periods=900),
+            "y": rng.integers(0, 2, 900),
+        }
+    )
+    frame.to_parquet(tmp_path / "rows.parquet")
+    options = {"label": "y", "missing": "impute", "max_categories": 300}
+    found = ingest_file(tmp_path / "rows.parquet", tmp_path / "found", chunk_rows=70, **options)
+    plain = ingest_file(tmp_path / "rows.parquet", MemoryStore(), sparse="no", **options)
+    assert found.is_sparse
+    assert not plain.is_sparse
+    assert found.content == plain.content
+    np.testing.assert_array_equal(rows_of(found)[1], rows_of(plain)[1])
+    assert found.row_values >= np.count_nonzero(rows_of(plain)[1], axis=1).max()
+    assert found.reading_bytes < plain.reading_bytes
+    assert not check_dataset(found).problems
+
+
+@pytest.mark.parametrize("matrix", [sp.csr_matrix, sp.csr_array])
+def test_ingest__dask_array_of_sparse_blocks(matrix):
+    X, y = texts(50)
+    blocks = [
+        da.from_delayed(dask.delayed(matrix)(rows), rows.shape, meta=matrix((0, 400)))
+        for rows in (X[:20], X[20:40], X[40:])
+    ]
+    weights = np.arange(1.0, 51.0)
+    found = ingest_dask(
+        da.concatenate(blocks),
+        da.from_array(y, chunks=9),
+        MemoryStore(),
+        weights=da.from_array(weights),
+        chunk_rows=7,
+    )
+    assert found.content == ingest_arrays(X, y, MemoryStore(), weights=weights).content
+
+
+def test_ingest__killed_by_an_error_leaves_nothing(tmp_path):
+    X, y = texts(50)
+    X.data[-1] = np.nan
+    with pytest.raises(DataError, match="nan in row 49"):
+        ingest_arrays(X, y, tmp_path / "rows", chunk_rows=7)
+    assert not list(tmp_path.iterdir())
+
+
+def fitted(rows, place, name):
+    return fit_dataset(
+        ingest_arrays(*rows, place / name), place / f"{name}-run", PARAMS, InlineEngine()
+    )
+
+
+def predicted(run, dataset, place):
+    predict_dataset(run.location, dataset, place, InlineEngine(), scores=True)
+    return zarr.open_group(place)["scores"][:]
+
+
+@pytest.mark.slow
+def test_predict__file_with_fewer_features_than_the_model(tmp_path):
+    X, y = texts(60)
+    run = fitted((X, y), tmp_path, "rows")
+    few, more = X[:, :200], sp.csr_array(sp.hstack([X, X]))
+    for name, rows in (("few", few), ("more", more)):
+        dump_svmlight_file(rows, y, str(tmp_path / f"{name}.svm"), zero_based=False)
+    padded = np.hstack([few.toarray(), np.zeros((60, 200))])
+    expected = predicted(run, ingest_arrays(padded, None, MemoryStore()), tmp_path / "dense")
+    with opened_rows(tmp_path / "few.svm", run.location, beside=tmp_path / "out") as rows:
+        assert rows.dataset.n_features == 400
+        found = predicted(run, rows.dataset, tmp_path / "out")
+    np.testing.assert_allclose(found, expected, atol=1e-10)
+    with (
+        pytest.raises(DataError, match="of 400"),
+        opened_rows(tmp_path / "more.svm", run.location, beside=tmp_path / "out"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_run__updated_merged_and_refreshed_as_with_dense_rows(tmp_path):
+    models = {}
+    for form in ("csr", "dense"):
+        place = tmp_path / form
+        tables = [texts(n_rows, seed=seed) for seed, n_rows in enumerate((60, 30, 20))]
+        if form == "dense":
+            tables = [(X.toarray(), y) for X, y in tables]
+        first, second, third = (
+            ingest_arrays(*table, place / f"rows{i}", chunk_rows=7)
+            for i, table in enumerate(tables)
+        )
+        run = fit_dataset(first, place / "run", PARAMS, InlineEngine())
+        update_run(run.location, second, InlineEngine())
+        branch = branch_run(run.location, place / "branch")
+        update_run(branch.location, third, InlineEngine())
+        merge_runs(run.location, branch.location, InlineEngine())
+        update_run(run.location, second, InlineEngine(), forget=True)
+        models[form, "merged"] = Model.load(run.location)
+        refresh_run(run.location, [first, third], InlineEngine())
+        models[form, "refreshed"] = Model.load(run.location)
+    X = texts(40, seed=9)[0]
+    for step in ("merged", "refreshed"):
+        sparse, dense = models["csr", step], models["dense", step]
+        assert is_sparse(sparse.basis)
+        np.testing.assert_allclose(sparse.scores(X), dense.scores(X.toarray()), atol=1e-9)
+
+
+@pytest.mark.slow
+def test_refresh__of_a_sparse_and_a_dense_dataset(tmp_path):
+    (X, y), (more, labels) = texts(60), texts(30, seed=1)
+    run = fitted((X, y), tmp_path, "rows")
+    dense_rows = ingest_arrays(more.toarray().astype(np.int32), labels, tmp_path / "dense")
+    both = [Dataset.open(tmp_path / "rows"), dense_rows]
+    refreshed = refresh_run(run.location, both, InlineEngine())
+    assert refreshed.n_rows == 90
+    all_rows = ingest_arrays(sp.vstack([X, more]), np.append(y, labels), MemoryStore())
+    expected = fit_dataset(all_rows, MemoryStore(), PARAMS, InlineEngine())
+    scores = [Model.load(run.location).scores(X) for run in (refreshed, expected)]
+    np.testing.assert_allclose(*scores, atol=1e-9)
