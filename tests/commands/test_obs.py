@@ -63,7 +63,7 @@ def expected(fitted, name, tmp_path):
     return partial(get_array, open_group(tmp_path / "p.zarr", kind="predictions"))
 
 
-@pytest.mark.parametrize("name", ["types", "numbered"])
+@pytest.mark.parametrize("name", ["types", pytest.param("numbered", marks=pytest.mark.slow)])
 def test_obs__labels_and_confidence(fitted, place, tmp_path, name):
     annotate(fitted, name, place)
     cells = read_cells(place)
@@ -80,6 +80,7 @@ def test_obs__labels_and_confidence(fitted, place, tmp_path, name):
     assert [path.name for path in place.parent.iterdir() if "unfinished" in path.name] == []
 
 
+@pytest.mark.slow
 def test_obs__numbers(fitted, place, tmp_path):
     annotate(fitted, "ages", place)
     cells, values = read_cells(place), expected(fitted, "ages", tmp_path)("values")[:]
@@ -99,7 +100,8 @@ def test_obs__what_is_there_is_kept_unless_overwritten(fitted, place):
     assert list(cells.obs.columns).count("predicted") == 1
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("overwrite", [True, False])
 def test_obs__killed_while_it_writes(fitted, place, overwrite, monkeypatch):
     if overwrite:
         annotate(fitted, "types", place)
@@ -121,6 +123,20 @@ def test_obs__no_column(fitted, to):
     place = fitted / "cells3.zarr"
     with pytest.raises(ParameterError, match="to is"):
         annotate(fitted, "types", place, to)
+
+
+@pytest.mark.slow
+def test_obs__over_a_url(fitted, tmp_path):
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.put(str(fitted / "cells3.zarr"), "/named/cells.zarr", recursive=True)
+    try:
+        annotate(fitted, "types", "memory://named/cells.zarr")
+        fs.get("/named/cells.zarr", str(tmp_path / "cells.zarr"), recursive=True)
+    finally:
+        fs.rm("/named", recursive=True)
+    assert read_cells(tmp_path / "cells.zarr").obs["predicted"].notna().all()
 
 
 def test_obs__no_cells(fitted, tmp_path):
