@@ -29,6 +29,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
+from tests.schemas import write_rows
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
@@ -202,6 +203,11 @@ def test_fit__refuses_given_basis_rows():
         fit_dataset(write(), MemoryStore(), params, CountingEngine(0), basis=DIGITS[:40])
 
 
+def test_fit__refuses_columns_of_several_kinds():
+    with pytest.raises(ParameterError, match=r"svd is 3, and the columns of .* several kinds"):
+        fit_dataset(write_rows(MemoryStore()), MemoryStore(), FitParams(svd=3), CountingEngine(0))
+
+
 def test_model__says_what_rows_it_wants_and_is_of_its_own_format(tmp_path):
     run = fit(PARAMS, write_table(tmp_path / "data", DIGITS, LABELS), tmp_path / "run")
     model = Model.load(tmp_path / "run")
@@ -318,6 +324,12 @@ def test_fit__of_rows_without_labels_and_of_numbers():
     coordinates = DIGITS @ components_of(run)
     plain = fit(replace(PARAMS, svd=None), write(coordinates, labels, unlabelled=-1))
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
+    beside = write().with_unlabelled(write(DIGITS + 0.5, None, chunk_rows=80))
+    run = fit(PARAMS, beside)
+    both = np.concatenate([DIGITS, DIGITS + 0.5])
+    V = components_of(run)
+    np.testing.assert_allclose(run.read("columns/mean"), (both @ V).mean(axis=0), atol=1e-9)
+    assert evaluate_dataset(run.location, write(), ENGINE).error_rate < 0.1
     X, Y = surfaces(100)
     run = fit_dataset(
         write_table(MemoryStore(), X, target=Y), MemoryStore(), FitParams(svd=1), ENGINE
