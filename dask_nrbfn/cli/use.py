@@ -184,7 +184,7 @@ def _annotate(
 def _map(
     job: Job,
     model: "Model",
-    place: str,
+    run: str,
     scene: str,
     out: str,
     chosen: dict[str, Any],
@@ -202,7 +202,7 @@ def _map(
     overwrite = chosen.pop("overwrite")
     options["overwrite"] = overwrite and options["performance_report"] is not None
     check_map_place(out, overwrite=overwrite)
-    work = MapWork.of(place, scene, **chosen)
+    work = MapWork.of(run, scene, **chosen)
     job.n_rows = work.n_pixels
     with (
         job.engine(options, out=out) as engine,

@@ -219,9 +219,9 @@ def _describe_predictions(location: Location) -> dict[str, Any]:
 def _describe_map(location: Location) -> dict[str, Any]:
     group = open_group(location, kind="map")
     attributes = attributes_of(group)
-    names: list[str] = attributes["choice"].split(", ")
+    names: list[str] = attributes["of_choice"].split(", ")
     sizes: dict[str, int] = {}
     for name in names:
         layout: Any = group[name].metadata
         sizes |= dict(zip(layout.dimension_names, layout.shape, strict=True))
-    return {"results": names, "sizes": sizes, "model": attributes["model"]}
+    return {"results": names, "sizes": sizes, "model": attributes["of_model"]}

@@ -15,7 +15,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.cubes import Box, Cube, Grid
 from dask_nrbfn.sources.scene import Scene, carried_attributes, dimensions_of, names_of, open_scene
 from dask_nrbfn.storage.dense import read_finished
-from dask_nrbfn.storage.group import mark_complete
+from dask_nrbfn.storage.group import RECORDED, mark_complete
 from dask_nrbfn.storage.model import Model
 
 KIND = "map"
@@ -203,8 +203,9 @@ def finish_map(
         result.attrs.put(_with_coordinates(lasting(about), named) | result.attrs.asdict())
     if any(map(layout.is_layered, names)):
         _write(group, layout.layers.dimension, layout.layers.names, layout.layers[:1], {})
-    attributes = {**_with_coordinates(source.attrs.asdict(), ()), **identity}
-    mark_complete(group, kind=KIND, attributes=attributes)
+    about = _with_coordinates(source.attrs.asdict(), ())
+    told = {name: value for name, value in about.items() if name not in RECORDED}
+    mark_complete(group, kind=KIND, attributes={**told, **identity})
     with warnings.catch_warnings():
         # xarray looks for it, and warns where it is not.
         warnings.simplefilter("ignore", ZarrUserWarning)

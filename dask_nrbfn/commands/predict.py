@@ -480,7 +480,8 @@ def _checked(model: Model, dataset: Dataset, engine: Engine) -> Dataset:
     # one ahead and centred, and the scores, probabilities and labels of a chunk and a block.
     scored = output_chunk_rows(dataset.n_rows, n_targets) + rows
     held = 8 * (rows * (r + 4 * row_width(dataset)) + 2 * r * n_targets + 5 * scored * n_targets)
-    values, of_sparse = mean_values(model.basis), dataset.is_sparse
+    values = mean_values(model.basis)
+    of_sparse = dataset.is_sparse and model.projection is None
     held += basis_bytes(r, n_scaled, values, copies=3, of_sparse=of_sparse)
     if model.projection is not None:
         held += project_bytes(2 * rows, p, n_scaled)

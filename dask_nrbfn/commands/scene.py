@@ -22,7 +22,7 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.svd import project_bytes
-from dask_nrbfn.sources.cubes import Box, matching, pixel_rows
+from dask_nrbfn.sources.cubes import Box, Grid, matching, pixel_rows
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene
 from dask_nrbfn.sources.stored import stored_rows
@@ -192,7 +192,7 @@ def write_map(
     layout = MapLayout.of(work.scene.cube, work.scene.feature_dim, model)
     _check_memory(work, layout, model, engine)
     choice = ", ".join(work.names)
-    identity = {"model": model.digest(), "scene": work.digest(), "choice": choice}
+    identity = {"of_model": model.digest(), "of_scene": work.digest(), "of_choice": choice}
     with resumed_group(out, kind=KIND, identity=identity, overwrite=overwrite) as group:
         for name in work.names:
             layout.create(group, name)
@@ -274,16 +274,17 @@ class MapWork:
         return cls(pinned, found, order, names, layout.grid.n_pixels)
 
     def digest(self) -> str:
-        """Return a name for the scene, by its place, its layout and its attributes."""
-        layout = self.scene.cube.array.metadata.to_dict()
-        told = [str(self.scene.place), self.scene.feature_dim, self.scene.feature_names, layout]
+        """Return a name for the scene, by its place, layout and attributes, and for its boxes."""
+        scene = self.scene
+        steps, layout = Grid.of(scene.cube, scene.feature_dim).steps, scene.cube.array.metadata
+        told = [str(scene.place), scene.feature_dim, scene.feature_names, steps, layout.to_dict()]
         text = json.dumps(told, sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _check_memory(work: MapWork, layout: MapLayout, model: Model, engine: Engine) -> None:
     cube, (r, n_scaled), p = work.scene.cube, model.basis.shape, model.n_features
-    rows, pixels, q = scoring_rows(r), math.prod(layout.grid.box_shape), model.n_targets
+    rows, pixels, q = scoring_rows(r), math.prod(layout.grid.steps.values()), model.n_targets
     n_features = cube.shape[cube.dimensions.index(work.scene.feature_dim)]
     stored = cube.array.dtype.itemsize
     # A box as stored and as numbers, and again one after another as rows, in use and one ahead;

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.neighbors.cost import candidate_list, searched_neighbors
+from dask_nrbfn.neighbors.cost import candidate_list, listed_neighbors, searched_neighbors
 from dask_nrbfn.neighbors.exact import drop_self, exact_neighbors
-from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.rows import Rows, is_sparse
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ def approximate_neighbors(
     # Importing compiles for ten seconds, which the exact search must not pay.
     from pynndescent import NNDescent
 
-    n_rows = rows.shape[0]
+    n_rows, listed = rows.shape[0], listed_neighbors(n_neighbors, is_sparse=is_sparse(rows))
     with _BUILDING, warnings.catch_warnings():
         # Incomplete lists are repaired below.
         warnings.filterwarnings("ignore", message="Failed to correctly find n_neighbors")
         graph = NNDescent(
             rows,
-            n_neighbors=min(searched_neighbors(n_neighbors) + 1, n_rows),
-            max_candidates=candidate_list(n_neighbors),
+            n_neighbors=min(searched_neighbors(listed) + 1, n_rows),
+            max_candidates=candidate_list(listed),
             random_state=seed,
             n_jobs=numba_threads(threads),
         ).neighbor_graph

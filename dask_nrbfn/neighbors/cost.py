@@ -7,7 +7,7 @@ _SECONDS_PER_PAIR = 3e-9
 _SECONDS_PER_SHARED_VALUE = 3e-9
 _SHARED = 1 / 16
 # Of rows in CSR, NNDescent compares columns before values.
-_COMPARED = 40
+_COMPARED = 45
 # 20 to 45 s, as numba's cache is warm or not.
 COMPILATION_S = 25.0
 _SECONDS_PER_UPDATE = 1.9e-8
@@ -59,17 +59,19 @@ def faster_method(
     return "exact" if exact_s <= approximate_s else "approximate"
 
 
-def faster_partitions(n_rows: int, n_features: int, *, n_candidates: int, threads: int) -> int:
+def faster_partitions(
+    n_rows: int, n_features: int, row_values: float, *, n_candidates: int, threads: int
+) -> int:
     """Return in how many partitions candidates are searched in less time, 1 for none.
 
     Examples
     --------
-    >>> faster_partitions(60_000, 784, n_candidates=5_000, threads=2)
+    >>> faster_partitions(60_000, 784, 784, n_candidates=5_000, threads=2)
     1
-    >>> faster_partitions(5_000_000, 32, n_candidates=50_000, threads=2)
+    >>> faster_partitions(5_000_000, 32, 32, n_candidates=50_000, threads=2)
     447
     """
-    per_pair_s = _pair_s(n_features, n_features) / threads
+    per_pair_s = _pair_s(n_features, row_values) / threads
     # Twice the root: a row is compared with as many centroids as candidates where each of these
     # looks into four partitions.
     n_partitions = round(2 * n_candidates**0.5)
@@ -97,6 +99,15 @@ def _pair_s(n_features: int, row_values: float) -> float:
     return flops / 2 * _SECONDS_PER_SHARED_VALUE + _SECONDS_PER_PAIR
 
 
+def listed_neighbors(n_neighbors: int, *, is_sparse: bool) -> int:
+    """Return how many neighbours the lists of NNDescent are made for.
+
+    Rows in CSR are about equally far from each other, and miss fewer in lists that are a quarter
+    longer: of 20,000 texts a recall of .998 instead of .994 for a third more time.
+    """
+    return n_neighbors + (n_neighbors // 4 if is_sparse else 0)
+
+
 def candidate_list(n_neighbors: int) -> int:
     """Return the length of the candidate lists of NNDescent.
 
@@ -116,8 +127,10 @@ def searched_neighbors(n_neighbors: int) -> int:
 
 def candidate_updates(n_rows: int, n_features: int, row_values: float, *, n_neighbors: int) -> int:
     """Return the work of NNDescent, in values of candidates that are compared."""
-    compared = n_features if row_values == n_features else round(_COMPARED * row_values)
-    return n_rows * (searched_neighbors(n_neighbors) + 1) * (compared + 100)
+    is_sparse = row_values < n_features
+    compared = round(_COMPARED * row_values) if is_sparse else n_features
+    listed = listed_neighbors(n_neighbors, is_sparse=is_sparse)
+    return n_rows * (searched_neighbors(listed) + 1) * (compared + 100)
 
 
 def update_rate(threads: int) -> float:

@@ -82,7 +82,7 @@ def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
 def equal(one: Rows, two: Rows) -> bool:
     """Return whether rows are stored alike and have the same values."""
     if is_sparse(one) and is_sparse(two):
-        return bool(one.shape == two.shape and (one != two).nnz == 0)
+        return one.shape == two.shape and not (one != two).nnz
     return is_sparse(one) == is_sparse(two) and np.array_equal(one, two)
 
 

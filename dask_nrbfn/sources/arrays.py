@@ -457,7 +457,8 @@ def file_header(file: File, *, option: str | None = None) -> Header:
     """Header of an .npy file, which holds all that it says; `option` is what it was given as."""
     if option and not file.is_remote and not os.path.isfile(file):
         raise MissingDataError(
-            f"{file} is not a file.", f"Give `{option}` the path of an .npy file."
+            f"{file} is not a file.",
+            f"Give `{option}` the path of an .npy file, or of a directory of them.",
         )
     with damage_named(file), file.open() as stream:
         header = read_header(stream, str(file))

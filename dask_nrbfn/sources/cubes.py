@@ -101,11 +101,6 @@ class Grid:
         """All of them."""
         return math.prod(self.sizes.values())
 
-    @property
-    def box_shape(self) -> tuple[int, ...]:
-        """Pixels of a box along each dimension; the last ones have fewer."""
-        return tuple(self.steps.values())
-
     def indices(self) -> list[tuple[int, ...]]:
         """Return the places of all boxes among each other, the last dimension first."""
         counts = (-(-size // self.steps[name]) for name, size in self.sizes.items())

@@ -22,6 +22,7 @@ from dask_nrbfn.neighbors import (
     faster_method,
     faster_partitions,
     largest_search,
+    listed_neighbors,
     measure_neighbors,
     search_bytes,
 )
@@ -183,11 +184,14 @@ def _plan_candidates(
     n_rows, n_partitions = dataset.n_rows, params.n_partitions
     if n_partitions is None:
         n_partitions = faster_partitions(
-            n_rows, dataset.n_features, n_candidates=n_candidates, threads=engine.threads
+            n_rows,
+            dataset.n_features,
+            dataset.row_values,
+            n_candidates=n_candidates,
+            threads=engine.threads,
         )
         n_partitions = min(n_partitions, most_partitions(dataset, params))
-        # Texts are about equally far from each other: of partitions, 3 of 4 would be looked into.
-        if params.neighbors == "exact" or dataset.is_sparse:
+        if params.neighbors == "exact":
             n_partitions = 1
     else:
         _check_partitions(n_partitions, dataset, params)
@@ -229,7 +233,7 @@ def _fitting_partitions(dataset: Dataset, params: FitParams, engine: Engine) -> 
         min(_SEARCH_BYTES, engine.memory_bytes - buffers),
         row_width(dataset),
         itemsize=search_dtype(dataset, method).itemsize,
-        n_neighbors=params.n_neighbors,
+        n_neighbors=listed_neighbors(params.n_neighbors, is_sparse=dataset.is_sparse),
         method=method,
     )
     smallest = smallest_partition(params)
@@ -421,8 +425,9 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
+    listed = listed_neighbors(s.k, is_sparse=s.is_sparse)
     return search_bytes(
-        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=s.k, method=s.method
+        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=listed, method=s.method
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine.budget import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
-from dask_nrbfn.neighbors import search_bytes
+from dask_nrbfn.neighbors import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
 
@@ -62,7 +62,8 @@ def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
 
 def row_width(dataset: Dataset) -> int:
     """Return the numbers that a row is held as: p, or in CSR its values and their columns."""
-    return math.ceil(2 * dataset.row_values) if dataset.is_sparse else dataset.n_features
+    stored = max(1, math.ceil(2 * dataset.row_values))
+    return stored if dataset.is_sparse else dataset.n_features
 
 
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
@@ -125,7 +126,7 @@ def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: in
             n_rows,
             row_width(dataset),
             itemsize=search_dtype(dataset, method).itemsize,
-            n_neighbors=params.n_neighbors,
+            n_neighbors=listed_neighbors(params.n_neighbors, is_sparse=dataset.is_sparse),
             method=method,
         )
     )

@@ -70,6 +70,10 @@ _FORMAT_VERSION = 4
 _READ_VERSIONS = (3, _FORMAT_VERSION, EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION)
 
 
+RECORDED = ("kind", "format_version", "checksum")
+"""Attributes that every group of this package has, and that say what it is."""
+
+
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
     """Make a group that is complete from its first byte on, where nothing is stored yet.
 
@@ -316,7 +320,7 @@ def resumed_group(
         A path or URL.
     kind : str
     identity : mapping of str to str
-        What is written, by what decides it, such as the model.
+        What decides what is written, such as ``of_model``. Recorded when it is begun.
     overwrite : bool
         Replace what is at `location`, and something else that was begun there.
 
@@ -361,7 +365,7 @@ def _kind_begun(
     if overwrite:
         return None
     raise RunMismatchError(
-        f"{unfinished}, where {location} was begun, is of another {other}.",
+        f"{unfinished}, where {location} was begun, is of another {other.removeprefix('of_')}.",
         "Take up what was begun, or `overwrite` it, or remove it.",
     )
 

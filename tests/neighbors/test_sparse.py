@@ -85,7 +85,7 @@ def test_find_repeats__those_of_arrays(rows, n_neighbors):
 
 
 @given(rows=sparse_rows(min_rows=12), n_partitions=st.integers(1, 4))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_candidates__those_of_arrays(rows, n_partitions):
     # In partitions, candidates that look into all of them.
     numbers, k, n_rows = np.arange(0, rows.shape[0], 2), 3, rows.shape[0]

@@ -52,6 +52,7 @@ def test_anndata__components_and_categories(stored, place):
     assert source.read_as == {"x": "obsm/X_pca", "y": "obs/cell_type", "weights": "obs/w"}
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     ("column", "none"),
@@ -102,6 +103,7 @@ def test_anndata__dataset_of_labelled_and_unlabelled_cells(stored, tmp_path):
     np.testing.assert_array_equal(dataset.take(np.arange(60)), CELLS.obsm["X_pca"])
 
 
+@pytest.mark.slow
 def test_anndata__unlabelled_may_be_called_otherwise(stored, tmp_path):
     options = {"x": "obsm/X_pca", "y": "obs/cell_type", "unlabelled": "gamma"}
     dataset = ingest_file(stored / "cells3.zarr", tmp_path / "d", **options)
@@ -143,6 +145,7 @@ def test_anndata__obs_of_another_length(tmp_path):
         open_source(place, x="obsm/X_pca", weights="obs/w")
 
 
+@pytest.mark.slow
 def test_anndata__values_that_are_not_finite(tmp_path):
     cells = drawn_cells()
     cells.obsm["X_pca"][4, 2] = np.inf
@@ -177,6 +180,7 @@ def test_holds_rows__of_cells(stored, place):
     assert holds_rows(stored / place)
 
 
+@pytest.mark.slow
 def test_anndata__over_a_url(stored):
     import fsspec
 

@@ -29,6 +29,7 @@ from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
+from tests.schemas import write_rows
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
@@ -56,6 +57,7 @@ def same_scores(one, two, rows, coordinates, atol=1e-8):
     np.testing.assert_allclose(one.scores(rows), two.scores(coordinates), atol=atol)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("changes", [{}, {"scale": "unit"}, {"basis": "kmeans"}])
 def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
     params = replace(PARAMS, **changes)
@@ -69,6 +71,7 @@ def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
     np.testing.assert_allclose(run.read("columns/mean"), coordinates.mean(axis=0), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_tune__is_that_of_the_coordinates_given_as_rows():
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-2, 1e-6), width_factors=(0.5, 1.0))
     run = tune_dataset(write(), MemoryStore(), PARAMS, tuning, ENGINE)
@@ -79,6 +82,7 @@ def test_tune__is_that_of_the_coordinates_given_as_rows():
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
 
 
+@pytest.mark.slow
 def test_tune__judges_on_other_rows():
     tuning = TuneParams(effort="quick", alphas=(1e-2, 1e-6), width_factors=(1.0,))
     judged = write(DIGITS[200:], LABELS[200:])
@@ -88,6 +92,7 @@ def test_tune__judges_on_other_rows():
     assert run.stages["validation"]["error_rate"] == pytest.approx(error_rate, abs=0.02)
 
 
+@pytest.mark.slow
 def test_embed__is_that_of_the_coordinates_given_as_rows():
     params = replace(PARAMS, components=2)
     run = embed_dataset(write(), MemoryStore(), params, ENGINE)
@@ -99,6 +104,7 @@ def test_embed__is_that_of_the_coordinates_given_as_rows():
     np.testing.assert_allclose(*sampled, atol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(300, 1), (7, 3), (64, 6)])
 def test_fit__does_not_depend_on_chunks_or_parts(chunk_rows, n_parts):
     expected = fit()
@@ -108,6 +114,7 @@ def test_fit__does_not_depend_on_chunks_or_parts(chunk_rows, n_parts):
     same_scores(Model.load(run.location), Model.load(expected.location), DIGITS, DIGITS)
 
 
+@pytest.mark.slow
 def test_fit__of_the_same_parts_has_the_same_bits():
     params = replace(PARAMS, n_parts=5)
     digests = {
@@ -128,7 +135,7 @@ def test_fit__stopped_anywhere_and_started_again_has_the_same_bits(small_parts):
     expected = Model.load(fit(dataset=dataset, engine=engine).location).digest()
     n_tasks = sum(n_done for label, n_done in engine.done.items() if label.startswith("svd"))
     assert n_tasks == 3 + 2 * 5
-    for n_done in range(1, n_tasks + 3):
+    for n_done in range(1, n_tasks + 3, 3):
         place = MemoryStore()
         with pytest.raises(StoppedError):
             fit(dataset=dataset, place=place, engine=CountingEngine(n_done))
@@ -146,6 +153,7 @@ def test_fit__stopped_between_the_passes_goes_on_there(small_parts):
     assert not [name for name in run.stored if name.startswith("svd-")]
 
 
+@pytest.mark.slow
 def test_fit__damaged_components_are_computed_again(tmp_path):
     dataset = write_table(tmp_path / "data", DIGITS, LABELS)
     run = fit(PARAMS, dataset, tmp_path / "run")
@@ -202,6 +210,11 @@ def test_fit__refuses_given_basis_rows():
         fit_dataset(write(), MemoryStore(), params, CountingEngine(0), basis=DIGITS[:40])
 
 
+def test_fit__refuses_columns_of_several_kinds():
+    with pytest.raises(ParameterError, match=r"svd is 3, and the columns of .* several kinds"):
+        fit_dataset(write_rows(MemoryStore()), MemoryStore(), FitParams(svd=3), CountingEngine(0))
+
+
 def test_model__says_what_rows_it_wants_and_is_of_its_own_format(tmp_path):
     run = fit(PARAMS, write_table(tmp_path / "data", DIGITS, LABELS), tmp_path / "run")
     model = Model.load(tmp_path / "run")
@@ -222,6 +235,7 @@ def test_model__says_what_rows_it_wants_and_is_of_its_own_format(tmp_path):
     assert facts["svd"].startswith("12 coordinates, 9")
 
 
+@pytest.mark.slow
 def test_update__adds_rows_as_if_they_had_been_there(tmp_path):
     one, two = (
         write_table(tmp_path / name, DIGITS[rows], LABELS[rows])
@@ -259,6 +273,7 @@ def test_predict__of_all_kinds_of_rows(tmp_path):
     np.testing.assert_allclose(network.decision_function(dataset), expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_estimators__have_the_parameter():
     options = {"svd": 12, "basis_size": 40}
     network = NRBFNClassifier(alpha=1e-6, **options).fit(DIGITS, LABELS)
@@ -312,12 +327,19 @@ def test_fit__of_rows_in_csr_is_that_of_the_same_rows_in_an_array():
     assert evaluate_dataset(sparse.location, dataset, ENGINE).error_rate == error_rate
 
 
+@pytest.mark.slow
 def test_fit__of_rows_without_labels_and_of_numbers():
     labels = np.where(np.arange(300) % 2 == 0, LABELS, -1)
     run = fit(PARAMS, write(y=labels, unlabelled=-1))
     coordinates = DIGITS @ components_of(run)
     plain = fit(replace(PARAMS, svd=None), write(coordinates, labels, unlabelled=-1))
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
+    beside = write().with_unlabelled(write(DIGITS + 0.5, None, chunk_rows=80))
+    run = fit(PARAMS, beside)
+    both = np.concatenate([DIGITS, DIGITS + 0.5])
+    V = components_of(run)
+    np.testing.assert_allclose(run.read("columns/mean"), (both @ V).mean(axis=0), atol=1e-9)
+    assert evaluate_dataset(run.location, write(), ENGINE).error_rate < 0.1
     X, Y = surfaces(100)
     run = fit_dataset(
         write_table(MemoryStore(), X, target=Y), MemoryStore(), FitParams(svd=1), ENGINE

@@ -37,11 +37,13 @@ def place(written, tmp_path):
     return shutil.copytree(written / "cells3.zarr", tmp_path / "cells.zarr")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("x", ["X", "layers/dense", "obsm/X_pca"])
 def test_elsewhere__is_the_copy(written, tmp_path, zarr_format, x):
     place = written / f"cells{zarr_format}.zarr"
     options = {"x": x, "y": "obs/cell_type", "weights": "obs/w", "chunk_rows": 7}
+    options["sparse"] = "yes" if x == "X" else "auto"
     there = ingest_file(place, tmp_path / "there", **options)
     copied = ingest_file(place, tmp_path / "copied", **options, copy=True)
     assert isinstance(there.X, Elsewhere)
@@ -111,6 +113,7 @@ def test_elsewhere__of_another_shape(place, tmp_path):
         Dataset.open(tmp_path / "d")
 
 
+@pytest.mark.slow
 def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(anndata, "MAX_CHUNK_BYTES", 60 * 5 * 4 - 1)
     with caplog.at_level("INFO"):
@@ -119,21 +122,22 @@ def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog
     assert "is copied" in caplog.text
 
 
-def test_elsewhere__fits_as_the_copy(place, tmp_path):
-    params = FitParams(n_neighbors=5)
-    runs = [
-        fit_dataset(
-            ingest_file(place, tmp_path / name, **READ, copy=name == "copied"),
-            tmp_path / f"{name}-run",
-            params,
-            InlineEngine(),
+@pytest.mark.slow
+@pytest.mark.parametrize("x", ["obsm/X_pca", "X"])
+def test_elsewhere__fits_as_the_copy(place, tmp_path, x):
+    options = {"x": x, "y": "obs/cell_type", "chunk_rows": 17}
+    options["sparse"] = "yes" if x == "X" else "auto"
+    models = []
+    for copy in (False, True):
+        dataset = ingest_file(place, tmp_path / f"data-{copy}", **options, copy=copy)
+        run = fit_dataset(
+            dataset, tmp_path / f"run-{copy}", FitParams(n_neighbors=5), InlineEngine()
         )
-        for name in ("there", "copied")
-    ]
-    there, copied = (Model.load(run.location).weights for run in runs)
-    np.testing.assert_array_equal(there, copied)
+        models.append(Model.load(run.location))
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
 
 
+@pytest.mark.slow
 def test_elsewhere__over_a_url(place, tmp_path):
     import fsspec
 

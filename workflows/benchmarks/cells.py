@@ -112,7 +112,7 @@ def _draw_components(
     root: zarr.Group, types: np.ndarray, n_components: int, rng: np.random.Generator
 ) -> None:
     # So far apart that few cells look like those of another type.
-    centres = rng.normal(scale=0.4, size=(_TYPES, n_components))
+    centres = rng.normal(scale=0.5, size=(_TYPES, n_components))
     array = root["obsm"].create_array(
         "X_pca",
         shape=(len(types), n_components),
