@@ -30,7 +30,7 @@ INLINE = ("--workers", 0)
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """Directory with cells in both formats of Zarr, and runs on their types and ages."""
+    """Directory with cells in both formats of Zarr, and a run on their types."""
     directory = tmp_path_factory.mktemp("obs")
     for zarr_format in (2, 3):
         write_cells(CELLS, directory / f"cells{zarr_format}.zarr", zarr_format)
