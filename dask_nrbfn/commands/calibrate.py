@@ -76,10 +76,11 @@ def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:
     chunk, read_bytes = _read(dataset)
     row_values = max(1, round(dataset.row_values))
     # A value in CSR takes as long as several of an array.
-    compared = math.isqrt(_MAX_COMPARED // min(8 * row_values, dataset.n_features))
+    n_columns = min(8 * row_values, dataset.n_features)
+    compared = math.isqrt(_MAX_COMPARED // n_columns)
     n_rows = min(_SEARCHED_ROWS, _MAX_ELEMENTS // row_values, compared)
     rows = _rows_like(chunk, max(_LEAST_ROWS, n_rows))
-    X = dense(rows[: max(_LEAST_ROWS, min(_ROWS, _MAX_ELEMENTS // dataset.n_features))])
+    X = dense(rows[: max(_LEAST_ROWS, min(_ROWS, _MAX_ELEMENTS // n_columns)), :n_columns])
     threads = blas_threads()
     return Rates(
         updates=update_rate(threads),

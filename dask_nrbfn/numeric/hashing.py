@@ -1,14 +1,11 @@
 """Hashes of rows and of their numbers: what decides where the order of rows must not."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 # Values that are hashed together: 8 MiB of them, and three times as much of their words.
 _HASHED_VALUES = 2**20
@@ -48,28 +45,26 @@ def hash_values(X: Rows) -> NDArray[np.uint64]:
     Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice. The words of 0 add
     nothing, so only what is stored of sparse rows is looked at.
     """
-    n_words = 2 * X.shape[1]
-    factors = splitmix(np.arange(2 * n_words, dtype=np.uint64)).reshape(n_words, 2)
-    if is_sparse(X):
-        return _folded(_sparse_sums(X, factors.reshape(-1, 2, 2)))
-    hashes = np.empty(len(X), dtype=np.uint64)
-    step = max(1, _HASHED_VALUES // X.shape[1])
-    for start in range(0, len(X), step):
-        words = _words(X[start : start + step]).astype(np.uint64)
-        hashes[start : start + step] = _folded(words @ factors)
+    n_rows, p = X.shape
+    factors = splitmix(np.arange(4 * p, dtype=np.uint64)).reshape(p, 2, 2)
+    # The factors of stored values are gathered: four times the bytes of those of all columns.
+    row_values = 4 * X.nnz // max(n_rows, 1) if is_sparse(X) else p
+    hashes = np.empty(n_rows, dtype=np.uint64)
+    step = max(1, _HASHED_VALUES // max(row_values, 1))
+    for start in range(0, n_rows, step):
+        sums = _sums(X[start : start + step], factors)
+        high, low = sums.T >> np.uint64(32)
+        hashes[start : start + step] = splitmix(high << np.uint64(32) | low)
     return hashes
 
 
-def _folded(sums: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return one hash, uint64 (b,), of two sums (b, 2), of which the upper halves are good."""
-    high, low = sums.T >> np.uint64(32)
-    return splitmix(high << np.uint64(32) | low)
-
-
-def _sparse_sums(X: "csr_array", factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the sums, uint64 (b, 2), of the words of each row times the factors (p, 2, 2)."""
+    if not is_sparse(X):
+        sums: NDArray[np.uint64] = _words(X) @ factors.reshape(-1, 2)
+        return sums
     sums = np.zeros((X.shape[0], 2), dtype=np.uint64)
-    words = _words(X.data).reshape(-1, 2).astype(np.uint64)
+    words = _words(X.data).reshape(-1, 2)
     products = np.einsum("nw,nwh->nh", words, factors[X.indices])
     filled = np.flatnonzero(np.diff(X.indptr))
     if len(filled):
@@ -77,9 +72,11 @@ def _sparse_sums(X: "csr_array", factors: NDArray[np.uint64]) -> NDArray[np.uint
     return sums
 
 
-def _words(values: NDArray[Any]) -> NDArray[np.uint32]:
+def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return the 32-bit words of values, two of each beside one another."""
     # Adding 0.0 turns -0.0 into 0.0.
-    return (np.ascontiguousarray(values, dtype=np.float64) + 0.0).view(np.uint32)
+    numbers = np.ascontiguousarray(values, dtype=np.float64) + 0.0
+    return numbers.view(np.uint32).astype(np.uint64)
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:

@@ -85,7 +85,7 @@ def read_coefficients(run: Run) -> Floats:
 
 def _cost(s: FitSizes) -> StageCost:
     flops, written = eigenfunctions_flops(s.r), 8 * s.r * s.n_components
-    read = s.basis_bytes(s.r, copies=1)
+    read = s.stored_basis_bytes(s.r)
     return StageCost(
         flops=flops,
         read_bytes=read,

@@ -130,7 +130,7 @@ def _model(run: Run, dataset: Dataset) -> Model:
 def _cost(s: FitSizes) -> StageCost:
     rows, coordinates = min(_SAMPLED_ROWS, s.n), s.n_components
     written = 8 * (s.r * coordinates + rows * (coordinates + s.q))
-    written += s.basis_bytes(s.r, copies=1) + s.projection_bytes
+    written += s.stored_basis_bytes(s.r) + s.projection_bytes
     return StageCost(
         read_bytes=s.rows_bytes,
         written_bytes=written,

@@ -103,7 +103,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    n_bytes = s.basis_bytes(s.r, copies=1) + 8 * s.r * s.q + s.projection_bytes
+    n_bytes = s.stored_basis_bytes(s.r) + 8 * s.r * s.q + s.projection_bytes
     return StageCost(
         read_bytes=n_bytes,
         written_bytes=n_bytes,

@@ -257,6 +257,11 @@ class FitSizes:
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.is_sparse)
 
+    def stored_basis_bytes(self, n_basis: int) -> int:
+        """Return the bytes of a basis as a model stores it."""
+        values = self._basis_values
+        return basis_bytes(n_basis, self.p, values, copies=1, of_sparse=False)
+
     @property
     def block_row_bytes(self) -> float:
         """Bytes of a row as a block has it, of coordinates theirs."""

@@ -30,20 +30,26 @@ INLINE = ("--workers", 0)
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """Directory with cells in both formats of Zarr, and runs on their types and ages."""
+    """Directory with cells in both formats of Zarr, and a run on their types."""
     directory = tmp_path_factory.mktemp("obs")
     for zarr_format in (2, 3):
         write_cells(CELLS, directory / f"cells{zarr_format}.zarr", zarr_format)
-    targets = {
-        "types": {"y": "obs/cell_type"},
-        "numbered": {"y": "obs/number_type"},
-        "ages": {"target": "obs/age,obs/w"},
-    }
-    for name, options in targets.items():
-        place = directory / "cells3.zarr"
-        dataset = ingest_file(place, directory / f"{name}-data", x="obsm/X_pca", **options)
-        fit_dataset(dataset, directory / name, FitParams(n_neighbors=5), InlineEngine())
+    fit(directory, "types", y="obs/cell_type")
     return directory
+
+
+@pytest.fixture(scope="module")
+def all_fitted(fitted):
+    """The same directory with runs on numbers too."""
+    fit(fitted, "numbered", y="obs/number_type")
+    fit(fitted, "ages", target="obs/age,obs/w")
+    return fitted
+
+
+def fit(directory, name, **options):
+    place = directory / "cells3.zarr"
+    dataset = ingest_file(place, directory / f"{name}-data", x="obsm/X_pca", **options)
+    fit_dataset(dataset, directory / name, FitParams(n_neighbors=5), InlineEngine())
 
 
 @pytest.fixture(params=[pytest.param(2, marks=pytest.mark.slow), 3])
@@ -63,8 +69,16 @@ def expected(fitted, name, tmp_path):
     return partial(get_array, open_group(tmp_path / "p.zarr", kind="predictions"))
 
 
-@pytest.mark.parametrize("name", ["types", pytest.param("numbered", marks=pytest.mark.slow)])
-def test_obs__labels_and_confidence(fitted, place, tmp_path, name):
+def test_obs__labels_and_confidence(fitted, place, tmp_path):
+    check_labels(fitted, "types", place, tmp_path)
+
+
+@pytest.mark.slow
+def test_obs__classes_that_are_numbers(all_fitted, place, tmp_path):
+    check_labels(all_fitted, "numbered", place, tmp_path)
+
+
+def check_labels(fitted, name, place, tmp_path):
     annotate(fitted, name, place)
     cells = read_cells(place)
     read = expected(fitted, name, tmp_path)
@@ -81,20 +95,21 @@ def test_obs__labels_and_confidence(fitted, place, tmp_path, name):
 
 
 @pytest.mark.slow
-def test_obs__numbers(fitted, place, tmp_path):
-    annotate(fitted, "ages", place)
-    cells, values = read_cells(place), expected(fitted, "ages", tmp_path)("values")[:]
+def test_obs__numbers(all_fitted, place, tmp_path):
+    annotate(all_fitted, "ages", place)
+    cells, values = read_cells(place), expected(all_fitted, "ages", tmp_path)("values")[:]
     np.testing.assert_array_equal(cells.obs["predicted_age"], values[:, 0])
     np.testing.assert_array_equal(cells.obs["predicted_w"], values[:, 1])
 
 
-def test_obs__what_is_there_is_kept_unless_overwritten(fitted, place):
-    annotate(fitted, "types", place)
+@pytest.mark.slow
+def test_obs__what_is_there_is_kept_unless_overwritten(all_fitted, place):
+    annotate(all_fitted, "types", place)
     with pytest.raises(ExistsError, match=r"has a column obs/predicted\..*overwrite"):
-        annotate(fitted, "numbered", place)
+        annotate(all_fitted, "numbered", place)
     with pytest.raises(ExistsError, match="column obs/barcode"):
-        annotate(fitted, "types", place, "obs/barcode", overwrite=True)
-    annotate(fitted, "numbered", place, overwrite=True)
+        annotate(all_fitted, "types", place, "obs/barcode", overwrite=True)
+    annotate(all_fitted, "numbered", place, overwrite=True)
     cells = read_cells(place)
     assert set(cells.obs["predicted"].unique()) <= {0, 2, 4}
     assert list(cells.obs.columns).count("predicted") == 1

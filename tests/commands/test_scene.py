@@ -79,7 +79,7 @@ def test_ingest__labelled_pixels_are_rows(place):
     order=st.permutations(["time", "band", "y", "x"]),
     box_pixels=st.sampled_from([1, 20, 2**16]),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_map__is_row_by_row(place, expected, tmp_path_factory, chunks, order, box_pixels):
     directory = tmp_path_factory.mktemp("map")
     scene = drawn_scene()
@@ -108,6 +108,7 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format):
     packed = {"dtype": "int16", "scale_factor": 0.001, "add_offset": 0.5, "_FillValue": -9999}
@@ -119,6 +120,7 @@ def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format
     assert result.n_missing > 0
 
 
+@pytest.mark.slow
 def test_map__integers_without_a_scale(place, tmp_path):
     scene = drawn_scene()
     scene["reflectance"] = (100 * scene["reflectance"]).round()

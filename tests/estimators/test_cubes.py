@@ -58,7 +58,7 @@ def test_fit__pixels_are_rows(scene, network):
     ),
     order=st.permutations(["time", "band", "y", "x"]),
 )
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_predict__lazy_map_is_row_by_row(scene, network, expected, chunks, order):
     cube = scene["reflectance"].transpose(*order).chunk(chunks)
     result = network.predict(cube, feature_dim="band")

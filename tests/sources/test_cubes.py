@@ -20,6 +20,7 @@ PACKINGS = [
 ]
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_stored_cube__reads_what_xarray_reads(tmp_path, zarr_format, packing):

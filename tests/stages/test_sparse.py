@@ -14,9 +14,11 @@ from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.pipeline import plan_search, stage_costs
 from dask_nrbfn.stages.trials import suited_tuning
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import SPARSE_VERSION, attributes_of, open_group
@@ -106,7 +108,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "options", OPTIONS, ids=lambda options: "-".join(map(str, options.values()))
 )
@@ -152,6 +154,7 @@ def test_tune__tries_no_learned_weights():
         assert ("learned" in scales) != sparse_rows
 
 
+@pytest.mark.slow
 def test_embed__coordinates_are_those_of_the_same_rows_in_an_array():
     X, _ = texts()
     params = FitParams(basis_size=30, components=3, scale="standard")
@@ -216,3 +219,21 @@ def test_fit__what_would_fill_rows_is_refused_before_the_first_task():
         with pytest.raises(ParameterError, match=f"^{name} has learned, and X is sparse"):
             refuse()
     assert not engine.done
+
+
+def test_costs__follow_what_is_stored():
+    rng = np.random.default_rng(0)
+    X = sparse.random_array((300, 20_000), density=2.5e-4, format="csr", rng=rng)
+    dataset = ingest_arrays(X, rng.integers(0, 2, 300), MemoryStore())
+    engine, held = InlineEngine(), {}
+    for basis in ("random", "kmeans"):
+        params = FitParams(basis=basis, basis_size=50).suited(numbers=False)
+        costs = stage_costs(
+            dataset, params, plan_search(dataset, params, engine), engine, n_basis=50
+        )
+        held[basis] = {name: cost.held_bytes - PROCESS_BYTES for name, cost in costs.items()}
+        assert costs["moments"].read_bytes < 2 * 300 * 5 * (8 + 4) + costs["moments"].written_bytes
+    # What is filled beside centres, and they themselves.
+    n_filled = 8 * (3 * 2**22 + 50 * 20_000)
+    for name in ("width", "moments"):
+        assert held["random"][name] < 8 * 300 * 20_000 < n_filled < held["kmeans"][name]

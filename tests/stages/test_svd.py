@@ -57,6 +57,7 @@ def same_scores(one, two, rows, coordinates, atol=1e-8):
     np.testing.assert_allclose(one.scores(rows), two.scores(coordinates), atol=atol)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("changes", [{}, {"scale": "unit"}, {"basis": "kmeans"}])
 def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
     params = replace(PARAMS, **changes)
@@ -70,6 +71,7 @@ def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
     np.testing.assert_allclose(run.read("columns/mean"), coordinates.mean(axis=0), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_tune__is_that_of_the_coordinates_given_as_rows():
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-2, 1e-6), width_factors=(0.5, 1.0))
     run = tune_dataset(write(), MemoryStore(), PARAMS, tuning, ENGINE)
@@ -80,6 +82,7 @@ def test_tune__is_that_of_the_coordinates_given_as_rows():
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
 
 
+@pytest.mark.slow
 def test_tune__judges_on_other_rows():
     tuning = TuneParams(effort="quick", alphas=(1e-2, 1e-6), width_factors=(1.0,))
     judged = write(DIGITS[200:], LABELS[200:])
@@ -89,6 +92,7 @@ def test_tune__judges_on_other_rows():
     assert run.stages["validation"]["error_rate"] == pytest.approx(error_rate, abs=0.02)
 
 
+@pytest.mark.slow
 def test_embed__is_that_of_the_coordinates_given_as_rows():
     params = replace(PARAMS, components=2)
     run = embed_dataset(write(), MemoryStore(), params, ENGINE)
@@ -100,6 +104,7 @@ def test_embed__is_that_of_the_coordinates_given_as_rows():
     np.testing.assert_allclose(*sampled, atol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(300, 1), (7, 3), (64, 6)])
 def test_fit__does_not_depend_on_chunks_or_parts(chunk_rows, n_parts):
     expected = fit()
@@ -109,6 +114,7 @@ def test_fit__does_not_depend_on_chunks_or_parts(chunk_rows, n_parts):
     same_scores(Model.load(run.location), Model.load(expected.location), DIGITS, DIGITS)
 
 
+@pytest.mark.slow
 def test_fit__of_the_same_parts_has_the_same_bits():
     params = replace(PARAMS, n_parts=5)
     digests = {
@@ -147,6 +153,7 @@ def test_fit__stopped_between_the_passes_goes_on_there(small_parts):
     assert not [name for name in run.stored if name.startswith("svd-")]
 
 
+@pytest.mark.slow
 def test_fit__damaged_components_are_computed_again(tmp_path):
     dataset = write_table(tmp_path / "data", DIGITS, LABELS)
     run = fit(PARAMS, dataset, tmp_path / "run")
@@ -228,6 +235,7 @@ def test_model__says_what_rows_it_wants_and_is_of_its_own_format(tmp_path):
     assert facts["svd"].startswith("12 coordinates, 9")
 
 
+@pytest.mark.slow
 def test_update__adds_rows_as_if_they_had_been_there(tmp_path):
     one, two = (
         write_table(tmp_path / name, DIGITS[rows], LABELS[rows])
@@ -265,6 +273,7 @@ def test_predict__of_all_kinds_of_rows(tmp_path):
     np.testing.assert_allclose(network.decision_function(dataset), expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_estimators__have_the_parameter():
     options = {"svd": 12, "basis_size": 40}
     network = NRBFNClassifier(alpha=1e-6, **options).fit(DIGITS, LABELS)
@@ -318,6 +327,7 @@ def test_fit__of_rows_in_csr_is_that_of_the_same_rows_in_an_array():
     assert evaluate_dataset(sparse.location, dataset, ENGINE).error_rate == error_rate
 
 
+@pytest.mark.slow
 def test_fit__of_rows_without_labels_and_of_numbers():
     labels = np.where(np.arange(300) % 2 == 0, LABELS, -1)
     run = fit(PARAMS, write(y=labels, unlabelled=-1))

@@ -43,6 +43,7 @@ def place(written, tmp_path):
 def test_elsewhere__is_the_copy(written, tmp_path, zarr_format, x):
     place = written / f"cells{zarr_format}.zarr"
     options = {"x": x, "y": "obs/cell_type", "weights": "obs/w", "chunk_rows": 7}
+    options["sparse"] = "yes" if x == "X" else "auto"
     there = ingest_file(place, tmp_path / "there", **options)
     copied = ingest_file(place, tmp_path / "copied", **options, copy=True)
     assert isinstance(there.X, Elsewhere)
@@ -125,6 +126,7 @@ def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog
 @pytest.mark.parametrize("x", ["obsm/X_pca", "X"])
 def test_elsewhere__fits_as_the_copy(place, tmp_path, x):
     options = {"x": x, "y": "obs/cell_type", "chunk_rows": 17}
+    options["sparse"] = "yes" if x == "X" else "auto"
     models = []
     for copy in (False, True):
         dataset = ingest_file(place, tmp_path / f"data-{copy}", **options, copy=copy)
