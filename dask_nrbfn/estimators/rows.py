@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
@@ -81,7 +82,9 @@ def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool =
         If there are others than the estimator was trained on, or values are not finite.
     """
     if schema is None:
-        return _in_csr(validate_data(estimator, plain_rows(X), accept_sparse="csr", reset=reset))
+        return _in_csr(
+            validate_data(estimator, plain_rows(X), accept_sparse=_formats(estimator), reset=reset)
+        )
     stored = stored_rows(X, schema)
     check_gaps(stored, schema)
     return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
@@ -92,11 +95,16 @@ def _checked(
 ) -> tuple[Rows, NDArray[Any]]:
     if schema is None:
         rows, targets = validate_data(
-            estimator, plain_rows(X), y, accept_sparse="csr", reset=reset, **options
+            estimator, plain_rows(X), y, accept_sparse=_formats(estimator), reset=reset, **options
         )
         return _in_csr(rows), targets
     rows = checked_rows(estimator, X, schema)
     return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+
+
+def _formats(estimator: Any) -> str | bool:
+    """Return the format of sparse rows that an estimator takes, or that it takes none."""
+    return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
 def _in_csr(X: Any) -> Rows:

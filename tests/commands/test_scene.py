@@ -202,7 +202,7 @@ def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expecte
     # A chunk that a power cut has left empty is computed again.
     chunk = next(file for file in (unfinished / "label/c").rglob("*") if file.is_file())
     chunk.write_bytes(b"")
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="dask_nrbfn")
     found, result = mapped(place / "run", place / "scene.zarr", out, probabilities=True)
     assert "2 of 8 boxes were found finished" in caplog.text
     assert len(scored) == 4 + 6

@@ -23,6 +23,7 @@ from dask_nrbfn.errors import (
     ParameterError,
     StorageError,
 )
+from dask_nrbfn.numeric.rows import dense, stacked
 from dask_nrbfn.sources import delimited, files, open_source
 from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.dataset import Dataset
@@ -125,7 +126,7 @@ def memory():
 def rows_of(source):
     blocks = list(source.blocks(7))
     labels = None if source.y_dtype is None else np.concatenate([b.y for b in blocks])
-    return np.concatenate([b.X for b in blocks]), labels
+    return dense(stacked([b.X for b in blocks])), labels
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -40,7 +40,7 @@ def dataset():
 
 @pytest.fixture
 def kept(monkeypatch):
-    monkeypatch.setattr(activations, "LEAST_FEATURES", 1)
+    monkeypatch.setattr(activations, "LEAST_VALUES", 1)
     monkeypatch.setattr(descents, "MAX_PASSES", 4)
 
 
@@ -104,7 +104,7 @@ def test_kept__a_run_goes_on_as_it_began(dataset, tmp_path, monkeypatch):
     expected = fit_dataset(dataset, tmp_path / "whole", PARAMS, ENGINE)
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", PARAMS, CountingEngine(3, label="refine"))
-    monkeypatch.setattr(activations, "LEAST_FEATURES", 9)
+    monkeypatch.setattr(activations, "LEAST_VALUES", 9)
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
 

@@ -47,14 +47,14 @@ def test_blocks__any_chunks_have_the_features_of_the_stored_values(chunk_rows, b
 
 
 def test_dataset__chunks_are_of_16_mib_of_features(tmp_path):
-    wide = Schema((Column("k", "category", tuple(f"{i:04}" for i in range(2000))),))
-    codes = np.arange(3000.0)[:, None] % 2000
+    wide = Schema((Column("k", "category", tuple(f"{i:03}" for i in range(250))),))
+    codes = np.arange(9000.0)[:, None] % 250
     dataset = write_rows(tmp_path / "data", codes, None, schema=wide, chunk_rows=None)
-    assert dataset.chunk_rows == default_chunk_rows(2000, np.float64) < 3000
+    assert dataset.chunk_rows == default_chunk_rows(250, np.float64) < 9000
     # The chunk in use, the next one and a block of both, beside four of the stored values.
-    assert dataset.reading_bytes == dataset.chunk_rows * 8 * (3 * 2000 + 4)
+    assert dataset.reading_bytes == dataset.chunk_rows * 8 * (3 * 250 + 4)
     planned = dataset.with_n_rows(10**6)
-    assert (planned.n_features, planned.chunk_rows) == (2000, dataset.chunk_rows)
+    assert (planned.n_features, planned.chunk_rows) == (250, dataset.chunk_rows)
     assert planned.reading_bytes == dataset.reading_bytes
 
 
