@@ -110,12 +110,17 @@ class ArrayCube:
 
     def read(self, box: Box) -> np.ndarray:
         """Return what lies in a box, NaN for none; dimensions that it does not name are whole."""
-        values = self.array.isel(box).to_numpy()
+        part = self.array.isel(box).compute()
+        values = part.to_numpy()
         if values.dtype.kind != "O":
             return values
-        # None, NaN and pandas' own are no text.
-        text = [each if isinstance(each, str) else "" for each in values.ravel().tolist()]
-        return np.array(text, dtype=STRING).reshape(values.shape)
+        text = np.where(part.isnull(), "", values)
+        if not all(isinstance(each, str) for each in text.ravel().tolist()):
+            raise DataError(
+                f"{self.name} holds Python objects that are no text.",
+                "Give it a type of its own, such as y.astype(float), whose NaN is no label.",
+            )
+        return text.astype(STRING)
 
 
 def predict_cube(

@@ -39,7 +39,7 @@ class StoredCube:
         attributes: dict[str, Any] = array.attrs.asdict()
         self._unsigned = attributes.get("_Unsigned") == "true" and array.dtype.kind == "i"
         stored = np.dtype(f"u{array.dtype.itemsize}") if self._unsigned else array.dtype
-        self._fills = _fill_values(array, attributes)
+        self._fills = _fill_values(array, attributes, stored)
         self._scaling = [attributes.get(name) for name in _SCALING]
         self.dtype = stored
         if self._scaling != [None, None]:
@@ -240,18 +240,19 @@ def names_of(values: np.ndarray) -> tuple[str, ...]:
     return tuple(each.decode() if isinstance(each, bytes) else str(each) for each in given)
 
 
-def _fill_values(array: zarr.Array, attributes: Mapping[str, Any]) -> list[Any]:
-    """Return the stored values that stand for none, but for NaN."""
+def _fill_values(array: zarr.Array, attributes: Mapping[str, Any], dtype: np.dtype) -> list[Any]:
+    """Return the values of a type, as read, that stand for none, but for NaN."""
     if array.dtype.kind not in "iuf":
         return []
-    fills = [attributes.get("missing_value")]
-    if array.metadata.zarr_format == 2:
-        fills.append(array.fill_value)
-    else:
+    fill: Any = array.fill_value
+    if array.metadata.zarr_format == 3:
         fill = attributes.get("_FillValue")
         if isinstance(fill, str) and array.dtype.kind == "f":
             # As xarray writes what JSON may not hold.
             (fill,) = struct.unpack("<d", base64.standard_b64decode(fill))
-        fills.append(fill)
-    given = [each for fill in fills if fill is not None for each in np.ravel(fill).tolist()]
+    if dtype.kind == "u" and isinstance(fill, int | np.integer):
+        # That of numbers which are meant without a sign may be told with one, as they are stored.
+        fill = int(fill) % 2 ** (8 * dtype.itemsize)
+    fills = [each for each in (attributes.get("missing_value"), fill) if each is not None]
+    given = [each for fill in fills for each in np.ravel(fill).tolist()]
     return [each for each in given if isinstance(each, int | float) and each == each]

@@ -164,6 +164,7 @@ def test_fit__refuses(scene):
         (cube, cover.isel(x=slice(4)), "band", "other coordinates"),
         (cube, cover.expand_dims("z"), "band", "dimensions"),
         (cube, cover * np.nan, "band", "no pixel of X"),
+        (cube, cover.astype(object), "band", "cover holds Python objects"),
         (scene, ["cover", "height"], "band", "y has 2 variables"),
         (scene.assign(other=cube), "cover", "band", "X has 2 variables"),
     ):

@@ -36,9 +36,10 @@ def test_stored_cube__reads_what_xarray_reads(tmp_path, zarr_format, packing):
     np.testing.assert_array_equal(part, expected.isel(y=slice(1, 3), band=slice(0, 2)))
 
 
-def test_stored_cube__missing_values_and_unsigned_numbers(tmp_path):
+@pytest.mark.parametrize("fill", [200, -56])
+def test_stored_cube__missing_values_and_unsigned_numbers(tmp_path, fill):
     group = zarr.create_group(tmp_path / "scene")
-    attributes = {"missing_value": [-9, -8], "_Unsigned": "true", "_FillValue": 200}
+    attributes = {"missing_value": [-9, -8], "_Unsigned": "true", "_FillValue": fill}
     array = group.create_array("a", shape=(5,), dtype="i1", dimension_names=("x",))
     array.attrs.put(attributes)
     array[...] = np.array([1, 200, 247, 100, 3], dtype=np.uint8).view(np.int8)
