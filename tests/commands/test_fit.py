@@ -459,6 +459,7 @@ def test_fit__goes_on_after_a_power_cut(tmp_path, undisturbed, stopped_fit, para
     assert Model.load(place).weights.tobytes() == weights[params]
 
 
+@pytest.mark.slow
 def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
     dataset, weights = undisturbed
     place = tmp_path / "run"
@@ -475,6 +476,7 @@ def test_fit__changed_part_record_is_found(tmp_path, caplog, undisturbed):
     assert run.read("weights/values").tobytes() == weights[CUT]
 
 
+@pytest.mark.slow
 def test_fit__a_disk_that_damages_everything_ends_the_fit(tmp_path, monkeypatch, undisturbed):
     dataset, _ = undisturbed
     place, finish_stage, finished = tmp_path / "run", Run.finish_stage, []

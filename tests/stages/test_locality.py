@@ -118,7 +118,7 @@ def test_fit__of_numbers_takes_the_nearest_rows():
     assert LOCALITY.recorded(run).n_pairs == 6 * 90
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["random", "sknn"])
 @settings(max_examples=3, deadline=None)
 @given(
@@ -138,7 +138,7 @@ def test_fit__any_chunks_and_parts(basis, chunk_rows, n_parts, part_rows, narrow
     assert_same(R_of(run), naive_R(run, X, y))
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", ["random", "sknn"])
 def test_fit__draws_rows_by_seed(monkeypatch, basis):
     monkeypatch.setattr(locality, "_ROWS_OF_BASIS_ROW", 2)
@@ -215,7 +215,7 @@ def test_fit__pruned_is_the_ridge_of_the_chosen():
     assert_same(model.weights, W.T, rtol=1e-8)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("tuned", [False, True])
 def test_fit__of_another_loss_has_it_in_its_ridge(tuned):
     X, y = table()

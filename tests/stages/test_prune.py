@@ -100,6 +100,7 @@ def test_fit__a_missing_choice_is_made_again(tmp_path, name):
     np.testing.assert_array_equal(again.read(f"prune/{name}"), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(7, 5), (64, 3), (300, 1)])
 def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
     X, y = spirals(300)

@@ -108,6 +108,7 @@ def test_jobs__overwrite_ingests_again(workplace):
     assert process.stderr.count(" into ") == 2
 
 
+@pytest.mark.slow
 def test_jobs__a_fit_goes_on_with_a_lower_recall(tmp_path):
     X = np.random.default_rng(0).normal(size=(700, 10))
     np.savez(tmp_path / "train.npz", X=X, y=np.arange(700) % 2)
@@ -123,6 +124,7 @@ def test_jobs__a_fit_goes_on_with_a_lower_recall(tmp_path):
     assert run_job("fit", path, run=run_here).returncode == 0
 
 
+@pytest.mark.slow
 def test_jobs__rows_without_labels_lie_beside(tmp_path):
     X, y = load_iris(return_X_y=True)
     few = np.where(np.arange(75) % 3 == 0, y[::2], -1)
