@@ -155,7 +155,8 @@ def check_nothing_said(place: Any, what: str, **options: Any) -> None:
 def _read_as(model: Model, *, labelled: bool) -> dict[str, str]:
     """Return how the rows were found that a model learned from."""
     recorded = model.read_as or {}
-    return {name: value for name, value in recorded.items() if labelled or name == "x"}
+    targets = () if labelled else ("y", "target", "weights")
+    return {name: value for name, value in recorded.items() if name not in targets}
 
 
 def _schema_of(model: Model, *, labelled: bool) -> Schema | None:

@@ -141,7 +141,8 @@ def open_source(
     storage_options : mapping, optional
         Arguments of the fsspec file system that opens a URL.
     read_as : mapping of str, optional
-        What `x`, `y`, `target` and `weights` of AnnData are where that is not said.
+        What `x`, `y`, `target` and `weights` of AnnData are where that is not said, and whether
+        svmlight text counts its features from 0.
     **written : Written
         How CSV files are written; what is not said, their first lines show.
 
@@ -211,7 +212,7 @@ def open_source(
         return _open_npy(tuple(files), place, {"y": y, "target": target, "weights": weights})
     if kind == "svmlight":
         width = trained_features if n_features is None else n_features
-        return _open_svmlight(tuple(files), str(place), target, width)
+        return _open_svmlight(tuple(files), str(place), target, width, read_as or {})
     targets = None if target is None else named_columns("target", target)
     if kind == "anndata":
         named = {"x": x, "weights": weights, "y": y, "target": target}
@@ -250,16 +251,26 @@ def holds_rows(
 
 
 def _open_svmlight(
-    files: tuple[File, ...], origin: str, target: str | None, n_features: int | None
+    files: tuple[File, ...],
+    origin: str,
+    target: str | None,
+    n_features: int | None,
+    read_as: Mapping[str, str],
 ) -> Source:
-    from dask_nrbfn.sources.svmlight import open_svmlight
+    from dask_nrbfn.sources.svmlight import COUNTED_FROM_ZERO, open_svmlight
 
     if target not in (None, SVMLIGHT_TARGET):
         raise ParameterError(
             f"`target`={target} does not go with {origin}, whose format is svmlight.",
             f"Give `target` as {SVMLIGHT_TARGET}: the number that each line begins with.",
         )
-    return open_svmlight(files, origin=origin, numbers=target is not None, n_features=n_features)
+    return open_svmlight(
+        files,
+        origin=origin,
+        numbers=target is not None,
+        n_features=n_features,
+        from_zero=COUNTED_FROM_ZERO.items() <= read_as.items(),
+    )
 
 
 def _open_matrix(place: File, x: str | None, others: Mapping[str, str | None]) -> Source:

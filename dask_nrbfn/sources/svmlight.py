@@ -20,6 +20,9 @@ from dask_nrbfn.sources.source import Block
 # a comment crosses the end of a span (seen with scikit-learn 1.9).
 BATCH_BYTES = 2 << 20
 
+# What is recorded of rows whose indices count from 0.
+COUNTED_FROM_ZERO = {"first_index": "0"}
+
 
 @dataclass(kw_only=True)
 class SvmlightSource(Layout):
@@ -54,6 +57,7 @@ def open_svmlight(
     origin: str,
     numbers: bool = False,
     n_features: int | None = None,
+    from_zero: bool = False,
 ) -> SvmlightSource:
     """Source of the rows of svmlight files; reads them once to learn their size.
 
@@ -66,6 +70,8 @@ def open_svmlight(
         Whether lines begin with a number to be learned, and not with a label.
     n_features : int, optional
         Features p of a row, of which the files may show fewer. Default: those that they show.
+    from_zero : bool
+        Whether indices are known to count from 0, which rows of few features need not show.
 
     Returns
     -------
@@ -92,7 +98,7 @@ def open_svmlight(
                 lowest = min(lowest, int(X.indices.min()))
                 highest = max(highest, int(X.indices.max()))
         n_rows += file_rows
-    first_index = 0 if lowest == 0 else 1
+    first_index = 0 if from_zero or lowest == 0 else 1
     shown = highest + 1 - first_index if highest >= 0 else 0
     if n_features is not None and shown > n_features:
         raise DataError(
@@ -108,6 +114,7 @@ def open_svmlight(
         x_dtype=np.dtype(np.float64),
         y_dtype=FLOAT64 if numbers else INT64,
         target_names=numbered_targets(1) if numbers else None,
+        read_as=None if first_index else COUNTED_FROM_ZERO,
         files=files,
         first_index=first_index,
     )

@@ -157,6 +157,19 @@ def test_predict__file_with_fewer_features_than_the_model(tmp_path):
         pass
 
 
+def test_predict__file_that_counts_from_0_and_does_not_show_it(tmp_path):
+    (tmp_path / "rows.svm").write_text("0 0:1 3:2\n1 1:1\n0 0:2 2:1\n1 1:3 2:1\n")
+    (tmp_path / "more.svm").write_text("0 1:1 3:2\n1 2:5\n")
+    rows = ingest_file(tmp_path / "rows.svm", tmp_path / "rows")
+    params = FitParams(basis="random", basis_size=2, alpha=0.1)
+    run = fit_dataset(rows, tmp_path / "run", params, InlineEngine())
+    for labelled in (False, True):
+        with opened_rows(
+            tmp_path / "more.svm", run.location, beside=tmp_path / "out", labelled=labelled
+        ) as more:
+            np.testing.assert_array_equal(rows_of(more.dataset)[1], [[0, 1, 0, 2], [0, 0, 5, 0]])
+
+
 @pytest.mark.slow
 def test_run__updated_merged_and_refreshed_as_with_dense_rows(tmp_path):
     models = {}
