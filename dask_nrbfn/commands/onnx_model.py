@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -187,13 +187,31 @@ def _features(model: Model, graph: "Graph") -> Tensor:
     schema = model.schema
     if schema is None or schema.is_plain:
         return graph.input("X", model.n_features)
-    columns = [_features_of(column, graph, fills=schema.fills) for column in schema.columns]
+    names = _input_names([column.name for column in schema.columns])
+    columns = [
+        _features_of(column, graph, name, fills=schema.fills)
+        for column, name in zip(schema.columns, names, strict=True)
+    ]
     return graph.node("Concat", *columns, axis=1)
 
 
-def _features_of(column: Column, graph: "Graph", *, fills: bool) -> Tensor:
+def _input_names(names: Sequence[str]) -> list[str]:
+    """Return what the inputs of columns are called, none of them as an output or another column.
+
+    >>> _input_names(["label", "width", "label_"])
+    ['label__', 'width', 'label_']
+    """
+    inputs = []
+    for name in names:
+        own = name
+        while own in ("", *_OUTPUTS) or (own != name and own in names):
+            own += "_"
+        inputs.append(own)
+    return inputs
+
+
+def _features_of(column: Column, graph: "Graph", name: str, *, fills: bool) -> Tensor:
     """Return the features of an input that is a column of a table, as `Column.write` has them."""
-    name = f"{column.name}_" if column.name in ("", *_OUTPUTS) else column.name
     if column.kind == "category":
         texts = graph.input(name, 1, np.dtype(object))
         n_named = len(column.categories)

@@ -154,9 +154,9 @@ def predict_cube(
     DataError
         If the features are others than those of the training rows.
     """
+    given = _cube_of(cube, feature_dim)
     import xarray as xr
 
-    given = _cube_of(cube, feature_dim)
     array = _ordered(given, feature_dim, model)
     dimensions = [dim for dim in given.dims if dim != feature_dim]
     pixels = array.transpose(*dimensions, feature_dim).data
@@ -235,8 +235,13 @@ def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _cube_of(given: Any, feature_dim: str) -> "xr.DataArray":
     """Return the array along a dimension: what is given, or the only such variable of a Dataset."""
-    import xarray as xr
-
+    try:
+        import xarray as xr
+    except ImportError as error:
+        raise ParameterError(
+            f"`feature_dim` is {feature_dim}, and needs a package that is not installed ({error}).",
+            "Leave it out for rows; for cubes install dask-nrbfn[xarray].",
+        ) from error
     if isinstance(given, xr.Dataset):
         having = [name for name, array in given.data_vars.items() if feature_dim in array.dims]
         if len(having) != 1:

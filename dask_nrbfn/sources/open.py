@@ -1,6 +1,7 @@
 """Which format a path is of, and which options go with it."""
 
 import csv
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import unquote
 
-from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.anndata import is_anndata, open_anndata
 from dask_nrbfn.sources.arrays import holds_matrix, open_npy, open_npz
@@ -403,7 +404,7 @@ def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, 
             f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
         )
     if names >= _HUGGING_FACE:
-        entries = [entry for entry in entries if entry.name not in _HUGGING_FACE]
+        entries = _hugging_face_files(directory, {entry.name: entry for entry in entries})
     if not entries:
         raise DataError(
             f"{directory} is empty: it has no files.", "Give a directory with data files."
@@ -418,6 +419,25 @@ def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, 
         else:
             raise _subdirectory_error(directory, entry.name)
     return found
+
+
+def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[File]:
+    """Return the data files that a directory says it has."""
+    state = entries["state.json"]
+    try:
+        with state.open() as file:
+            names = [told["filename"] for told in json.loads(file.read())["_data_files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedDataError(
+            f"{state} does not say what {directory} has ({error!r}).", "Write the directory again."
+        ) from error
+    absent = [name for name in names if name not in entries]
+    if absent:
+        raise MissingDataError(
+            f"{directory} has no {', '.join(absent)}, of which its state.json tells.",
+            "Bring all files that were written together.",
+        )
+    return [entries[name] for name in names]
 
 
 def _subdirectory_error(directory: File, name: str) -> DataError:

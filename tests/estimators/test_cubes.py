@@ -1,5 +1,7 @@
 """Networks that are fitted to cubes of xarray, and predict them."""
 
+import sys
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -13,6 +15,7 @@ from dask_nrbfn import (
     NRBFNError,
     NRBFNRegressor,
 )
+from dask_nrbfn.errors import ParameterError
 from tests.scenes import BANDS, CLASSES, drawn_scene, pixels_of, row_by_row
 
 OPTIONS = {"n_neighbors": 5, "alpha": 1e-6}
@@ -172,6 +175,14 @@ def test_fit__refuses(scene):
             network.fit(X, y, feature_dim=dim)
     with pytest.raises(NRBFNError, match="class_weight"):
         NRBFNClassifier(class_weight={1: 2.0}).fit(scene, "cover", feature_dim="band")
+
+
+def test_cubes__without_xarray(network, monkeypatch):
+    rows = np.zeros((4, 3))
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    for use in (network.predict, lambda X, **how: network.fit(X, None, **how)):
+        with pytest.raises(ParameterError, match=r"needs a package that is not installed"):
+            use(rows, feature_dim="band")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.tablefile import class_names
 
@@ -32,12 +32,14 @@ def table_of(codes=CODES):
 def save_to_disk(place, table, n_files=2):
     """Write what `datasets.Dataset.save_to_disk` writes."""
     place.mkdir(parents=True)
+    names = []
     for number, rows in enumerate(np.array_split(np.arange(len(table)), n_files)):
-        path = place / f"data-{number:05}-of-{n_files:05}.arrow"
-        with pa.ipc.new_stream(path, table.schema) as stream:
+        names.append(f"data-{number:05}-of-{n_files:05}.arrow")
+        with pa.ipc.new_stream(place / names[-1], table.schema) as stream:
             stream.write_table(table.take(rows))
-    for name in ("state.json", "dataset_info.json"):
-        (place / name).write_text("{}")
+    state = {"_data_files": [{"filename": name} for name in names]}
+    (place / "state.json").write_text(json.dumps(state))
+    (place / "dataset_info.json").write_text("{}")
     return place
 
 
@@ -52,6 +54,19 @@ def test_hugging_face__a_directory_and_a_parquet_file(tmp_path):
     check(open_source(save_to_disk(tmp_path / "d", table_of()), x="e", label="y"))
     parquet.write_table(table_of(), tmp_path / "d.parquet")
     check(open_source(tmp_path / "d.parquet", x="e", label="y"))
+
+
+def test_hugging_face__files_that_are_missing_or_of_others(tmp_path):
+    place = save_to_disk(tmp_path / "d", table_of())
+    *_, last = sorted(place.glob("*.arrow"))
+    (place / "cache-1.arrow").write_bytes(last.read_bytes())
+    check(open_source(place, x="e", label="y"))
+    last.unlink()
+    with pytest.raises(MissingDataError, match=f"no {last.name}"):
+        open_source(place, x="e", label="y")
+    (place / "state.json").write_text("{")
+    with pytest.raises(DamagedDataError, match="does not say what"):
+        open_source(place, x="e", label="y")
 
 
 def test_hugging_face__rows_without_a_class(tmp_path):
