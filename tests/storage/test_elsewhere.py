@@ -116,7 +116,7 @@ def test_elsewhere__of_another_shape(place, tmp_path):
 @pytest.mark.slow
 def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(anndata, "MAX_CHUNK_BYTES", 60 * 5 * 4 - 1)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
         dataset = ingest_file(place, tmp_path / "d", **READ)
     assert not isinstance(dataset.X, Elsewhere)
     assert "is copied" in caplog.text
