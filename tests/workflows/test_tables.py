@@ -184,11 +184,11 @@ def modules(monkeypatch):
     """Import the modules beside the command."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(ROOT / "workflows" / "paper")
-    import datasets
     import lines
     import networks
+    import sets
 
-    yield datasets, lines, networks
+    yield sets, lines, networks
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(
             str(ROOT / "workflows" / "paper")
@@ -217,31 +217,31 @@ def test_lines__verdicts(modules):
     assert lines.printed("d a b\nx - 2\n") == {"x": {"b": "2"}}
 
 
-def test_datasets__drawn_sets_are_as_hard_as_their_distributions(modules):
-    datasets, _, _ = modules
-    data = datasets.Folder(None, None, 2).find("twonorm")
+def test_sets__drawn_sets_are_as_hard_as_their_distributions(modules):
+    sets, _, _ = modules
+    data = sets.Folder(None, None, 2).find("twonorm")
     split = list(data.official())[1]
     assert split.X_train.shape == (400, 20)
     wrong = (split.X_test.sum(axis=1) < 0) != split.y_test
     assert 0.015 < wrong.mean() < 0.03
-    ring = datasets.Folder(None, None, 1).find("ringnorm")
+    ring = sets.Folder(None, None, 1).find("ringnorm")
     of_first = ring.X[ring.y == 0]
     np.testing.assert_allclose(of_first.std(axis=0), 2.0, rtol=0.05)
     np.testing.assert_allclose(ring.X[ring.y == 1].mean(axis=0), 20**-0.5 * 2, atol=0.06)
 
 
-def test_datasets__noise_lies_behind_digits(modules, folder):
-    datasets, _, _ = modules
-    plain, noisy = (datasets.Folder(folder, None, 1).find(n) for n in ("mnist", "mnist-rand"))
+def test_sets__noise_lies_behind_digits(modules, folder):
+    sets, _, _ = modules
+    plain, noisy = (sets.Folder(folder, None, 1).find(n) for n in ("mnist", "mnist-rand"))
     (split,) = noisy.official()
     assert (len(split.y_train), len(split.y_test)) == (110, 30)
     assert (plain.X[: len(noisy.X)] / 255 <= noisy.X).all()
     assert noisy.X.max() <= 1
 
 
-def test_datasets__classes_are_numbered(modules):
-    datasets, _, _ = modules
-    iris = datasets.Folder(None, None, 1).find("iris").of_classes(1, 2)
+def test_sets__classes_are_numbered(modules):
+    sets, _, _ = modules
+    iris = sets.Folder(None, None, 1).find("iris").of_classes(1, 2)
     assert len(iris.y) == 100
     assert set(iris.y) == {0, 1}
 

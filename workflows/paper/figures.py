@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Folder
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from papers.hu_fits import Outcome, fit_network
+from sets import Folder
 
 SETS = ("iris", "wdbc", "wine")
 

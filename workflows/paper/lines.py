@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from datasets import DataSet
+from sets import DataSet
 
 HEADER = "| data | what | paper | here | |\n|---|---|---|---|---|"
 

@@ -14,9 +14,9 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 
-import datasets
-from datasets import Folder
+import sets
 from lines import HEADER, Table
+from sets import Folder
 
 from dask_nrbfn.errors import IllConditionedWarning
 
@@ -41,7 +41,7 @@ def parse_options() -> argparse.Namespace:
     """Return the command line's options, with the paper's module and its tables."""
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog=datasets.__doc__,
+        epilog=sets.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paper", choices=PAPERS)

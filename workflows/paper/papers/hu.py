@@ -9,8 +9,8 @@ sigma and the size of nRBFN; RBFNnl is the mean of ten seeds.
 
 from collections.abc import Callable, Iterator
 
-from datasets import DataSet
 from lines import Line, Spread, Table
+from sets import DataSet
 
 from papers.hu_fits import Fits, Outcome, fits_of
 from papers.hu_printed import TABLE_1, TABLE_2, TABLE_5, TABLE_6, TABLES_3_AND_4

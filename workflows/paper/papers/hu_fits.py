@@ -9,7 +9,7 @@ from comparators.forward import ForwardNetwork
 from comparators.machines import searched_machine
 from comparators.neighbours import MajorityOfNeighbors
 from comparators.netlab import NetlabNetwork
-from datasets import FOLDS, DataSet, Split
+from sets import FOLDS, DataSet, Split
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import GridSearchCV
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from comparators.smoothing import kernel_votes
-from datasets import DataSet
 from lines import Line, Spread, Table
 from networks import Network, Recipe, given, loss, mean_distance, radial_system
 from numpy.typing import NDArray
+from sets import DataSet
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.preprocessing import StandardScaler
 

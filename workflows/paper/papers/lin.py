@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from comparators.neighbours import MajorityOfNeighbors
 from comparators.smoothing import kernel_votes
-from datasets import DataSet, Split
 from lines import Line, Spread, Table
 from numpy.typing import NDArray
+from sets import DataSet, Split
 from sklearn.cluster import KMeans
 
 from dask_nrbfn.numeric.radial import RadialFeatures

@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from datasets import DataSet, Split
 from lines import Line, Spread, Table, printed
 from networks import Recipe, Setting, given, loss, mean_distance
 from numpy.typing import NDArray
+from sets import DataSet, Split
 from sklearn.cluster import KMeans
 from sklearn.model_selection import ShuffleSplit
 from sklearn.preprocessing import StandardScaler

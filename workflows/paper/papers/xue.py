@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from comparators.sensitivity import SensitivityNetwork
-from datasets import FOLDS, DataSet, Split
 from lines import Line, Spread, Table, printed
 from networks import Recipe, loss, mean_distance
 from numpy.typing import NDArray
+from sets import FOLDS, DataSet, Split
 from sklearn.preprocessing import StandardScaler
 
 from dask_nrbfn.neighbors.distances import measure_neighbors
