@@ -1,9 +1,9 @@
 """Train on drawn text: rows of 30,000 columns of which about 100 have a value, never made dense.
 
 Documents are drawn as counts of words, most of them words that everybody uses and some that their
-class prefers, and written as svmlight. Each step is the command that a person would type, in a
-process of its own, with the seconds and the peak memory of it and its workers; scikit-learn's
-linear SVM on the same rows stands beside:
+class prefers, and written as svmlight. Each step is the command that a person would type, with the
+seconds and the peak that it tells, of the largest of its processes; scikit-learn's linear SVM on
+the same rows stands beside:
 
     python workflows/arrays/text.py
     python workflows/arrays/text.py --rows 10000 --effort normal
@@ -12,11 +12,9 @@ linear SVM on the same rows stands beside:
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,16 +118,15 @@ def run_commands(output: Path, options: argparse.Namespace) -> dict[str, Step]:
 
 def run(command: list[str], directory: Path) -> Step:
     """Run a command of dask-nrbfn in a process of its own."""
-    start, printed = time.perf_counter(), directory / "printed.json"
-    whole = [sys.executable, "-m", "dask_nrbfn", *command, "--json"]
-    with open(printed, "wb") as file:
-        process = subprocess.Popen(whole, cwd=directory, stdout=file)
-        _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    program = [sys.executable, "-m", "dask_nrbfn", "--log-format", "json"]
+    process = subprocess.run(
+        [*program, *command, "--json"], cwd=directory, capture_output=True, text=True, check=False
+    )
     if process.returncode:
-        raise ChildProcessError(f"{' '.join(command)} failed.")
-    seconds = time.perf_counter() - start
-    return Step(seconds, 1024 * usage.ru_maxrss, json.loads(printed.read_text()))
+        raise ChildProcessError(f"{process.stderr}{' '.join(command)} failed.")
+    records = [json.loads(line) for line in process.stderr.splitlines() if line.startswith("{")]
+    told = next(record for record in records if "exit_status" in record)
+    return Step(told["seconds"], told["peak_bytes"], json.loads(process.stdout))
 
 
 def table(output: Path, sizes: dict[str, int], steps: dict[str, Step]) -> str:
