@@ -7,9 +7,38 @@ as the command line, asks for its own spelling.
 
 import re
 from collections.abc import Callable
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
 
-_PARAMETER = re.compile(r"`(\w+)`")
+# A name, perhaps with the text that it is to be given.
+_PARAMETER = re.compile(r"`(\w+)`(=(['\"])(.*?)\3)?")
+
+
+class Advice(NamedTuple):
+    """A text that names parameters, as an argument of a log line.
+
+    >>> str(Advice("Say `drop`='id'."))
+    "Say drop='id'."
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.spelled(str)
+
+    def spelled(self, spell: Callable[[str], str]) -> str:
+        """Return the text with every parameter's name as `spell` gives it, and values likewise.
+
+        >>> Advice("Say `drop`='my id'.").spelled(lambda name: f"--{name}")
+        "Say --drop 'my id'."
+        """
+
+        def spelled(found: re.Match[str]) -> str:
+            name, given, _, value = found.groups(default="")
+            name = spell(name)
+            return f"{name} {quote(value)}" if given and name.startswith("-") else name + given
+
+        return _PARAMETER.sub(spelled, self.text)
 
 
 class NRBFNError(Exception):
@@ -53,9 +82,7 @@ class NRBFNError(Exception):
 
     def spelled(self, spell: Callable[[str], str]) -> tuple[str, str]:
         """Return problem and remedy with every parameter's name as `spell` gives it."""
-        problem, remedy = (
-            _PARAMETER.sub(lambda name: spell(name[1]), text) for text in self.args[:2]
-        )
+        problem, remedy = (Advice(text).spelled(spell) for text in self.args[:2])
         return problem, remedy
 
 
@@ -73,6 +100,10 @@ class MissingDataError(NRBFNError, FileNotFoundError):
 
 class DamagedDataError(NRBFNError, OSError):
     """Stored bytes fail their checksum, are cut short, or are not of this format."""
+
+
+class NewerVersionError(DamagedDataError):
+    """A newer version of this package wrote what is stored."""
 
 
 class DamagedResultError(DamagedDataError):

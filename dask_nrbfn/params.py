@@ -7,9 +7,11 @@ not. What only changes how the work is done (workers, threads, memory) is in `da
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
+from importlib import import_module
 from numbers import Integral, Real
 from os.path import dirname
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any, Self
 
 from dask_nrbfn.errors import ParameterError
@@ -54,6 +56,8 @@ class Option:
         The parameter of a fit that these are values of.
     metavar : str or None
         How a command line's help writes the value, where it cannot know.
+    predicts : bool
+        Whether it decides what a model predicts from its arrays.
     """
 
     default: Any
@@ -71,6 +75,7 @@ class Option:
     several: bool = False
     tunes: str | None = None
     metavar: str | None = None
+    predicts: bool = False
 
     @property
     def default_text(self) -> str:
@@ -165,12 +170,22 @@ def _modules_of(room: str) -> tuple[str, ...]:
     return tuple(sorted(found.name.replace("_", "-") for found in modules))
 
 
+def module_of(room: str, name: str) -> ModuleType:
+    """Return the module of a package `room` that defines the choice of a name.
+
+    >>> module_of("dask_nrbfn.numeric.losses", "squared-hinge").__name__
+    'dask_nrbfn.numeric.losses.squared_hinge'
+    """
+    return import_module(f"{room}.{name.replace('-', '_')}")
+
+
 KERNELS = _modules_of("numeric/kernels")
 BASES = _modules_of("stages/bases")
 PENALTIES = _modules_of("numeric/penalties")
 LOSSES = _modules_of("numeric/losses")
 
 
+_N_NEIGHBORS = 20
 _AUTO_FOR_CLASSES: dict[str, Any] = {"basis": "sknn", "features": "normalized"}
 _AUTO_FOR_NUMBERS: dict[str, Any] = {"basis": "kmeans", "features": "plain"}
 
@@ -244,9 +259,9 @@ class FitParams(Params):
         The weights of each target are in the span of so many eigenfunctions of the basis, those
         that vary least where its rows are dense: a spectral series (Lee & Izbicki). Normalized
         features. None: anywhere.
-    n_neighbors : int
+    n_neighbors : int or None
         k of the soft-kNN confidence, and the most neighbours of a row that `locality` looks at; the
-        row itself is not counted.
+        row itself is not counted. None: 20, or all other rows where there are fewer.
     neighbors : {"auto", "exact", "approximate"}
         How neighbours are found; "auto" takes the one that is estimated to be faster.
     n_partitions : int or None
@@ -326,8 +341,11 @@ class FitParams(Params):
         str,
         "Activations divided by their sum, or plain; auto: plain for numbers without components.",
         choices=("auto", "normalized", "plain"),
+        predicts=True,
     )
-    kernel: str = option("gaussian", str, "How activations fall with distance.", choices=KERNELS)
+    kernel: str = option(
+        "gaussian", str, "How activations fall with distance.", choices=KERNELS, predicts=True
+    )
     width_factor: float = option(
         1.0, float, "Kernel width over the mean distance to the basis.", least=1e-6, most=10**6
     )
@@ -359,6 +377,7 @@ class FitParams(Params):
         str,
         "What a wrong score costs; of all but squared, each class against the others.",
         choices=LOSSES,
+        predicts=True,
     )
     prune: int | None = option(
         None,
@@ -374,11 +393,13 @@ class FitParams(Params):
         least=1,
         none="any weights",
     )
+    # An int wherever it is used: of `suited` parameters.
     n_neighbors: int = option(
-        20,
+        None,
         int,
         "Neighbours that the confidence of a row, or its locality, is computed from.",
         least=1,
+        none=f"{_N_NEIGHBORS}, or all other rows",
     )
     neighbors: str = option(
         "auto",
@@ -405,8 +426,8 @@ class FitParams(Params):
         most=2**32 - 1,
     )
 
-    def suited(self, *, numbers: bool, mixed: bool = False) -> Self:
-        """Return the parameters with what "auto" stands for.
+    def suited(self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None) -> Self:
+        """Return the parameters with what "auto" stands for, and a number of neighbours.
 
         Parameters
         ----------
@@ -415,6 +436,8 @@ class FitParams(Params):
             that sum to 1.
         mixed : bool
             Whether the features are of several kinds, and so of several units.
+        n_rows : int, optional
+            Rows that may be neighbours; None: enough.
 
         Notes
         -----
@@ -425,7 +448,17 @@ class FitParams(Params):
         if self.components is not None:
             meant["features"] = "normalized"
         asked = {name for name in meant if getattr(self, name) == "auto"}
-        return replace(self, **{name: meant[name] for name in asked})
+        suited = {name: meant[name] for name in asked}
+        if self.n_neighbors is None:
+            most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
+            suited["n_neighbors"] = min(_N_NEIGHBORS, most)
+        return replace(self, **suited)
+
+    @property
+    def predicting(self) -> tuple[Any, ...]:
+        """Values of the parameters that decide what a model predicts from its arrays."""
+        options = self.options().items()
+        return tuple(getattr(self, name) for name, definition in options if definition.predicts)
 
     @property
     def normalized(self) -> bool:
@@ -469,8 +502,8 @@ def _tried(name: str, default: Sequence[Any] | None, help: str, *, none: str | N
     of_fit = FitParams.options()[name]
     none = (none or of_fit.default_text) if default is None else None
     choices = tuple(each for each in of_fit.choices if each != "auto")
-    changes = {"default": default, "help": help, "none": none, "choices": choices, "tunes": name}
-    changes |= {"prefix": None, "hint": "", "metavar": None}
+    changes: dict[str, Any] = {"default": default, "help": help, "none": none, "choices": choices}
+    changes |= {"tunes": name, "prefix": None, "hint": "", "metavar": None, "predicts": False}
     return option(**(vars(of_fit) | changes | {"several": True}))
 
 

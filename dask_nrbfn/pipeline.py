@@ -403,7 +403,7 @@ def run_stage(
         record = stage.written(stage.compute(job))
     before_recording()
     taken = {
-        "seconds": round(figures.seconds_so_far(), 3),
+        "seconds": round(figures.seconds_so_far, 3),
         "peak_bytes": engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }

@@ -1,11 +1,14 @@
 """Cells as AnnData writes them."""
 
+import json
 import warnings
 from pathlib import Path
 
 import anndata
+import h5py
 import numpy as np
 import pandas as pd
+import zarr
 from scipy.sparse import random_array
 
 
@@ -53,4 +56,89 @@ def write_cells(cells, path, zarr_format=3, **options):
 def read_cells(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return anndata.read_zarr(path)
+        in_file = Path(path).suffix == ".h5ad"
+        return anndata.read_h5ad(path) if in_file else anndata.read_zarr(path)
+
+
+def write_compound_cells(cells, path, encoding="utf-8"):
+    """Write cells as AnnData did before 0.7: tables as structured arrays; return the path."""
+    text = h5py.string_dtype(encoding)
+    with h5py.File(path, "w") as root:
+        csr = root.create_group("X")
+        csr.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": cells.shape})
+        for name in ("data", "indices", "indptr"):
+            csr[name] = getattr(cells.X, name)
+        root["raw.X"] = cells.layers["dense"][:, :3]
+        root["raw.var"] = _table({"index": np.array([b"r0", b"r1", b"r2"])})
+        codes = cells.obs["cell_type"].cat.codes.to_numpy()
+        columns = {"index": cells.obs_names.to_numpy(object), "cell_type": codes}
+        columns["age"] = cells.obs["age"].to_numpy()
+        root.create_dataset("obs", data=_table(columns, index=text))
+        root["var"] = _table({"index": cells.var_names.to_numpy("S")})
+        root["obsm"] = _table({"X_pca": cells.obsm["X_pca"], "X_two": cells.obsm["X_pca"][:, :2]})
+        categories = cells.obs["cell_type"].cat.categories.to_numpy(object)
+        root.create_dataset("uns/cell_type_categories", data=categories, dtype=text)
+    return path
+
+
+def _table(columns, **dtypes):
+    fields = [(name, dtypes.get(name, of.dtype), of.shape[1:]) for name, of in columns.items()]
+    table = np.empty(len(next(iter(columns.values()))), dtype=fields)
+    for name, values in columns.items():
+        table[name] = values
+    return table
+
+
+def write_old_cells(cells, path):
+    """Write cells as AnnData 0.7 did, in Zarr 2 or by the suffix as .h5ad; return the path."""
+    in_file = Path(path).suffix == ".h5ad"
+    root = h5py.File(path, "w") if in_file else zarr.create_group(path, zarr_format=2)
+    text = h5py.string_dtype() if in_file else str
+    create = root.create_dataset if in_file else root.create_array
+    for name in ("obs", "var"):
+        frame = getattr(cells, name)
+        columns = [column for column in ("cell_type", "age", "batch") if column in frame]
+        group = root.create_group(name)
+        group.attrs.update({"encoding-type": "dataframe", "encoding-version": "0.1.0"})
+        group.attrs.update({"_index": "names", "column-order": columns})
+        _create(create, f"{name}/names", frame.index.to_numpy(), text)
+        for column in columns:
+            values = frame[column]
+            if column == "cell_type":
+                _create(create, f"{name}/{column}", values.cat.codes.to_numpy())
+                where = f"__categories/{column}"
+                _create(create, f"{name}/{where}", values.cat.categories.to_numpy(), text)
+                reference = root[f"{name}/{where}"].ref if in_file else where
+                root[f"{name}/{column}"].attrs["categories"] = reference
+            else:
+                _create(create, f"{name}/{column}", values.to_numpy(), text)
+    _create(create, "X", cells.layers["dense"])
+    _create(create, "obsm/X_pca", cells.obsm["X_pca"])
+    if in_file:
+        root.close()
+    return path
+
+
+def _create(create, name, values, text=None):
+    if values.dtype.kind != "O":
+        create(name, data=values)
+    elif text is str:
+        create(name, data=values.astype(np.dtypes.StringDType()))
+    else:
+        create(name, data=values, dtype=text)
+
+
+def spoil_consolidated(place):
+    """Add an array to uns of a type that zarr does not know, as scanpy's rank_genes_groups had."""
+    array = {
+        "chunks": [3], "compressor": None, "filters": None, "order": "C", "shape": [3],
+        "zarr_format": 2, "fill_value": None, "dtype": [["a", "|O"], ["b", "<f4"]],
+    }  # fmt: skip
+    if not (place / ".zmetadata").exists():
+        zarr.open_group(place, mode="r+").create_group("uns")
+        zarr.consolidate_metadata(place)
+    (place / "uns/ranks").mkdir()
+    (place / "uns/ranks/.zarray").write_text(json.dumps(array))
+    metadata = json.loads((place / ".zmetadata").read_text())
+    metadata["metadata"]["uns/ranks/.zarray"] = array
+    (place / ".zmetadata").write_text(json.dumps(metadata))

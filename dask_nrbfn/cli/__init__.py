@@ -3,13 +3,17 @@
 import logging
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import click
 
 from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import Commands, logged_warnings
 from dask_nrbfn.cli.job import Job
+from dask_nrbfn.cli.spelling import spelling
 from dask_nrbfn.engine.echoes import leave_out_echoes
+from dask_nrbfn.errors import Advice
 
 # To add a command: write a `click.command` in a module of this package, and list it here. What the
 # command works with is imported in its function, so that the others start without it.
@@ -57,6 +61,7 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
     job.bar = not (quiet or job.json_logs)
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_tells)
+    handler.addFilter(partial(_spelled, spelling(click.get_current_context())))
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler])
     logging.getLogger("dask_nrbfn").setLevel(logging.WARNING if quiet else logging.INFO)
     leave_out_echoes()
@@ -70,6 +75,15 @@ def commands(job: Job, quiet: bool, log_format: str) -> None:
 def _tells(record: logging.LogRecord) -> bool:
     """Keep the INFO of dask's scheduler and nannies out: they take up whatever handler is there."""
     return record.levelno >= logging.WARNING or record.name.startswith("dask_nrbfn")
+
+
+def _spelled(spell: Callable[[str], str], record: logging.LogRecord) -> bool:
+    """Name parameters as the command line does."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            each.spelled(spell) if isinstance(each, Advice) else each for each in record.args
+        )
+    return True
 
 
 def main() -> None:

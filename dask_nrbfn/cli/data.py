@@ -54,11 +54,13 @@ def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -
     """Write DATASET from a file or a directory of files.
 
     SOURCE is .npz, of scipy's save_npz too, .npy, .csv, .tsv (both also with .gz or .zst),
-    .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData,
-    or a directory of files of one suffix, of Parquet and Arrow also in subdirectories key=value; it
-    may be a URL such as s3://bucket/rows.csv. With --feature-dim it is a scene, of which the pixels
-    are taken that have all features and a label. It is streamed and never held in memory as a
-    whole, but for matrices that save_npz has written in another format than CSR.
+    .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or .xlsx (the first sheet),
+    a table of text with any other suffix, a Zarr store of AnnData, or a directory of files of one
+    suffix, of Parquet and Arrow also in subdirectories key=value; it may be a URL such as
+    s3://bucket/rows.csv. With --feature-dim or --variable it is a scene that xarray opens, of which
+    the pixels are taken that have all features and a label. It is streamed and never held in memory
+    as a whole, but for sheets of Excel and matrices that save_npz has written in another format
+    than CSR.
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

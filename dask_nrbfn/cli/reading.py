@@ -10,8 +10,8 @@ x_option = click.option(
     "--x",
     metavar="NAME",
     help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
-    "and Arrow that are the features, also lists of numbers [default: all others]; X, layers/NAME "
-    "or obsm/NAME of AnnData [default: X].",
+    "and Arrow that are the features, also lists of numbers [default: all others]; X, raw/X, "
+    "layers/NAME or obsm/NAME of AnnData [default: X].",
 )
 
 # What rows are learned with, and judged by.
@@ -42,18 +42,25 @@ target_options = together(
     click.option(
         "--unlabelled",
         metavar="VALUE",
-        help="The label of rows that have none; of numbers what stands for none, such as nan. Such "
-        "rows join the basis, scale and width of a fit.  [default: every row has its label]",
+        help='The label of rows that have none, "" for an empty cell; of numbers what stands for '
+        "none, such as nan. Such rows join the basis, scale and width of a fit.  [default: every "
+        "row has its label]",
     ),
 )
 
-# How CSV is written.
+# Of which format a file is, and how CSV is written.
 written_options = together(
+    click.option(
+        "--format",
+        metavar="NAME",
+        help="Format of the files to read: csv, parquet, arrow, excel, npz, npy or svmlight.  "
+        "[default: what the suffix says; if it is unknown, what the first lines show]",
+    ),
     click.option(
         "--delimiter",
         metavar="MARK",
-        help="Between the cells of CSV.  [default: what the first lines show; in doubt a comma, in "
-        ".tsv a tab]",
+        help="Between the cells of CSV; tab for a tab, a space for any number of blanks.  "
+        "[default: what the first lines show; in doubt a comma, in .tsv a tab]",
     ),
     click.option(
         "--quote",
@@ -69,7 +76,8 @@ written_options = together(
     click.option(
         "--no-header",
         is_flag=True,
-        help="The first line of CSV is a row; the columns are column_0, column_1 and so on.",
+        help="The first line of CSV is a row; the columns are column_0, column_1 and so on.  "
+        "[default: what the first lines show; in doubt it names the columns]",
     ),
     click.option(
         "--missing-values",
@@ -83,21 +91,23 @@ written_options = together(
 scene_options = together(
     click.option(
         "--variable",
-        metavar="NAME",
-        help="Variable of a scene, a Zarr group that xarray opens; its pixels are the rows.  "
+        metavar="NAMES",
+        help="Variable of a scene: Zarr, netCDF or what else xarray opens. Its pixels are rows. "
+        "Of NAME,NAME each is a feature, or has one for each coordinate of --feature-dim.  "
         "[default: the only one with a --feature-dim]",
     ),
     click.option(
         "--feature-dim",
         metavar="DIMENSION",
-        help="Dimension of the variable along which the features lie, such as band.",
+        help="Dimension along which the features lie, such as band; several variables need none.",
     ),
 )
 
 id_option = click.option(
     "--id",
     metavar="COLUMN",
-    help="What names the rows of a table: no feature, but carried along to predictions.",
+    help="What names the rows of a table and is carried along to their predictions; no feature, "
+    "unless it is one of RUN.",
 )
 
 # What the columns of a table are.
@@ -117,15 +127,25 @@ table_options = together(
         "for those in which nearly all rows differ]",
     ),
     click.option(
-        "--numeric", metavar="COLUMNS", help="Columns of numbers, whatever they begin with."
+        "--numeric",
+        metavar="COLUMNS",
+        help="Columns of numbers, whatever they begin with, also with a unit or marks.",
     ),
     click.option("--date", metavar="COLUMNS", help="Columns of dates, whatever they begin with."),
+    click.option(
+        "--date-format",
+        metavar="FORMAT",
+        multiple=True,
+        help="How dates are written, such as %d/%m/%Y, or COLUMN=FORMAT for one column; may be "
+        "repeated.  [default: what the values show]",
+    ),
     click.option(
         "--missing",
         type=click.Choice(["error", "drop", "impute"]),
         default="error",
         show_default=True,
-        help="Rows without a value in a feature: refuse, leave out, or fill with the median.",
+        help="Rows without a value: refuse, leave out (without a label or target too), or fill "
+        "features with the median.",
     ),
     click.option(
         "--max-categories",
@@ -151,7 +171,7 @@ table_options = together(
 
 _NAMES = (
     *("x", "y", "label", "target", "weights", "unlabelled", "id"),
-    *("delimiter", "quote", "decimal", "encoding", "no_header", "missing_values"),
+    *("format", "delimiter", "quote", "decimal", "encoding", "no_header", "missing_values"),
 )
 
 

@@ -1,7 +1,7 @@
 """Commands that bring a run up to date: update, merge, branch, refresh."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -152,39 +152,46 @@ def branch(run: str, new: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("run")
-@click.argument("datasets", nargs=-1)
+@click.argument("rows", nargs=-1)
 @_judge_options
 @options_of(FitLimits)
+@x_option
+@target_options
+@written_options
 @engine_options
 @watch_options
 @json_option
-@locations("run", "datasets", "evaluate")
+@locations("run", "rows", "evaluate")
 @click.pass_obj
 def refresh(
     job: Job,
     run: str,
-    datasets: tuple[str, ...],
+    rows: tuple[str, ...],
     evaluate: str | None,
     max_error_rate: float | None,
     min_recall: float,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Fit RUN anew, its basis too, on DATASETS, and put the new run in its place.
+    """Fit RUN anew, its basis too, on all ROWS, and put the new run in its place.
 
-    Without DATASETS on all rows that RUN holds. Started again it finishes what is missing; until
-    then, and if the new model is not good enough, RUN stays as it was.
+    ROWS are datasets, or files or directories as update takes them; without any, all rows that RUN
+    holds. Started again it finishes what is missing; until then, and if the new model is not good
+    enough, RUN stays as it was.
     """
     from dask_nrbfn.commands.describe import describe_run
+    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.refresh import refresh_run
-    from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("refresh", run)
-    opened = [Dataset.open(dataset) for dataset in datasets]
-    with (
-        _judging(run, evaluate, max_error_rate) as judge,
-        job.engine(options) as engine,
-    ):
+    reading = take_reading(options)
+    with ExitStack() as stack:
+        judge = stack.enter_context(_judging(run, evaluate, max_error_rate))
+        opened = [
+            stack.enter_context(opened_rows(each, run, beside=run, **reading)).dataset
+            for each in rows
+        ]
+        engine = stack.enter_context(job.engine(options))
         refreshed = refresh_run(run, opened, engine, judge=judge, min_recall=min_recall)
     job.n_rows = refreshed.n_rows
     show(describe_run(refreshed), as_json)

@@ -19,6 +19,9 @@ from dask_nrbfn.cli.show import show
 if TYPE_CHECKING:
     from dask_nrbfn.storage.model import Model
 
+# What predictions have, by the names of `predict_dataset`.
+_RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
+
 
 @click.command()
 @click.argument("run")
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     "--to",
     metavar="obs/NAME",
     help="Instead of OUT: add a column of labels, and NAME_confidence of their probabilities, to "
-    "the cells of ROWS, an AnnData store in Zarr; of numbers theirs.",
+    "the cells of ROWS, an AnnData store in Zarr or an .h5ad file; of numbers theirs.",
 )
 @click.option(
     "--probabilities",
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
     metavar="COLUMNS",
     help="Columns of the file, as COLUMN or COLUMN,COLUMN, to stand beside the predictions in a "
     ".csv or .parquet file.",
+)
+@click.option(
+    "--prediction-name",
+    metavar="NAME",
+    help="Name of the predictions in a .csv or .parquet file.  [default: prediction; of numbers "
+    "those of their targets, unless --keep has one of them]",
 )
 @click.option(
     "--skip-bad",
@@ -85,8 +94,8 @@ def predict(
     trained on. OUT is a Zarr group, or by its suffix a .csv or .parquet file; or columns of ROWS
     are written, with --to.
 
-    With --feature-dim, ROWS is a scene, a Zarr group that xarray opens, and OUT a map of its pixels
-    of the same kind. Stopped and started again, it goes on where it was.
+    With --feature-dim or --variable, ROWS is a scene in Zarr, netCDF or what else xarray opens, and
+    OUT a map of its pixels in Zarr. Stopped and started again, it goes on where it was.
     """
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import opened_rows
@@ -109,7 +118,7 @@ def predict(
         _map(job, model, run, rows, out, chosen, as_json, {**options, "keep": keep})
         return
     names = () if keep is None else named_columns("keep", keep)
-    asked = {name: options.pop(name) for name in ("probabilities", "scores", "skip_bad")}
+    asked = {name: options.pop(name) for name in _RESULTS}
     check_prediction_place(out, overwrite=overwrite)
     check_asked(model, out, **asked, keep=names)
     reading = {**take_reading(options), "keep": names, "spoiled": asked["skip_bad"]}
@@ -135,6 +144,7 @@ def predict(
             "n_rows": job.n_rows,
             "n_skipped": n_skipped,
             "ignored_columns": list(opened.ignored),
+            "unseen_categories": opened.unseen,
             "n_features": model.n_features,
             **describe_targets(len(model.classes), model.target_names),
         },
@@ -157,7 +167,7 @@ def _annotate(
     from dask_nrbfn.commands.obs import ObsTarget
     from dask_nrbfn.engine import watched_stage
 
-    other = ("keep", "skip_bad", "probabilities", "scores", "variable", "feature_dim")
+    other = ("keep", *_RESULTS, "variable", "feature_dim")
     said = {name: options.pop(name) for name in other}
     check_nothing_said(rows, "an AnnData store, of which `to` names columns", **said)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
@@ -197,7 +207,7 @@ def _map(
     from dask_nrbfn.engine import watched_stage
 
     chosen |= {name: options.pop(name) for name in ("probabilities", "scores")}
-    of_files = {name: options.pop(name) for name in ("keep", "skip_bad")}
+    of_files = {name: options.pop(name) for name in ("keep", "skip_bad", "prediction_name")}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
     overwrite = chosen.pop("overwrite")
     options["overwrite"] = overwrite and options["performance_report"] is not None
@@ -257,7 +267,8 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
             watched_stage(engine, "evaluate", n_rows=job.n_rows),
         ):
             evaluation = evaluate_dataset(run, opened.dataset, engine)
-    figures = {"ignored_columns": list(opened.ignored), **evaluation.figures()}
+    of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
+    figures = {**of_file, **evaluation.figures()}
     show(describe_model(model) | figures, as_json)
     if isinstance(evaluation, Evaluation) and not as_json:
         click.echo(f"\n{class_tables(evaluation)}")

@@ -12,6 +12,7 @@ from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
+    NO_LABEL,
     STRING,
     check_weight_dtype,
     feature_dtype,
@@ -22,6 +23,7 @@ from dask_nrbfn.sources.frames import as_columns, plain_dtype, plain_rows, typed
 from dask_nrbfn.sources.layout import Layout
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
+from dask_nrbfn.storage.chunks import Mark
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -199,8 +201,8 @@ def dask_numbers(target: Any, n_rows: int) -> "da.Array":
     return numbers.astype(FLOAT64)
 
 
-def dask_labels(y: Any, n_rows: int) -> "da.Array":
-    """Return labels (n,), int64 or text."""
+def dask_labels(y: Any, n_rows: int, unlabelled: Mark | None = None) -> "da.Array":
+    """Return labels (n,), int64 or text; missing ones as `typed_labels` has them."""
     import dask.array as da
 
     if hasattr(y.dtype, "categories"):
@@ -211,7 +213,9 @@ def dask_labels(y: Any, n_rows: int) -> "da.Array":
     # A column of text is Python objects in pandas; each block is checked when it is computed.
     given = plain_dtype(y.dtype)
     dtype = STRING if given.kind in "OT" else label_dtype(given, "y")
-    return da.map_blocks(_block_labels, labels, dtype, dtype=dtype, meta=np.empty(0, dtype=dtype))
+    return da.map_blocks(
+        _block_labels, labels, dtype, unlabelled, dtype=dtype, meta=np.empty(0, dtype=dtype)
+    )
 
 
 def _check_known(column: Any, name: str) -> None:
@@ -251,10 +255,14 @@ def _with_lengths(values: Any) -> "da.Array":
 
 
 def _block_labels(
-    labels: NDArray[Any], dtype: np.dtype[Any], block_info: Any = None
+    labels: NDArray[Any], dtype: np.dtype[Any], unlabelled: Mark | None, block_info: Any = None
 ) -> NDArray[Any]:
     first_row = block_info[0]["array-location"][0][0] if block_info else 0
-    values = to_labels(typed_labels(labels, first_row=first_row), "y", first_row=first_row)
+    values = typed_labels(labels, first_row=first_row, unlabelled=unlabelled)
+    values = to_labels(values, "y", first_row=first_row)
+    if dtype == STRING and (values == NO_LABEL).all():
+        # Nothing in such a block tells that the others have text.
+        return np.full(len(values), str(unlabelled), dtype=dtype)
     if values.dtype != dtype:
         raise DataError(
             f"y has the label {labels[0]!r} in row {first_row} (the first is 0), as an object.",

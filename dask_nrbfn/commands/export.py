@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import Location, attributes_of, open_group
+from dask_nrbfn.storage.group import Location, open_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,16 @@ TABLES = (".csv", ".parquet")
 """Suffixes of files that predictions are written to."""
 
 
-def column_names(arrays: Collection[str], attributes: Mapping[str, Any]) -> dict[str, list[str]]:
+PREDICTION = "prediction"
+"""Name of the column of predictions, unless another one is asked for."""
+
+
+def column_names(
+    arrays: Collection[str],
+    attributes: Mapping[str, Any],
+    keep: Collection[str] = (),
+    prediction_name: str | None = None,
+) -> dict[str, list[str]]:
     """Return what the columns of each array of predictions are called in a table, in order.
 
     Parameters
@@ -30,12 +39,20 @@ def column_names(arrays: Collection[str], attributes: Mapping[str, Any]) -> dict
         Names of those that there are.
     attributes : mapping
         Of their group: `id`, and `classes` or `target_names`.
+    keep : collection of str
+        Further columns of the table.
+    prediction_name : str, optional
+        Name of the predicted label or number; of several numbers ``NAME_TARGET``. By default
+        numbers have the names of their targets, unless the table keeps such a column.
     """
-    classes = attributes.get("classes", [])
+    classes, targets = attributes.get("classes", []), attributes.get("target_names", [])
+    values, own = targets, prediction_name or PREDICTION
+    if prediction_name is not None or {*targets} & {*keep}:
+        values = [own] if len(targets) == 1 else [f"{own}_{target}" for target in targets]
     names = {
         "ids": [attributes.get("id", "")],
-        "labels": ["label"],
-        "values": attributes.get("target_names", []),
+        "labels": [own],
+        "values": values,
         "probabilities": [f"probability_{label}" for label in classes],
         "scores": [f"score_{label}" for label in classes],
     }
@@ -47,9 +64,12 @@ def check_distinct_columns(written: Mapping[str, list[str]], kept: Iterable[str]
     counts = Counter(chain(*written.values(), kept))
     name, count = counts.most_common(1)[0]
     if count > 1:
+        other = "give the column of the file another name"
+        if name in (*written.get("labels", ()), *written.get("values", ())):
+            other = "name the predictions with `prediction_name`"
         raise ParameterError(
             f"two columns of the predictions would be called {name!r}.",
-            "Leave it out of `keep`, or give the column of the file another name.",
+            f"Leave it out of `keep`, or {other}.",
         )
 
 
@@ -68,6 +88,7 @@ def check_in_csv(kept: "pa.RecordBatchReader") -> None:
 def write_predictions(
     source: Location,
     target: Path,
+    names: Mapping[str, list[str]],
     kept: "pa.RecordBatchReader | None" = None,
     bad_rows: Sequence[int] = (),
 ) -> int:
@@ -78,6 +99,8 @@ def write_predictions(
     source : Location
         Of their group. Of rows that its array ``skipped`` marks nothing but the id is written.
     target : Path
+    names : mapping
+        Of the columns of each array that is written, as `column_names` has them.
     kept : RecordBatchReader, optional
         Further columns of the same rows, which come after the ids.
     bad_rows : sequence of int
@@ -99,10 +122,10 @@ def write_predictions(
     if "skipped" in arrays:
         skipped = read_rows(arrays.pop("skipped"))
         skipped[[*bad_rows]] = True
-    tables = _tables(arrays, column_names(arrays, attributes_of(group)), skipped)
+    in_csv = target.suffix.lower() == ".csv"
+    tables = _tables(arrays, names, skipped, in_csv=in_csv)
     if kept is not None:
         tables = _beside(tables, kept, place=int("ids" in arrays))
-    in_csv = target.suffix.lower() == ".csv"
     if in_csv and skipped is not None:
         tables = map(_without_empty_lines, tables)
     first = next(tables)
@@ -117,6 +140,8 @@ def _tables(
     arrays: Mapping[str, "zarr.Array[Any]"],
     names: Mapping[str, list[str]],
     skipped: NDArray[np.bool_] | None,
+    *,
+    in_csv: bool,
 ) -> "Iterator[pa.Table]":
     """Yield the predictions of consecutive rows as tables."""
     import pyarrow as pa
@@ -126,6 +151,9 @@ def _tables(
         stop = start + chunk_rows
         chunk = {name: read_rows(each, start, stop) for name, each in arrays.items()}
         none = None if skipped is None else skipped[start:stop]
+        if in_csv and "labels" in chunk and chunk["labels"].dtype == bool:
+            # As Python and pandas write them; pyarrow has them in small letters.
+            chunk["labels"] = np.where(chunk["labels"], "True", "False")
         columns = {
             column: _arrow(values, None if name == "ids" else none)
             for name in names

@@ -2,9 +2,9 @@
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.commands.ingest import Names, ingest_source, table_options
@@ -37,12 +37,15 @@ class Rows:
         Columns of the file that are not used.
     bad_rows : list of int
         Rows that have a cell which cannot be read, though its column may have a filling.
+    unseen : dict of int
+        Rows of the file with a category that the model does not know, by column.
     """
 
     dataset: Dataset
     kept: "pa.RecordBatchReader | None" = None
     ignored: tuple[str, ...] = ()
     bad_rows: Sequence[int] = ()
+    unseen: Mapping[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -90,7 +93,7 @@ def opened_rows(
     path, storage_options = (
         (place.url, place.storage_options) if isinstance(place, RemoteLocation) else (place, {})
     )
-    if not holds_rows(path, storage_options):
+    if not holds_rows(path, storage_options, format=options.get("format")):
         said = {"unlabelled": unlabelled, "id": id, "missing_values": missing_values}
         check_nothing_said(place, "a dataset", **said, **options, keep=keep)
         yield Rows(Dataset.open(place))
@@ -104,9 +107,14 @@ def opened_rows(
         spoiled=spoiled,
         table=table_options({"missing_values": missing_values}, id=id),
         storage_options=storage_options,
+        unlabelled=unlabelled,
         read_as=_read_as(trained, labelled=labelled),
         **options,
     )
+    check_places = getattr(source, "check_places", None)
+    if trained.schema is not None and check_places is not None:
+        # Without labels the schema that it was opened with does not know which column they were.
+        check_places(trained.schema)
     schema = source.schema
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
@@ -115,7 +123,8 @@ def opened_rows(
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
         dataset = Dataset.open(WrittenFrom(scratch, str(normalize(place))))
         unused = tuple(name for name in ignored if name not in keep)
-        yield Rows(dataset, kept, unused, getattr(source, "bad_rows", ()))
+        unseen = {name: each.n_values for name, each in getattr(source, "unseen", {}).items()}
+        yield Rows(dataset, kept, unused, getattr(source, "bad_rows", ()), unseen)
     finally:
         remove_group(scratch)
 

@@ -209,15 +209,30 @@ DamagedDataError
     The coordinates are `eigenfunctions` of the basis but for the first, which is constant: the
     eigenmap of Lee & Izbicki, eq. 4, a diffusion map at time 0.
     """
-    params = embedding_params(params, mixed=dataset.is_mixed)
+    n_rows = _neighboring_rows(dataset)
+    params = embedding_params(params, mixed=dataset.is_mixed, n_rows=n_rows)
     return _finish(
         _Job(dataset, location, params, engine, basis=basis, min_recall=min_recall, embeds=True)
     )
 
 
 def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
-    """Return the parameters of a fit with what "auto" stands for on a dataset."""
-    return params.suited(numbers=dataset.of_numbers, mixed=dataset.is_mixed)
+    """Return the parameters of a fit with what "auto" stands for on a dataset.
+
+    Fewer neighbours than by default, in a table of few rows, are logged.
+    """
+    options = {"numbers": dataset.of_numbers, "mixed": dataset.is_mixed}
+    suited = params.suited(**options, n_rows=_neighboring_rows(dataset))
+    if suited.n_neighbors != params.suited(**options).n_neighbors and not dataset.of_numbers:
+        logger.info(
+            "fit: each of the few rows has all others as its %d neighbours", suited.n_neighbors
+        )
+    return suited
+
+
+def _neighboring_rows(dataset: Dataset) -> int:
+    """Return the rows among which neighbours are looked for, of a "sknn" basis at least."""
+    return dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:

@@ -24,12 +24,15 @@ from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.sources import ArraySource, Source, open_source
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
+    INT64,
     checked_mark,
     sparse_dtype,
 )
 from dask_nrbfn.sources.frames import (
+    are_boolean,
     as_columns,
     column_names,
+    plain_dtype,
     plain_rows,
     target_names_of,
     typed_labels,
@@ -67,6 +70,7 @@ def ingest_file(
     source: str | os.PathLike[str] | RemoteLocation,
     location: Location,
     *,
+    format: str | None = None,
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
@@ -83,6 +87,7 @@ def ingest_file(
     categorical: Names = None,
     numeric: Names = None,
     date: Names = None,
+    date_format: str | Sequence[str] | None = None,
     variable: str | None = None,
     feature_dim: str | None = None,
     missing: str = "error",
@@ -103,13 +108,16 @@ def ingest_file(
     ----------
     source : path, URL or RemoteLocation
         .npz, also of `scipy.sparse.save_npz`, .npy, .csv, .tsv (both also with .gz or .zst),
-        .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or a Zarr store of
-        AnnData; with `feature_dim` one that xarray opens.
+        .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad, .xlsx or a Zarr store
+        of AnnData; with `feature_dim` or `variable` what xarray opens.
     location : Location
+    format : str, optional
+        csv, parquet, arrow, excel, npz, npy or svmlight; by default the suffix tells, and where it
+        is unknown, the first lines of text do.
     x, y : str, optional
         Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
         names the columns of the features, by default all others: a list has one for each element.
-        Of AnnData x is X, layers/NAME or obsm/NAME, by default X, and y obs/NAME.
+        Of AnnData x is X, raw/X, layers/NAME or obsm/NAME, by default X, and y obs/NAME.
     label : str, optional
         Label column of a table. Without labels or numbers a dataset can be predicted only.
     target : str, optional
@@ -122,11 +130,12 @@ def ingest_file(
         which then is no feature, obs/NAME of AnnData, or for .npy, another such file.
     delimiter, quote, decimal, encoding : str, optional
         How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
-        commas a semicolon); around text, by default double quotes; both unless the first lines
-        contradict it. Before decimals, by default a point. The encoding, by default UTF-8, or
-        UTF-16 where a file begins with its mark.
+        commas a semicolon), a space for any number of blanks; around text, by default double
+        quotes; both unless the first lines contradict it. Before decimals, by default a point.
+        The encoding, by default UTF-8, or UTF-16 where a file begins with its mark.
     no_header : bool
-        Whether the first line of CSV is a row; the columns are column_0, column_1, ...
+        Whether the first line of CSV is a row; the columns are column_0, column_1, ... By default
+        the first lines tell, and whether a column is named that is in the first one.
     columns, drop : str or sequence of str, optional
         Columns of a table that become features, by default all that are nothing else; and those
         that are left out. Names as "A,B", here and below, with double quotes around one that has a
@@ -134,16 +143,22 @@ def ingest_file(
     id : str, optional
         Column that names the rows of a table and is carried along to their predictions.
     categorical, numeric, date : str or sequence of str, optional
-        Columns of that kind. By default what their cells are decides: text is a category, and left
-        out if nearly all rows differ.
+        Columns of that kind. By default their cells decide: text is numbers if 99 % of it has one
+        unit, dates if all of it has one format, else a category, left out if nearly all rows
+        differ.
+    date_format : str or sequence of str, optional
+        How dates are written, such as "%d/%m/%Y", or "COLUMN=%d/%m/%Y" for one column; by default
+        what the values show.
     variable, feature_dim : str, optional
-        `source` is a Zarr group that xarray opens: its rows are the pixels of this variable, whose
-        features lie along this dimension, but for those that lack a feature or, unless there is an
-        `unlabelled`, a label. `label` and `target` are variables too. The numbers of the pixels are
-        the ids of the rows.
+        `source` is a Zarr group, netCDF or another file that xarray opens: its rows are the pixels
+        of this variable, whose features lie along this dimension, but for those that lack a feature
+        or, unless there is an `unlabelled`, a label. Variables "A,B" are a feature each, or have
+        one for every coordinate of the dimension. `label` and `target` are variables too. Ids of
+        the rows number the pixels in the order of their dimensions.
     missing : {"error", "drop", "impute"}
-        What becomes of rows that lack a value: refused; left out; filled, numbers, booleans and
-        dates with the median, with a feature that says so where more than 1 % of the rows do.
+        What becomes of rows that lack a value: refused; left out, those without a label, target
+        or weight too; filled, numbers, booleans and dates with the median, with a feature that
+        says so where more than 1 % of the rows do.
     missing_values : str or sequence of str, optional
         What stands in text for no value beside nothing at all; default: in CSV ?, NA, N/A, NaN,
         nan, null, NULL, None and #N/A.
@@ -161,9 +176,9 @@ def ingest_file(
         than half as many bytes then. It decides for svmlight, sparse matrices, tables of 0 and 1
         and those whose categories make such features.
     unlabelled : str, int or float, optional
-        The label of rows that have none, such as -1 or "?"; of numbers what stands for none, such
-        as "nan", in all targets of a row. Such rows join the basis, scale and width of a fit, and
-        no sum over targets. None: every row has its label.
+        The label of rows that have none, such as -1, "?", or "" for an empty cell; of numbers what
+        stands for none, such as "nan", in all targets of a row. Such rows join the basis, scale and
+        width of a fit, and no sum over targets. None: every row has its label.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
     copy : bool
@@ -187,6 +202,7 @@ def ingest_file(
             **{"columns": columns, "drop": drop, "categorical": categorical, "numeric": numeric},
             **{"date": date, "missing_values": missing_values},
         },
+        date_format=(date_format,) if isinstance(date_format, str) else tuple(date_format or ()),
         id=id,
         missing=missing,
         max_categories=max_categories,
@@ -196,6 +212,7 @@ def ingest_file(
         check_output_file(write_schema, overwrite=overwrite)
     opened = open_source(
         path,
+        format=format,
         x=x,
         y=y,
         label=label,
@@ -230,7 +247,26 @@ def ingest_file(
     )
     if write_schema is not None and dataset.schema is not None:
         save_schema(dataset.schema, write_schema, overwrite=overwrite)
+    _tell_targets(dataset)
     return dataset
+
+
+def _tell_targets(dataset: Dataset) -> None:
+    """Log what stands against a fit: no labels or targets, or labels of one class."""
+    if not dataset.has_targets:
+        columns = ""
+        if dataset.schema is not None:
+            from dask_nrbfn.sources.tables import shown_names
+
+            names = [*(column.name for column in dataset.schema.columns), *dataset.schema.ignored]
+            columns = f" Its columns are {shown_names(names)}."
+        logger.info(
+            "ingest: no label or target is named: the dataset has rows only, to be predicted.%s",
+            columns,
+        )
+    elif dataset.n_classes < 2 and not dataset.of_numbers:
+        only = f"1 class only: {dataset.classes.tolist()[0]!r}" if dataset.n_classes else "no label"
+        logger.warning("ingest: the rows have %s. A fit needs at least two classes.", only)
 
 
 def table_options(names: Mapping[str, Names], **further: Any) -> "TableOptions":
@@ -294,11 +330,13 @@ def ingest_arrays(
     schema = schema or (None if is_scipy(X) else schema_of(X, missing))
     source = ArraySource(
         _rows(X) if schema is None else stored_rows(X, schema),
-        None if y is None else typed_labels(y),
+        None if y is None else typed_labels(y, unlabelled=unlabelled),
         None if weights is None else np.asarray(weights),
         None if target is None else np.asarray(plain_rows(as_columns(target), "target")),
     )
     source.schema = schema
+    if source.y_dtype == INT64:
+        source.boolean_labels = are_boolean(y, unlabelled)
     source.feature_names = column_names(X)
     source.target_names = target_names_of(target) or source.target_names
     return ingest_source(
@@ -326,11 +364,13 @@ def ingest_source(
     overwrite: bool = False,
     gaps: bool = False,
     copy: bool = False,
+    classes: Sequence[int | str] = (),
 ) -> Dataset:
     """Write a dataset from an open source, chunk after chunk, `sparse` as in `ingest_file`.
 
     Rows that are in Zarr already stay there unless a `copy` is asked for. With `gaps` rows may lack
-    values although its schema does not fill them; their features are NaN.
+    values although its schema does not fill them; their features are NaN. The dataset has the
+    `classes` even where no row has them.
     """
     mark = checked_mark(
         source.unlabelled if unlabelled is None else unlabelled,
@@ -383,6 +423,8 @@ def ingest_source(
             schema=schema,
             sparse=expanded is not None,
             read_as=source.read_as,
+            boolean_labels=source.boolean_labels,
+            classes=classes,
         )
     logger.info("ingest: %d x %d into %s", source.n_rows, source.n_features, location)
     return Dataset.open(location)
@@ -464,11 +506,14 @@ def ingest_dask(
         n_numbers = targets.shape[1]
         target_names = target_names_of(target) or numbered_targets(n_numbers)
     elif y is not None:
-        targets = dask_labels(y, len(rows))
+        targets = dask_labels(y, len(rows), unlabelled)
     row_weights = None if weights is None else dask_weights(weights, len(rows))
+    boolean = target is None and y is not None and plain_dtype(y.dtype).kind == "b"
     if is_scipy(rows._meta):
+        source = SparseBlocks.of(rows, targets, row_weights, target_names)
+        source.boolean_labels = boolean
         return ingest_source(
-            SparseBlocks.of(rows, targets, row_weights, target_names),
+            source,
             location,
             sparse="yes",
             unlabelled=unlabelled,
@@ -501,6 +546,7 @@ def ingest_dask(
             unlabelled=mark,
             schema=schema,
             sparse=expanded is not None,
+            boolean_labels=boolean,
         )
     return Dataset.open(location)
 

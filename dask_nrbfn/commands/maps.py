@@ -3,8 +3,9 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
@@ -13,10 +14,12 @@ from zarr.errors import ZarrUserWarning
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.cubes import Box, Cube, Grid
-from dask_nrbfn.sources.scene import Scene, carried_attributes, dimensions_of, names_of, open_scene
 from dask_nrbfn.storage.dense import read_finished
 from dask_nrbfn.storage.group import RECORDED, mark_complete
 from dask_nrbfn.storage.model import Model
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 KIND = "map"
 
@@ -38,13 +41,28 @@ class Layers(NamedTuple):
     names: NDArray[Any]
 
     @classmethod
-    def of(cls, model: Model) -> "Layers":
-        """Return that of the scores of a model."""
+    def of(cls, model: Model, cube: Cube) -> "Layers":
+        """Return that of the scores of a model, beside the dimensions of a cube.
+
+        Raises
+        ------
+        DataError
+            If one of these has the same name.
+        """
         if model.embeds:
-            return cls("component", np.arange(model.n_targets))
-        if model.target_names is not None:
-            return cls("target", np.array(model.target_names))
-        return cls("class", model.classes)
+            layers = cls("component", np.arange(model.n_targets))
+        elif model.target_names is not None:
+            layers = cls("target", np.array(model.target_names))
+        else:
+            layers = cls("class", model.classes)
+        check_no_dimension(cube, layers.dimension)
+        return layers
+
+
+def check_no_dimension(cube: Cube, name: str) -> None:
+    """Raise DataError if the pixels have a dimension that is named as something in their map."""
+    if name in cube.grid.sizes:
+        raise DataError(f"{cube.name} has a dimension named {name}, as its map has.", "Rename it.")
 
 
 class Coding(NamedTuple):
@@ -60,17 +78,17 @@ class Coding(NamedTuple):
     @classmethod
     def of(cls, classes: NDArray[Any]) -> "Coding":
         """Return it in the smallest type that holds all codes and, as its largest number, none."""
-        is_text = classes.dtype.kind in "TU"
+        is_text = _is_text(classes)
         codes = np.arange(len(classes)) if is_text else classes.astype(np.int64)
         types: Any = (np.uint8, np.int16, np.int32, np.int64)
         kind = next(
             of for of in map(np.iinfo, types) if of.min <= codes.min() and codes.max() < of.max
         )
-        attributes: dict[str, Any] = {"_FillValue": int(kind.max)}
+        attributes = {}
         if is_text:
             # What CF calls meanings are words with blanks between them.
             meanings = ("_".join(label.split()) for label in classes.tolist())
-            attributes |= {"flag_values": codes.tolist(), "flag_meanings": " ".join(meanings)}
+            attributes = {"flag_values": codes.tolist(), "flag_meanings": " ".join(meanings)}
         return cls(codes.astype(kind.dtype), int(kind.max), attributes)
 
 
@@ -94,46 +112,66 @@ class MapLayout(NamedTuple):
     coding: Coding | None
 
     @classmethod
-    def of(cls, cube: Cube, feature_dim: str, model: Model) -> "MapLayout":
+    def of(cls, cube: Cube, model: Model) -> "MapLayout":
         """Return that of the map of a cube."""
-        grid, layers = Grid.of(cube, feature_dim), Layers.of(model)
-        if layers.dimension in grid.sizes:
-            raise DataError(
-                f"{cube.name} has a dimension named {layers.dimension}, as its map would have.",
-                "Rename it.",
-            )
+        layers = Layers.of(model, cube)
         labelled = model.target_names is None and not model.embeds
         coding = Coding.of(model.classes) if labelled else None
-        return cls(grid, cube.dimensions.index(feature_dim), layers, coding)
+        return cls(cube.grid, cube.axis, layers, coding)
 
     def is_layered(self, name: str) -> bool:
         """Return whether a result has several values for each pixel."""
         return name != "label" and not (name == "value" and len(self.layers.names) == 1)
 
-    def create(self, group: zarr.Group, name: str) -> None:
-        """Add the array of a result, unless it is there."""
-        if name in group:
+    def prepare(self, group: zarr.Group, cube: Cube, names: Sequence[str]) -> None:
+        """Add the coordinates of a cube, and the arrays of results, unless they are there."""
+        import xarray as xr
+
+        new = [name for name in names if name not in group]
+        if not new:
             return
+        # Variables: a coordinate would bring further ones along, of a name of a result too.
+        coords = {name: each.variable for name, each in cube.coords.items() if name not in names}
+        # They lie along no dimension of their own, so that arrays must name them.
+        named = " ".join(str(name) for name in coords if name not in self.grid.sizes)
+        if any(map(self.is_layered, names)):
+            dimension, layers = self.layers
+            layers = layers.astype(object) if _is_text(layers) else layers
+            coords[dimension] = xr.Variable(dimension, layers)
+        results = {name: self._result(name, lasting(cube.attrs), named) for name in new}
+        # What xarray writes of a group takes the place of all its attributes.
+        attributes = group.attrs.asdict()
+        how: Any = {"mode": "a", "zarr_format": 3, "consolidated": False}
+        with warnings.catch_warnings():
+            # Zarr has text in a way that other tools may not know yet.
+            warnings.simplefilter("ignore")
+            shown = xr.Dataset(coords=coords).drop_encoding()
+            shown.to_zarr(group.store, **how)
+            # Whoever finds the results finds all.
+            arrays = xr.Dataset(results, attrs=attributes)
+            arrays.to_zarr(group.store, **how, compute=False)
+
+    def _result(self, name: str, about: dict[Any, Any], coordinates: str) -> "xr.Variable":
+        """Return a result without values."""
+        import xarray as xr
+
         coding = self.coding if name == "label" else None
         dtype = np.dtype(np.float32) if coding is None else coding.codes.dtype
-        shape, chunks = [*self.grid.sizes.values()], [*self.grid.steps.values()]
-        dimensions = [*self.grid.sizes]
+        dims, shape = [*self.grid.sizes], [*self.grid.sizes.values()]
+        chunks = [*self.grid.steps.values()]
+        encoding: dict[str, Any] = {"coordinates": coordinates} if coordinates else {}
+        if coding is not None:
+            encoding["_FillValue"] = coding.missing
+            about = about | dict(coding.attributes)
         if self.is_layered(name):
             n_layers = len(self.layers.names)
             n_together = _CHUNK_BYTES // (dtype.itemsize * math.prod(chunks))
             shape.insert(self.axis, n_layers)
             chunks.insert(self.axis, min(max(1, n_together), n_layers))
-            dimensions.insert(self.axis, self.layers.dimension)
-        group.create_array(
-            name,
-            shape=shape,
-            chunks=tuple(chunks),
-            dtype=dtype,
-            fill_value=np.nan if coding is None else coding.missing,
-            dimension_names=dimensions,
-            compressors=ZstdCodec(level=1, checksum=True),
-            attributes={} if coding is None else dict(coding.attributes),
-        )
+            dims.insert(self.axis, self.layers.dimension)
+        encoding |= {"chunks": tuple(chunks), "compressors": ZstdCodec(level=1, checksum=True)}
+        # One block, of which nothing is ever computed.
+        return xr.Variable(dims, da.empty(shape, dtype=dtype, chunks=-1), about, encoding)
 
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
         """Write a result of the pixels of a box: (b, q), (b,) or (b, 1)."""
@@ -179,32 +217,13 @@ def lasting(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
     return {name: value for name, value in attributes.items() if name not in _OF_NUMBERS}
 
 
-def finish_map(
-    group: zarr.Group,
-    scene: Scene,
-    layout: MapLayout,
-    names: Sequence[str],
-    identity: Mapping[str, str],
-) -> None:
-    """Add what the scene says of its pixels, and record that the map is complete."""
-    source = open_scene(scene.place)
-    about = carried_attributes(scene.cube.array)
-    further = _further_coordinates(about, source)
-    copied = []
-    for name in (*layout.grid.sizes, *further):
-        array = source.get(name)
-        if isinstance(array, zarr.Array) and {*dimensions_of(array)} <= {*layout.grid.sizes}:
-            attributes = _with_coordinates(carried_attributes(array), ())
-            _write(group, name, np.asarray(array[...]), dimensions_of(array), attributes)
-            copied.append(name)
-    named = [name for name in further if name in copied]
-    for name in names:
-        result = group[name]
-        result.attrs.put(_with_coordinates(lasting(about), named) | result.attrs.asdict())
-    if any(map(layout.is_layered, names)):
-        _write(group, layout.layers.dimension, layout.layers.names, layout.layers[:1], {})
-    about = _with_coordinates(source.attrs.asdict(), ())
-    told = {name: value for name, value in about.items() if name not in RECORDED}
+def finish_map(group: zarr.Group, about: Mapping[Any, Any], identity: Mapping[str, str]) -> None:
+    """Record that a map is complete, and what is said of its scene."""
+    told = {
+        str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        for name, value in about.items()
+        if name not in RECORDED
+    }
     mark_complete(group, kind=KIND, attributes={**told, **identity})
     with warnings.catch_warnings():
         # xarray looks for it, and warns where it is not.
@@ -212,36 +231,8 @@ def finish_map(
         zarr.consolidate_metadata(group.store)
 
 
-def _further_coordinates(about: Mapping[str, Any], source: zarr.Group) -> list[str]:
-    """Return the names of the coordinates of a variable that are no dimensions, as CF has them."""
-    told = (about.get("coordinates"), source.attrs.get("coordinates"), about.get("grid_mapping"))
-    words = [word.rstrip(":") for text in told for word in str(text or "").split()]
-    return list(dict.fromkeys(words))
-
-
-def _with_coordinates(attributes: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    kept = {name: value for name, value in attributes.items() if name != "coordinates"}
-    return kept | ({"coordinates": " ".join(names)} if names else {})
-
-
-def _write(
-    group: zarr.Group,
-    name: str,
-    values: NDArray[Any],
-    dimensions: Sequence[str],
-    attributes: dict[str, Any],
-) -> None:
-    if values.dtype.kind in "SUTO":
-        values = np.array(names_of(values), dtype=np.dtypes.StringDType()).reshape(values.shape)
-    array = group.create_array(
-        name,
-        shape=values.shape,
-        dtype=str if values.dtype.kind == "T" else values.dtype,
-        dimension_names=dimensions,
-        attributes=attributes,
-        overwrite=True,
-    )
-    array[...] = values
+def _is_text(values: NDArray[Any]) -> bool:
+    return values.dtype.kind in "TU"
 
 
 def _open(group: zarr.Group, name: str) -> zarr.Array:

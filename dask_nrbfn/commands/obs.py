@@ -2,19 +2,21 @@
 
 import os
 import uuid
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
 from dask_nrbfn.commands.predict import write_results
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, RunBusyError
 from dask_nrbfn.sources.anndata import is_anndata
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import hidden_sibling, open_group, remove_group
 from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.obs import NewColumn, Obs
 
@@ -39,7 +41,7 @@ class ObsTarget:
     Parameters
     ----------
     cells : path, URL or RemoteLocation
-        Of an AnnData store in Zarr.
+        Of an AnnData store in Zarr, or path of an .h5ad file.
     to : str
         The column "obs/NAME" of the labels; "obs/NAME_confidence" has the probabilities of these.
         Of several numbers there is a column "obs/NAME_TARGET" of each.
@@ -57,7 +59,8 @@ class ObsTarget:
 
     def __init__(self, cells: Cells, to: str, model: Model, *, overwrite: bool) -> None:
         name = to.removeprefix(_PLACE)
-        if not to.startswith(_PLACE) or not name or "/" in name:
+        # Zarr keeps names with underscores to itself, hidden ones are of what is being written.
+        if not to.startswith(_PLACE) or "/" in name or name.startswith((".", "__")) or not name:
             raise ParameterError(
                 f"`to` is {to!r}.", "Name a column of the cells: obs/NAME, such as obs/predicted."
             )
@@ -67,14 +70,16 @@ class ObsTarget:
             else (os.fspath(cells), {})
         )
         place = File(url.removeprefix("file://"), options)
-        if not place.is_directory() or not is_anndata(place):
+        in_file = not place.is_remote and place.name.endswith(".h5ad")
+        if not (is_anndata(place) if place.is_directory() else in_file):
             raise ParameterError(
-                f"`to` is given, and {cells} is no AnnData store in Zarr.",
+                f"`to` is given, and {cells} is no AnnData store in Zarr and no .h5ad file here.",
                 "Give one, such as `adata.write_zarr` writes, or a place for the predictions.",
             )
         self.cells, self.model, self.overwrite = cells, model, overwrite
         self.columns = self._columns(name)
-        Obs(cells).check_free(self.columns, overwrite=overwrite)
+        self._obs = Obs(cells)
+        self._obs.check_free(self.columns, overwrite=overwrite)
 
     def _columns(self, name: str) -> tuple[str, ...]:
         names = self.model.target_names
@@ -83,17 +88,32 @@ class ObsTarget:
         return (name,) if len(names) == 1 else tuple(f"{name}_{target}" for target in names)
 
     def write(self, run: Any, dataset: Dataset, engine: Engine) -> None:
-        """Predict all cells, and write the columns once all are predicted."""
+        """Predict all cells, and write the columns once all are predicted.
+
+        Raises
+        ------
+        RunBusyError
+            If another job writes to the same cells.
+        """
         scratch = hidden_sibling(self.cells, f"{uuid.uuid4().hex[:8]}.unfinished")
         of_classes = self.model.target_names is None
         names = ("codes", "confidence") if of_classes else ("values",)
-        try:
-            write_results(run, dataset, scratch, engine, names)
-            group = open_group(scratch, kind="predictions")
-            results = [get_array(group, name) for name in names]
-            Obs(self.cells).add(self._filled(results), overwrite=self.overwrite)
-        finally:
-            remove_group(scratch)
+        with ExitStack() as locked:
+            try:
+                check_still_locked = locked.enter_context(locked_run(self.cells))
+            except RunBusyError as error:
+                remedy = "Wait until it is done, and predict again."
+                raise RunBusyError(error.args[0], remedy) from error
+            try:
+                # Another job may have written a column since.
+                self._obs.check_free(self.columns, overwrite=self.overwrite)
+                write_results(run, dataset, scratch, engine, names)
+                group = open_group(scratch, kind="predictions")
+                columns = self._filled([get_array(group, name) for name in names])
+                check_still_locked()
+                self._obs.add(columns, overwrite=self.overwrite, scratch=scratch)
+            finally:
+                remove_group(scratch)
 
     def _filled(self, results: list[Any]) -> dict[str, NewColumn]:
         if self.model.target_names is None:

@@ -137,9 +137,9 @@ class Tensor(NDArrayOperatorsMixin):
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", self, axes, keepdims=int(keepdims))
 
-    def argmax(self, *, axis: int) -> "Tensor":
+    def argmax(self, *, axis: int, keepdims: bool) -> "Tensor":
         """Return the place of the largest number along an axis, of several the first, int64."""
-        return self.graph.node("ArgMax", self, axis=axis, keepdims=0)
+        return self.graph.node("ArgMax", self, axis=axis, keepdims=int(keepdims))
 
     def astype(self, dtype: DTypeLike) -> "Tensor":
         """Return it as another type."""

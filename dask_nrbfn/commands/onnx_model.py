@@ -8,10 +8,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from dask.utils import format_bytes
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.held_out import TIE_STEP
 from dask_nrbfn.numeric.kernels import distances_in_place, kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.rows import dense, is_sparse
@@ -126,7 +128,8 @@ def onnx_model(
     Notes
     -----
     The numbers are those of `Model.scores` up to rounding, also far from the basis, as long as the
-    square of a row's distance in widths does not overflow.
+    square of a row's distance in widths does not overflow. Distances are taken about the mean of
+    the basis alone: `rounding` of the card says how many digits rows lose that lie far from it.
     """
     if dtype not in DTYPES:
         raise ParameterError(f"`dtype` is {dtype!r}.", f"Give one of {', '.join(DTYPES)}.")
@@ -139,17 +142,23 @@ def onnx_model(
     if model.projection is not None:
         X = X @ model.projection
     rows = _scaled_rows(model, X) - centre
-    scores = _scores(model, (basis - centre) / model.width, rows / model.width)
+    centred = (basis - centre) / model.width
+    # Of an exponent, of the basis row that is farthest from the mean.
+    rounding = float(np.finfo(dtype).eps * np.square(centred).sum(axis=1).max())
+    scores = _scores(model, centred, rows / model.width)
     if model.target_names is not None:
         name = "coordinates" if model.embeds else "values"
         graph.output(name, scores, model.n_targets)
     else:
         classes = graph.constant(model.classes, _label_dtype(model.classes))
-        labels = graph.node("Gather", classes, scores.argmax(axis=1))
+        places = scores.argmax(axis=1, keepdims=True)
+        codes = graph.node("Squeeze", places, graph.constant([1], np.int64))
+        labels = graph.node("Gather", classes, codes)
         graph.output("label", labels, dtype=_label_dtype(model.classes))
         graph.output("scores", scores, model.n_targets)
-        graph.output("probabilities", _probabilities(model, scores), model.n_targets)
-    return graph.model(_card(model, told or {}))
+        probabilities = _with_largest(_probabilities(model, scores), places, model.n_targets)
+        graph.output("probabilities", probabilities, model.n_targets)
+    return graph.model(_card(model, told or {}) | {"rounding": json.dumps(rounding)})
 
 
 def _new_graph(dtype: np.dtype) -> "Graph":
@@ -165,17 +174,21 @@ def _new_graph(dtype: np.dtype) -> "Graph":
 
 
 def _check_size(model: Model, dtype: np.dtype) -> None:
+    """Log how large the file will be, or raise DataError if that is too large."""
     r, p = model.basis.shape
     n_projected = 0 if model.projection is None else model.projection.size
-    n_bytes = (r * (p + model.n_targets) + n_projected) * dtype.itemsize
+    n_bytes = (r * (p + 1 + model.n_targets) + n_projected) * dtype.itemsize
+    why = ""
+    if is_sparse(model.basis):
+        stored = format_bytes(model.basis.nnz * dtype.itemsize)
+        why = f"; ONNX stores the zeros of the sparse basis too, which has {stored} without them"
     if n_bytes > _LARGEST_BYTES:
         raise DataError(
-            f"the model has {n_bytes / 2**30:.1f} GiB of {dtype} numbers, and an ONNX file holds "
-            "2 GiB.",
-            "Fit with a smaller `basis_size`, with `prune`, or write `dtype` float32.",
+            f"the file would have {format_bytes(n_bytes)} of {dtype} numbers, and an ONNX file "
+            f"holds 2 GiB{why}.",
+            "Fit with a smaller `basis_size`, with `prune` or `svd`, or write `dtype` float32.",
         )
-    if is_sparse(model.basis):
-        logger.info("export: the basis, in CSR here, has its zeros too: %.3g MB", n_bytes / 1e6)
+    logger.info("export: the file will have %s of %s%s", format_bytes(n_bytes), dtype, why)
 
 
 def _label_dtype(classes: np.ndarray) -> np.dtype:
@@ -280,6 +293,16 @@ def _probabilities(model: Model, scores: Tensor) -> Tensor:
     probabilities = loss_named(model.params.loss).probability(scores)
     totals = probabilities.sum(axis=1, keepdims=True)
     return np.where(np.equal(totals, 0.0), 1.0 / model.n_targets, probabilities / totals)
+
+
+def _with_largest(shares: Tensor, places: Tensor, n_classes: int) -> Tensor:
+    """Return probabilities (rows, K) of which the largest is at `places` (rows, 1)."""
+    chosen = np.equal(places, shares.graph.constant(np.arange(n_classes), np.int64))
+    largest = shares.max(axis=1, keepdims=True)
+    # A product with a number so near 1 would be left out by runtimes.
+    raised = np.where(chosen, largest + TIE_STEP * largest, shares)
+    raised = raised / raised.sum(axis=1, keepdims=True)
+    return np.where(np.equal(shares.argmax(axis=1, keepdims=True), places), shares, raised)
 
 
 def _card(model: Model, told: Mapping[str, Any]) -> dict[str, str]:

@@ -134,7 +134,7 @@ def plan_on_options(
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    params = suited_params(dataset, params)
+    params = suited_params(planned, params)
     check_fit(planned, params)
     if n_rows is None:
         dataset.check_stored()

@@ -237,6 +237,7 @@ def predict_dataset(
     *,
     scores: bool = False,
     probabilities: bool = False,
+    prediction_name: str | None = None,
     kept: "pa.RecordBatchReader | None" = None,
     skip_bad: bool = False,
     bad_rows: Sequence[int] = (),
@@ -252,11 +253,15 @@ def predict_dataset(
         Needs no labels. Its ids are written too.
     out : Location
         A Zarr group, without suffix or with .zarr; with .csv or .parquet a local file of that
-        format.
+        format, whose column of labels is called "prediction".
     engine : Engine
     scores, probabilities : bool
         Write these (n, K) too, of every class by its name; a Zarr group has scores in any case.
         Probabilities are those of `Model.probabilities`.
+    prediction_name : str, optional
+        Another name of that column, also of a predicted number; several numbers are
+        ``NAME_TARGET``. By default numbers are called as their targets, but "prediction" beside
+        a kept column of that name.
     kept : RecordBatchReader, optional
         Further columns of the same rows for a .csv or .parquet file.
     skip_bad : bool
@@ -286,19 +291,21 @@ def predict_dataset(
     keep = () if kept is None else kept.schema.names
     if kept is not None and _suffix(out) == ".csv":
         check_in_csv(kept)
-    asked = {"scores": scores, "probabilities": probabilities, "skip_bad": skip_bad}
+    asked: dict[str, Any] = {"scores": scores, "probabilities": probabilities}
+    asked |= {"skip_bad": skip_bad, "prediction_name": prediction_name}
     names = check_asked(opened, out, **asked, keep=keep)
     dataset = _checked(opened, dataset, engine)
     if _suffix(out) not in TABLES:
         _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=overwrite)
         return 0
-    written = column_names([*names, *_ids_of(dataset)], _attributes(opened, dataset))
+    arrays = [*_ids_of(dataset), *names]
+    written = column_names(arrays, _attributes(opened, dataset), keep, prediction_name)
     check_distinct_columns(written, keep)
     scratch = hidden_sibling(out, f"{uuid.uuid4().hex[:8]}.unfinished")
     try:
         _predict_to_zarr(pinned, opened, dataset, scratch, engine, names, overwrite=False)
         with new_file(str(out), overwrite=overwrite) as unfinished:
-            n_skipped = write_predictions(scratch, unfinished, kept, bad_rows)
+            n_skipped = write_predictions(scratch, unfinished, written, kept, bad_rows)
     finally:
         remove_group(scratch)
     if n_skipped:
@@ -341,6 +348,7 @@ def check_asked(
     probabilities: bool,
     skip_bad: bool,
     keep: Sequence[str],
+    prediction_name: str | None = None,
 ) -> tuple[str, ...]:
     """Return the names of the results to write, if all that is asked for goes with model and `out`.
 
@@ -355,8 +363,9 @@ def check_asked(
             raise ParameterError(
                 f"`{name}` are asked for, and the model predicts numbers.", f"Leave `{name}` out."
             )
-    for name, is_asked in {"keep": bool(keep), "skip_bad": skip_bad}.items():
-        if is_asked and not in_table:
+    of_tables = {"keep": keep, "skip_bad": skip_bad, "prediction_name": prediction_name}
+    for name, value in of_tables.items():
+        if value and not in_table:
             raise ParameterError(
                 f"`{name}` is given, and {out} is a Zarr group.", "Write .csv or .parquet with it."
             )
@@ -368,7 +377,9 @@ def check_asked(
         "skipped": skip_bad,
     }
     names = tuple(name for name, is_wanted in wanted.items() if is_wanted)
-    check_distinct_columns(column_names(names, _columns_of(model)), keep)
+    if prediction_name == "":
+        raise ParameterError("`prediction_name` is empty.", "Give the column a name.")
+    check_distinct_columns(column_names(names, _columns_of(model), keep, prediction_name), keep)
     return names
 
 

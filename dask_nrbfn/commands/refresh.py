@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from dask_nrbfn.commands.files import opened_rows
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.commands.update import Judge
@@ -55,7 +57,8 @@ def refresh_run(
         Of a run with a model, which need not be readable: what a run has recorded of itself is
         enough. It stays until the new one is complete.
     datasets : sequence of Dataset
-        Rows to fit; empty for all that the run holds.
+        Rows to fit; empty for all that the run holds. Rows that were added from a file are read
+        from there.
     engine : Engine
     judge : Judge, optional
         Must accept the new model.
@@ -87,10 +90,10 @@ def refresh_run(
     if not exists(location):
         _put_in_place(building, location)
     _check_has_model(Run.open(location))
-    with locked_run(location) as check_still_locked:
+    with locked_run(location) as check_still_locked, ExitStack() as files:
         old = Run.open(location)
         _check_refreshable(old, judge)
-        rows, beside = _rows_held(old, list(datasets))
+        rows, beside = _rows_held(old, list(datasets), files)
         dataset = rows[0] if len(rows) == 1 else _join(rows, joined)
         for further in beside:
             dataset = dataset.with_unlabelled(further)
@@ -173,15 +176,18 @@ def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_rec
         fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
 
 
-def _rows_held(run: Run, given: list[Dataset]) -> tuple[list[Dataset], list[Dataset]]:
+def _rows_held(
+    run: Run, given: list[Dataset], files: ExitStack
+) -> tuple[list[Dataset], list[Dataset]]:
     """Return the datasets to fit: those given, or those a run holds, and those beside them.
 
-    The latter have no labels, and stay beside whatever is fitted.
+    The latter have no labels, and stay beside whatever is fitted. What is read from files is there
+    until `files` is closed.
     """
     known = members_by_content(run.attributes)
     held = members_held(run.attributes)
     beside = [content for content in known if is_beside(known[content])]
-    opened = [_open_member(run, known[content]) for content in beside]
+    opened = [_open_member(run, known[content], files) for content in beside]
     if given:
         return given, opened
     taken = [known[content]["dataset"] for content, times in held.items() if times < 0]
@@ -191,10 +197,10 @@ def _rows_held(run: Run, given: list[Dataset]) -> tuple[list[Dataset], list[Data
             "Give datasets without them.",
         )
     held_now = [content for content, times in held.items() if times > 0 and content not in beside]
-    return [_open_member(run, known[content]) for content in held_now], opened
+    return [_open_member(run, known[content], files) for content in held_now], opened
 
 
-def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
+def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Dataset:
     """Open a dataset whose rows a run holds."""
     # A run records no options, which may be secrets.
     options = run.location.storage_options if isinstance(run.location, RemoteLocation) else {}
@@ -203,7 +209,8 @@ def _open_member(run: Run, member: Mapping[str, Any]) -> Dataset:
     if beside:
         remedy = "Fit a new run, with rows without labels or none."
     try:
-        dataset = Dataset.open(locate(place, options))
+        opening = opened_rows(locate(place, options), run.location, beside=run.location)
+        dataset = files.enter_context(opening).dataset
     except NRBFNError as error:
         raise MissingDataError(
             f"{run.location} holds rows of {place}, which cannot be read: {error.problem}", remedy
@@ -290,6 +297,11 @@ class _Joined:
         self.schema = first.schema
         self.read_as = first.read_as
         self.stored_at: StoredAt | None = None
+        # What an update takes for true and false may have been written as 1 and 0.
+        is_boolean = first.classes.dtype.kind == "b"
+        self.boolean_labels = is_boolean and all(
+            np.isin(of.classes, (0, 1)).all() for of in datasets
+        )
         # No part of a fit, and each dataset keeps its own.
         self.id_dtype: np.dtype | None = None
 

@@ -1,11 +1,9 @@
 """Maps: a model applied to all pixels of a scene, box by box, and resumed where it was stopped."""
 
-import hashlib
-import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -15,18 +13,22 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.maps import KIND, MapLayout, finish_map
+from dask_nrbfn.commands.ingest import Names
+from dask_nrbfn.commands.maps import KIND, MapLayout, check_no_dimension, finish_map
 from dask_nrbfn.commands.predict import GROUPS, scoring_rows
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
-from dask_nrbfn.sources.cubes import Box, Grid, matching, pixel_rows
+from dask_nrbfn.sources.cubes import Box, Cube, matching
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.scene import Scene
+from dask_nrbfn.sources.open import named_columns
+from dask_nrbfn.sources.scene import Scene, open_scene
 from dask_nrbfn.sources.stored import stored_rows
 from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.storage.blocks import one_ahead
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import Location, check_target, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
@@ -91,23 +93,29 @@ def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> NDArray[n
     return scores
 
 
-def feature_order(
-    model: Model, names: Sequence[str] | None, n_features: int, what: str
-) -> tuple[int, ...]:
+def wanted_names(model: Model) -> tuple[str, ...] | None:
+    """Return the names of the features that pixels must have."""
+    if model.schema is None:
+        return model.feature_names
+    return tuple(column.name for column in model.schema.columns)
+
+
+def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
     """Return where the columns of a model are among the features of pixels; none: as they are.
 
     Raises
     ------
     DataError
-        If `what` has no feature of that name, or without names another number of them.
+        If there is no feature of that name, or without names another number of them.
     """
-    schema = model.schema
-    wanted = model.feature_names
-    if schema is not None:
-        wanted = tuple(column.name for column in schema.columns)
-    order = matching(names, wanted, what)
-    n_columns = model.n_features if schema is None else len(schema.columns)
-    check_columns(len(order) or n_features, n_columns)
+    names, wanted = cube.feature_names, wanted_names(model)
+    order = matching(names, wanted, cube.name)
+    n_columns = model.n_features if model.schema is None else len(model.schema.columns)
+    check_columns(len(order) or cube.n_features, n_columns)
+    further = [name for name in names or () if order and name not in (wanted or ())]
+    if further:
+        shown = ", ".join(further[:20])
+        logger.info("%d features of %s are ignored: %s", len(further), cube.name, shown)
     return tuple(order)
 
 
@@ -117,13 +125,13 @@ def predict_scene(
     out: Location,
     engine: Engine,
     *,
-    variable: str | None = None,
+    variable: Names = None,
     feature_dim: str | None = None,
     probabilities: bool = False,
     scores: bool = False,
     overwrite: bool = False,
 ) -> MapResult:
-    """Write a map of the pixels of a scene, a Zarr group that xarray opens.
+    """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
 
     It has ``label``, or for each target of a regression and coordinate of an embedding a layer of
     ``value``, and what else is asked for, along all dimensions of the variable but that of the
@@ -136,14 +144,17 @@ def predict_scene(
     model : Location
         Of a model or a finished run.
     scene : Location
-        A Zarr group as xarray writes it, of format 2 or 3.
+        A Zarr group, netCDF, or whatever else xarray has an engine for.
     out : Location
         A path or URL. What is finished of it lies beside it under a hidden name until all is, and
         is found by the next call.
     engine : Engine
-    variable, feature_dim : str, optional
-        The variable, if several have the dimension of the features, and that dimension. Features
-        are found by its coordinates where these and the training rows have names.
+    variable : str or sequence of str, optional
+        The variable, if several have the dimension of the features; or several, as "A,B", of which
+        each is a feature, and has one for every coordinate where it has the dimension.
+    feature_dim : str, optional
+        Dimension of the features, which are found by its coordinates, dates in ISO, where these and
+        the training rows have names.
     probabilities, scores : bool
         Write these of every class too.
     overwrite : bool
@@ -188,14 +199,18 @@ def write_map(
     work: "MapWork", out: Location, engine: Engine, *, overwrite: bool = False
 ) -> MapResult:
     """Write what was prepared, as `predict_scene` does."""
-    model = work.model.load()
-    layout = MapLayout.of(work.scene.cube, work.scene.feature_dim, model)
-    _check_memory(work, layout, model, engine)
-    choice = ", ".join(work.names)
-    identity = {"of_model": model.digest(), "of_scene": work.digest(), "of_choice": choice}
+    model, opened = work.model.load(), open_scene(work.scene.place)
+    cube = work.scene.cube(opened)
+    layout = MapLayout.of(cube, model)
+    _check_memory(cube, model, engine)
+    identity = {
+        "of_model": model.digest(),
+        "of_scene": work.scene.digest(cube),
+        "of_choice": ", ".join(work.names),
+        "of_state_of_the_scene": work.scene.state(cube),
+    }
     with resumed_group(out, kind=KIND, identity=identity, overwrite=overwrite) as group:
-        for name in work.names:
-            layout.create(group, name)
+        layout.prepare(group, cube, work.names)
         indices = layout.grid.indices()
         arguments = [
             (work, group, indices[start:stop])
@@ -205,7 +220,12 @@ def write_map(
         n_found = sum(found for _, found in counts)
         if n_found:
             logger.info("predict: %d of %d boxes were found finished", n_found, len(indices))
-        finish_map(group, work.scene, layout, work.names, identity)
+        if work.scene.state(cube) != identity["of_state_of_the_scene"]:
+            raise RunMismatchError(
+                f"{work.scene.place} changed while it was mapped.",
+                "Map it anew with `overwrite`, when nobody writes it.",
+            )
+        finish_map(group, opened.attrs, identity)
     return MapResult(layout.grid.n_pixels, sum(n_missing for n_missing, _ in counts))
 
 
@@ -222,12 +242,13 @@ def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[
     return ("value",)
 
 
-def _scene_at(place: Location, variable: str | None, feature_dim: str | None) -> Scene:
+def _scene_at(place: Location, variable: Names, feature_dim: str | None) -> Scene:
     located = normalize(place)
+    variables = named_columns("variable", variable) if isinstance(variable, str) else variable
     if isinstance(located, RemoteLocation):
-        return Scene.at(File(located.url, located.storage_options), variable, feature_dim)
+        return Scene.at(File(located.url, located.storage_options), variables, feature_dim)
     if isinstance(located, str):
-        return Scene.at(File(located), variable, feature_dim)
+        return Scene.at(File(located), variables, feature_dim)
     raise ParameterError(f"{place} is a store object.", "Give the path or URL of a scene.")
 
 
@@ -258,7 +279,7 @@ class MapWork:
         model: Location,
         scene: Location,
         *,
-        variable: str | None = None,
+        variable: Names = None,
         feature_dim: str | None = None,
         probabilities: bool = False,
         scores: bool = False,
@@ -267,29 +288,21 @@ class MapWork:
         pinned = PinnedModel.at(model)
         opened, found = pinned.load(), _scene_at(scene, variable, feature_dim)
         names = _checked_names(opened, probabilities=probabilities, scores=scores)
-        cube, what = found.cube, f"{found.variable} in {found.place}"
-        layout = MapLayout.of(cube, found.feature_dim, opened)
-        n_features = cube.shape[layout.axis]
-        order = feature_order(opened, found.feature_names, n_features, what)
-        return cls(pinned, found, order, names, layout.grid.n_pixels)
-
-    def digest(self) -> str:
-        """Return a name for the scene, by its place, layout and attributes, and for its boxes."""
-        scene = self.scene
-        steps, layout = Grid.of(scene.cube, scene.feature_dim).steps, scene.cube.array.metadata
-        told = [str(scene.place), scene.feature_dim, scene.feature_names, steps, layout.to_dict()]
-        text = json.dumps(told, sort_keys=True, default=str)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        cube = found.cube()
+        for name in names:
+            check_no_dimension(cube, name)
+        layout = MapLayout.of(cube, opened)
+        return cls(pinned, found, feature_order(opened, cube), names, layout.grid.n_pixels)
 
 
-def _check_memory(work: MapWork, layout: MapLayout, model: Model, engine: Engine) -> None:
-    cube, (r, n_scaled), p = work.scene.cube, model.basis.shape, model.n_features
-    rows, pixels, q = scoring_rows(r), math.prod(layout.grid.steps.values()), model.n_targets
-    n_features = cube.shape[cube.dimensions.index(work.scene.feature_dim)]
-    stored = cube.array.dtype.itemsize
+def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
+    (r, n_scaled), p, q = model.basis.shape, model.n_features, model.n_targets
+    rows, pixels = scoring_rows(r), math.prod(cube.grid.steps.values())
     # A box as stored and as numbers, and again one after another as rows, in use and one ahead;
     # scores, results and labels; a block of activations, the basis as read and as slopes.
-    held = pixels * (n_features * 2 * (stored + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2))
+    held = pixels * (
+        cube.n_features * 2 * (cube.stored_bytes + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2)
+    )
     held += 8 * (rows * (r + 4 * p) + 3 * r * n_scaled + 2 * r * q)
     if model.projection is not None:
         held += project_bytes(rows, p, n_scaled)
@@ -310,18 +323,20 @@ def _map_boxes(
 ) -> tuple[int, int]:
     """Map some boxes; return how many of their pixels have no result, how many were finished."""
     model = work.model.load()
-    cube, feature_dim = work.scene.cube, work.scene.feature_dim
-    layout = MapLayout.of(cube, feature_dim, model)
+    cube = work.scene.cube()
+    layout = MapLayout.of(cube, model)
     found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
     boxes = [layout.grid.box(index) for index in indices if found[index] is None]
     n_found, n_missing = len(indices) - len(boxes), sum(filter(None, found.values()))
     threads = blas_threads()
 
     def read(box: Box) -> NDArray[Any]:
-        rows = pixel_rows(cube, feature_dim, box)
+        rows = cube.rows(box)
         return rows[:, work.order] if work.order else rows
 
-    for box, rows in zip(boxes, _read_ahead(read, boxes), strict=True):
+    pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
+    reads = (pool.submit(read, box) for box in boxes)
+    for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
         scores = pixel_scores(model, rows, threads=threads)
         missing = np.isnan(scores[:, 0])
         for name in reversed(work.names):
@@ -330,22 +345,11 @@ def _map_boxes(
                 values = layout.coding.codes[scores.argmax(axis=1)]
                 values[missing] = layout.coding.missing
             else:
-                values = _RESULTS[name](model, scores)
+                # As the map has them: rounding must not make another class the largest.
+                values = _RESULTS[name](model, scores).astype(np.float32)
+                if layout.coding is not None:
+                    keep_largest(values, scores)
                 values[missing] = np.nan
             layout.write(group, name, box, values)
         n_missing += int(np.count_nonzero(missing))
     return n_missing, n_found
-
-
-def _read_ahead(
-    read: Callable[[Box], NDArray[Any]], boxes: Sequence[Box]
-) -> Iterator[NDArray[Any]]:
-    """Yield what is read of boxes, in a thread that works one box ahead."""
-    with ThreadPoolExecutor(1, thread_name_prefix="read-boxes") as pool:
-        ahead: list[Future[NDArray[Any]]] = []
-        for box in boxes:
-            ahead.append(pool.submit(read, box))
-            if len(ahead) > 1:
-                yield ahead.pop(0).result()
-        for last in ahead:
-            yield last.result()

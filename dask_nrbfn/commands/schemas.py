@@ -68,13 +68,21 @@ def _attributes(location: Location) -> dict[str, Any]:
 
 
 def _of_file(path: Path) -> Schema:
-    """Return the schema of a file; raise DataError if it has a category as no cell is read."""
+    """Return the schema of a file; raise DataError if it has what no cell is read as."""
     import pyarrow as pa
 
     from dask_nrbfn.sources.cells import texts_of
+    from dask_nrbfn.sources.written import is_way
 
     schema = Schema.from_dict(_read_file(path))
     for column in schema.columns:
+        if column.written and not is_way(column.kind, column.written):
+            raise DataError(
+                f"column {column.name!r} of {path} is a {column.kind} written as "
+                f"{column.written!r}.",
+                "Write 1234.5 with the marks and unit of the column, such as $1,234.5; for dates "
+                "a format such as %d/%m/%Y; nothing for other columns.",
+            )
         texts = texts_of(pa.array(column.categories, pa.string())).to_pylist()
         for category, text in zip(column.categories, texts, strict=True):
             if category != text:

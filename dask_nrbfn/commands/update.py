@@ -31,6 +31,7 @@ from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
 from dask_nrbfn.errors import (
     AlreadyAddedError,
+    DamagedDataError,
     DamagedResultError,
     DataError,
     ExistsError,
@@ -387,16 +388,33 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
         attributes = run.attributes
         version, base = len(versions_of(attributes)) + 1, latest_place(attributes)
         draft = _Draft(run, action, version, base, datetime.now(UTC), check_still_locked)
-        read_candidates(run, base)
-        run.drop(version_name(version))
         try:
+            _check_readable(run, base)
+            run.drop(version_name(version))
             yield draft
+        except DamagedResultError as error:
+            if base is None or error.stage.startswith(_PARTS):
+                raise
+            remedy = "Call fit, or tune, with the dataset and options of the run: that mends it."
+            if base:
+                remedy = f"Refresh {location}, or restore it from a copy."
+            raise DamagedResultError(error.problem, remedy, error.stage, error.parts) from error
         except WorseModelError:
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
         # Those of new rows are in a version by now.
         run.drop_groups(_PARTS)
+
+
+def _check_readable(run: Run, base: str | None) -> None:
+    """Raise DamagedResultError if the model of a version is damaged."""
+    try:
+        read_candidates(run, base)
+    except DamagedResultError:
+        raise
+    except (MissingDataError, DamagedDataError) as error:
+        raise DamagedResultError(error.problem, error.remedy, model_name(base), ()) from error
 
 
 def _check_updatable(run: Run) -> None:
@@ -543,8 +561,8 @@ def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
         "schemas": (one.schema and one.schema.digest) == (two.schema and two.schema.digest),
         "weights of classes": WIDTH.recorded(run).class_weights
         == WIDTH.recorded(other).class_weights,
-        "parameters": (one.params.features, one.params.kernel, one.params.scale)
-        == (two.params.features, two.params.kernel, two.params.scale),
+        "parameters": (one.params.scale, *one.params.predicting)
+        == (two.params.scale, *two.params.predicting),
     }
     different = [name for name, equal in same.items() if not equal]
     if different:

@@ -3,18 +3,17 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from dask_nrbfn.engine.watch import StageFigures, Watch
+from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.outputs import check_path_outside_groups
 
@@ -25,112 +24,51 @@ _JOB_LABELS = ("command", "run")
 # Of the name of every metric.
 _PREFIX = "nrbfn_"
 
+_LAST_SUCCESS = "nrbfn_last_success_timestamp_seconds"
 
-class _Kind(NamedTuple):
-    """A metric; `value` takes the figures of a stage, or the job's collector."""
-
-    family: type[GaugeMetricFamily] | type[CounterMetricFamily]
-    name: str
-    help: str
-    value: Callable[[Any], float]
-
-    def of(self, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], Any]]) -> Metric:
-        """Return the metric with a value for each sample, which is label values and its source."""
-        family = self.family(self.name, self.help, labels=labels)
-        for label_values, source in samples:
-            family.add_metric(label_values, self.value(source))
-        return family
-
-
+# Name, what it is an attribute of `StageFigures` by, and help. What ends in _total is a counter.
 _OF_STAGE = (
-    _Kind(
-        GaugeMetricFamily,
-        "nrbfn_stage_in_progress",
-        "1 while the stage is computed.",
-        attrgetter("in_progress"),
-    ),
-    _Kind(
-        GaugeMetricFamily,
+    ("nrbfn_stage_in_progress", "in_progress", "1 while the stage is computed."),
+    (
         "nrbfn_stage_tasks",
+        "n_tasks",
         "Tasks of the stage so far; each of its passes adds its own.",
-        attrgetter("n_tasks"),
     ),
-    _Kind(
-        GaugeMetricFamily,
-        "nrbfn_stage_tasks_done",
-        "Tasks of the stage that are done.",
-        attrgetter("n_done"),
-    ),
-    _Kind(
-        GaugeMetricFamily,
-        "nrbfn_stage_rows",
-        "Rows that the stage goes over.",
-        attrgetter("n_rows"),
-    ),
-    _Kind(
-        GaugeMetricFamily,
+    ("nrbfn_stage_tasks_done", "n_done", "Tasks of the stage that are done."),
+    ("nrbfn_stage_rows", "n_rows", "Rows that the stage goes over."),
+    (
         "nrbfn_stage_duration_seconds",
+        "seconds_so_far",
         "What the stage took, or has taken so far.",
-        StageFigures.seconds_so_far,
     ),
-    _Kind(
-        GaugeMetricFamily,
+    (
         "nrbfn_stage_peak_memory_bytes",
+        "peak_bytes",
         "Largest resident size of a process while it ran a task of the stage.",
-        attrgetter("peak_bytes"),
     ),
-    _Kind(
-        GaugeMetricFamily,
+    (
         "nrbfn_stage_predicted_memory_bytes",
+        "predicted_bytes",
         "What a task of the stage was expected to hold with its process; 0: unknown.",
-        attrgetter("predicted_bytes"),
     ),
-    _Kind(
-        CounterMetricFamily,
+    (
         "nrbfn_stage_starts_total",
+        "n_starts",
         "How often the stage was begun; again if its result was found damaged.",
-        attrgetter("n_starts"),
     ),
-    _Kind(
-        CounterMetricFamily,
-        "nrbfn_stage_errors_total",
-        "How often the stage failed.",
-        attrgetter("n_errors"),
-    ),
+    ("nrbfn_stage_errors_total", "n_errors", "How often the stage failed."),
 )
 
+# The same of the collector of the job.
 _OF_JOB = (
-    _Kind(
-        CounterMetricFamily,
+    (
         "nrbfn_task_retries_total",
+        "watch.n_retries",
         "Results that were lost on their way from a worker and computed again.",
-        attrgetter("watch.n_retries"),
     ),
-    _Kind(
-        CounterMetricFamily,
-        "nrbfn_workers_lost_total",
-        "Workers that were there and are gone.",
-        attrgetter("watch.n_workers_lost"),
-    ),
-    _Kind(
-        CounterMetricFamily,
-        "nrbfn_job_errors_total",
-        "1 if the job failed.",
-        attrgetter("n_errors"),
-    ),
-    _Kind(
-        GaugeMetricFamily,
-        "nrbfn_job_start_time_seconds",
-        "When the job began, in seconds since 1970.",
-        attrgetter("started"),
-    ),
-)
-
-_LAST_SUCCESS = _Kind(
-    GaugeMetricFamily,
-    "nrbfn_last_success_timestamp_seconds",
-    "When a job last ended well, in seconds since 1970.",
-    float,
+    ("nrbfn_workers_lost_total", "watch.n_workers_lost", "Workers that were there and are gone."),
+    ("nrbfn_job_errors_total", "n_errors", "1 if the job failed."),
+    ("nrbfn_job_start_time_seconds", "started", "When the job began, in seconds since 1970."),
 )
 
 
@@ -194,12 +132,26 @@ class _JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         # A copy, because the job goes on meanwhile.
         stages = [((*self.labels, name), stage) for name, stage in list(self.watch.stages.items())]
-        for kind in _OF_STAGE:
-            yield kind.of((*_JOB_LABELS, "stage"), stages)
-        for kind in _OF_JOB:
-            yield kind.of(_JOB_LABELS, [(self.labels, self)])
+        for name, attribute, about in _OF_STAGE:
+            value = attrgetter(attribute)
+            samples = [(labels, value(stage)) for labels, stage in stages]
+            yield _metric(name, about, (*_JOB_LABELS, "stage"), samples)
+        for name, attribute, about in _OF_JOB:
+            yield _metric(name, about, _JOB_LABELS, [(self.labels, attrgetter(attribute)(self))])
         if self.last_success is not None:
-            yield _LAST_SUCCESS.of(_JOB_LABELS, [self.last_success])
+            about = "When a job last ended well, in seconds since 1970."
+            yield _metric(_LAST_SUCCESS, about, _JOB_LABELS, [self.last_success])
+
+
+def _metric(
+    name: str, about: str, labels: tuple[str, ...], samples: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """Return a metric with values by those of its labels."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    metric = kind(name, about, labels=labels)
+    for label_values, value in samples:
+        metric.add_metric(label_values, value)
+    return metric
 
 
 @contextmanager
@@ -259,7 +211,7 @@ def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
             "Give another path.",
         )
     for family in families:
-        if family.name == _LAST_SUCCESS.name:
+        if family.name == _LAST_SUCCESS:
             (sample,) = family.samples
             return tuple(sample.labels[name] for name in _JOB_LABELS), sample.value
     return None

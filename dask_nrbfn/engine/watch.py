@@ -42,8 +42,9 @@ class StageFigures:
         """Whether it has not ended."""
         return self.seconds is None
 
+    @property
     def seconds_so_far(self) -> float:
-        """Return what it took, or has taken."""
+        """What it took, or has taken."""
         return self._elapsed() if self.seconds is None else self.seconds
 
     def end(self) -> None:

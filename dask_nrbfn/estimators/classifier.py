@@ -18,6 +18,7 @@ from dask_nrbfn.estimators.scores import accuracy
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
+from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
@@ -48,10 +49,11 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. The first batch has rows of all classes. What follows arrays in memory is
-            in memory too.
+            As for `fit`. What follows arrays in memory is in memory too.
         classes : array-like (K,), optional
-            All classes there are. Only looked at with the first batch, which must have them.
+            All classes there are, by default those of the first batch. Only looked at with that
+            one. A class without rows has the score 0 until a batch has some; a first batch that
+            is no array in memory has rows of all classes.
 
         Raises
         ------
@@ -75,7 +77,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         """
         if hasattr(self, "classes_"):
             classes = None
-        self._fit_or_add(X, y, sample_weight)
+        self._fit_or_add(X, y, sample_weight, classes)
         missing = [] if classes is None else np.setdiff1d(classes, self.classes_).tolist()
         if missing:
             for name in [name for name in vars(self) if name.endswith("_")]:
@@ -89,8 +91,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
     def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return the label of every row, (n,); lazily for a dask array.
 
-        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
-        its pixels are rows, whose features lie along it and are found by its coordinates. The
+        With `feature_dim` X is a DataArray: its pixels are rows, whose features lie along it and
+        are found by its coordinates. A Dataset has the variables that were fitted. The
         result has the other dimensions, lazily where X is a dask array. Pixels that lack a feature
         have NaN; so whole numbers become float64, text objects.
         """
@@ -113,8 +115,8 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
 
         Scores clipped to [0, 1] and normalized; with the logistic loss ``1 / (1 + e^-score)``, with
         the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
-        loss, the softmax of the scores at the temperature that fits held-out rows best. With
-        `feature_dim` as `decision_function`.
+        loss, the softmax of the scores at the temperature that fits held-out rows best. The largest
+        is always that of the label. With `feature_dim` as `decision_function`.
         """
         shares = self._predict(X, Model.probabilities, feature_dim, name="probability")
         return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
@@ -131,38 +133,55 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
             del values["class_weight"]
         return values
 
-    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
+    def _table(
+        self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
+    ) -> Table:
         table = self._labelled(X, y, sample_weight, schema, reset=True)
-        labelled = are_labelled(table.targets, self.unlabelled)
-        classes, own, _ = distinct_labels(table.targets[labelled])
+        labelled = self._are_labelled(table.targets)
+        present, own, _ = distinct_labels(table.targets[labelled])
+        classes = present if classes is None else np.unique(classes)
         check_classes(classes)
         codes = np.full(len(labelled), -1)
-        codes[labelled] = own
+        codes[labelled] = self._places(classes, present)[own]
         mark = None if self.unlabelled is None else -1
         return table._replace(targets=codes, classes=classes, unlabelled=mark)
 
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
         table = self._labelled(X, y, sample_weight, self.schema_, reset=False)
-        table = table.of_labelled(are_labelled(table.targets, self.unlabelled))
-        unknown = sorted(set(table.targets.tolist()) - set(self.classes_.tolist()))
+        table = table.of_labelled(self._are_labelled(table.targets))
+        # A run may have stored the classes as something else, such as their codes.
+        codes = self._places(self.classes_, table.targets)
+        return table._replace(targets=stored.classes[codes])
+
+    def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the places of labels among classes, which are sorted."""
+        unknown = sorted(set(labels.tolist()) - set(classes.tolist()))
         if unknown:
             raise DataError(
                 f"label {unknown[0]!r} is none of the classes of the first rows.",
-                "Fit anew with rows of all classes.",
+                "Fit anew with rows of all classes, or name them as `classes` with the first rows.",
             )
-        # A run may have stored the classes as something else, such as their codes.
-        codes = np.searchsorted(self.classes_, table.targets)
-        return table._replace(targets=stored.classes[codes])
+        return np.searchsorted(classes, labels)
 
     def _labelled(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
     ) -> Table:
         """Return rows and labels with the weights of rows and of classes given by name."""
-        rows, labels = training_rows(self, X, y, schema, reset=reset)
+        rows, labels = training_rows(self, X, y, schema, unlabelled=self.unlabelled, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
             by_class = compute_sample_weight(self.class_weight, labels)
         return Table.of(rows, labels, sample_weight, by_class)
+
+    def _are_labelled(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of the labels that `training_rows` gives are none of those missing."""
+        if not means_empty(self.unlabelled):
+            return are_labelled(labels, self.unlabelled)
+        return (
+            are_labelled(labels, str(self.unlabelled))
+            if labels.dtype.kind in "OU"
+            else ~np.isnan(labels)
+        )
 
     def _chunked_dataset(self, *arguments: Any, **options: Any) -> Dataset:
         if isinstance(self.class_weight, Mapping):
@@ -192,9 +211,9 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     Parameters
     ----------
-    n_neighbors : int, default=20
+    n_neighbors : int, default=None
         Neighbours from which a row's confidence in its own label, or its locality, is computed;
-        less than the number of rows.
+        less than the number of rows. None: 20, or all other rows where there are fewer.
     confidence_threshold : float, default=0.9
         Rows with a confidence below it form the basis.
     alpha : float, default=1e-13
@@ -253,10 +272,10 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         Parts that each pass over the rows is cut into.
     random_state : int, RandomState instance or None, default=0
         Seeds the approximate search and the choice among equally confident rows.
-    unlabelled : int or str, default=None
-        The label in y of rows that have none. They are candidates for a "random" or "kmeans" basis
-        and count in scale and width; everything else is learned from the other rows. None: every
-        row has a label.
+    unlabelled : int, float or str, default=None
+        The label in y of rows that have none; with NaN or "" also missing ones. They are candidates
+        for a "random" or "kmeans" basis and count in scale and width; everything else is learned
+        from the other rows. None: every row has a label.
     missing : {"error", "impute"}, default="error"
         What becomes of rows without a value in a column: refused, or filled with its median, a
         category with one of its own; where more than 1 % lack one a feature says which do.
@@ -321,7 +340,7 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
 
     def __init__(
         self,
-        n_neighbors: int = 20,
+        n_neighbors: int | None = None,
         confidence_threshold: float = 0.9,
         alpha: float = 1e-13,
         *,

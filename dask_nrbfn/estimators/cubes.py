@@ -1,5 +1,6 @@
 """xarray in and out: pixels of a cube as rows, and predictions along its other dimensions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.maps import Layers, lasting
-from dask_nrbfn.commands.scene import feature_order, pixel_scores
+from dask_nrbfn.commands.scene import feature_order, pixel_scores, wanted_names
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.predictions import Outcome, opened_model, published
-from dask_nrbfn.sources.cubes import Box, CubeSource, Grid
-from dask_nrbfn.sources.dtypes import STRING
-from dask_nrbfn.sources.scene import names_of
+from dask_nrbfn.sources.cubes import Cube, CubeSource
+from dask_nrbfn.sources.scene import import_xarray
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
@@ -30,15 +30,15 @@ class Pixels:
     Attributes
     ----------
     X : DataArray or Dataset
-        A Dataset has one variable along `feature_dim`.
+        Variables of a Dataset along `feature_dim`, or without one all, are the features.
     y : DataArray, Dataset, str, sequence of str or None
         Labels of the pixels, or numbers: several as a Dataset; or the names of variables of `X`.
-    feature_dim : str
+    feature_dim : str or None
     """
 
     X: Any
     y: Any
-    feature_dim: str
+    feature_dim: str | None
 
     def source(self, *, numbers: bool = False, unlabelled: Mark | None = None) -> CubeSource:
         """Return them as rows; with `numbers` the targets are no labels.
@@ -48,21 +48,21 @@ class Pixels:
         DataError, ParameterError
             If dimensions, coordinates or types do not fit.
         """
-        cube = _cube_of(self.X, self.feature_dim)
+        apart = [self.y] if isinstance(self.y, str) else self.y
+        if not isinstance(apart, list | tuple):
+            apart = [*getattr(self.y, "data_vars", [getattr(self.y, "name", None)])]
+        cube = _cube_of(self.X, self.feature_dim, apart=apart)
         targets = self._targets(cube)
         if not numbers and len(targets) > 1:
             raise DataError(f"y has {len(targets)} variables.", "Give one that has the labels.")
-        columns = {name: ArrayCube(target, name) for name, target in targets.items()}
         return CubeSource(
-            ArrayCube(cube, "X"),
-            self.feature_dim,
-            feature_names=_feature_names(cube, self.feature_dim),
-            label=None if numbers else next(iter(columns.values()), None),
-            targets=columns if numbers else {},
+            cube,
+            label=None if numbers else next(iter(targets.values()), None),
+            targets=targets if numbers else {},
             unlabelled=unlabelled,
         )
 
-    def _targets(self, cube: "xr.DataArray") -> dict[str, "xr.DataArray"]:
+    def _targets(self, cube: Cube) -> dict[str, "xr.DataArray"]:
         import xarray as xr
 
         y = self.y
@@ -85,48 +85,19 @@ class Pixels:
                 "Give a DataArray with dimensions of X, a Dataset of them, or names of variables.",
             )
         try:
-            aligned = xr.align(cube, *y.values(), join="exact", copy=False)
+            arrays = *cube.arrays.values(), *y.values()
+            aligned = xr.align(*arrays, join="exact", copy=False)[-len(y) :]
         except ValueError as error:
             raise DataError(
                 f"X and y have other coordinates ({error}).", "Align them: xarray.align(X, y)."
             ) from error
-        return dict(zip(map(str, y), aligned[1:], strict=True))
-
-
-class ArrayCube:
-    """A DataArray, in memory or not, as a `Cube`."""
-
-    def __init__(self, array: "xr.DataArray", name: str) -> None:
-        self.array, self.name = array, name
-        self.dimensions = tuple(map(str, array.dims))
-        self.shape = array.shape
-        self.dtype = STRING if array.dtype.kind == "O" else array.dtype
-        # Those of an array that was opened and not loaded; one in memory has none.
-        stored = array.encoding.get("preferred_chunks", {})
-        sizes = array.chunks or [(stored.get(name, 1),) for name in array.dims]
-        self.chunks = tuple(
-            min(max(each), size) for each, size in zip(sizes, array.shape, strict=True)
-        )
-
-    def read(self, box: Box) -> np.ndarray:
-        """Return what lies in a box, NaN for none; dimensions that it does not name are whole."""
-        part = self.array.isel(box).compute()
-        values = part.to_numpy()
-        if values.dtype.kind != "O":
-            return values
-        text = np.where(part.isnull(), "", values)
-        if not all(isinstance(each, str) for each in text.ravel().tolist()):
-            raise DataError(
-                f"{self.name} holds Python objects that are no text.",
-                "Give it a type of its own, such as y.astype(float), whose NaN is no label.",
-            )
-        return text.astype(STRING)
+        return {str(name): each.rename(name) for name, each in zip(y, aligned, strict=True)}
 
 
 def predict_cube(
     model: Model,
-    cube: Any,
-    feature_dim: str,
+    given: Any,
+    feature_dim: str | None,
     outcome: Outcome,
     store: Location | None,
     *,
@@ -140,9 +111,9 @@ def predict_cube(
     Parameters
     ----------
     model : Model
-    cube : DataArray or Dataset
-        A Dataset has one variable along `feature_dim`.
-    feature_dim : str
+    given : DataArray or Dataset
+        A Dataset has the variables along `feature_dim`, without one those that the model names.
+    feature_dim : str or None
     outcome : Outcome
     store : Location, optional
         Where the model is put for the workers.
@@ -154,36 +125,31 @@ def predict_cube(
     DataError
         If the features are others than those of the training rows.
     """
-    given = _cube_of(cube, feature_dim)
+    cube = _cube_of(given, feature_dim, wanted=wanted_names(model) or ())
     import xarray as xr
 
-    array = _ordered(given, feature_dim, model)
-    dimensions = [dim for dim in given.dims if dim != feature_dim]
-    pixels = array.transpose(*dimensions, feature_dim).data
+    pixels, order = cube.values(), feature_order(model, cube)
+    if order:
+        pixels = pixels[..., list(order)]
     nothing = outcome(model, np.empty((0, len(model.weights))))
     if pixels.dtype.kind == "f":
         nothing = nothing.astype(_with_gaps(nothing.dtype))
-    coordinates: dict[Any, Any] = {
-        key: values for key, values in given.coords.items() if feature_dim not in values.dims
-    }
-    shown = [*given.dims]
+    coordinates: dict[Any, Any] = dict(cube.coords)
+    dimensions, shown = [*cube.grid.sizes], [*cube.grid.sizes]
     if nothing.ndim > 1:
-        layers = Layers.of(model)
+        layers = Layers.of(model, cube)
         dimensions.append(layers.dimension)
-        shown[shown.index(feature_dim)] = layers.dimension
+        shown.insert(cube.axis, layers.dimension)
         coordinates[layers.dimension] = layers.names
-    else:
-        shown.remove(feature_dim)
     result = xr.DataArray(
         _predicted(model, pixels, outcome, nothing, store),
         dims=dimensions,
         coords=coordinates,
         name=name,
-        attrs=lasting(given.attrs),
+        attrs=lasting(cube.attrs),
     )
-    result.encoding = {
-        key: given.encoding[key] for key in ["grid_mapping"] if key in given.encoding
-    }
+    encoding = next(iter(cube.arrays.values())).encoding
+    result.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
     return result.transpose(*shown)
 
 
@@ -233,38 +199,36 @@ def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.kind in "biu" else object)
 
 
-def _cube_of(given: Any, feature_dim: str) -> "xr.DataArray":
-    """Return the array along a dimension: what is given, or the only such variable of a Dataset."""
-    try:
-        import xarray as xr
-    except ImportError as error:
-        raise ParameterError(
-            f"`feature_dim` is {feature_dim}, and needs a package that is not installed ({error}).",
-            "Leave it out for rows; for cubes install dask-nrbfn[xarray].",
-        ) from error
-    if isinstance(given, xr.Dataset):
-        having = [name for name, array in given.data_vars.items() if feature_dim in array.dims]
-        if len(having) != 1:
-            raise ParameterError(
-                f"X has {len(having)} variables along `feature_dim`={feature_dim}.",
-                "Give one of its variables as X.",
-            )
-        given = given[having[0]]
-    if not isinstance(given, xr.DataArray):
+def are_pixels(X: Any, feature_dim: str | None) -> bool:
+    """Return whether rows are the pixels of a cube: a Dataset of xarray's is in any case."""
+    return feature_dim is not None or hasattr(X, "data_vars")
+
+
+def _cube_of(
+    given: Any, feature_dim: str | None, *, wanted: Sequence[str] = (), apart: Sequence[Any] = ()
+) -> Cube:
+    """Return a DataArray, or variables of a Dataset, as a cube.
+
+    Those of a Dataset are the ones along the dimension; without one all that are wanted, or all but
+    those set apart.
+    """
+    xr = import_xarray()
+    if isinstance(given, xr.DataArray):
+        return Cube({str(given.name): given}, feature_dim)
+    if not isinstance(given, xr.Dataset):
         raise ParameterError(
             f"`feature_dim` is {feature_dim}, and X is of type {type(given).__name__}.",
             "Give xarray's DataArray or Dataset with it.",
         )
-    Grid.of(ArrayCube(given, "X"), feature_dim)
-    return given
-
-
-def _ordered(cube: "xr.DataArray", feature_dim: str, model: Model) -> "xr.DataArray":
-    """Return a cube with the features of a model."""
-    names = _feature_names(cube, feature_dim)
-    order = feature_order(model, names, cube.sizes[feature_dim], "X")
-    return cube.isel({feature_dim: list(order)}) if order else cube
-
-
-def _feature_names(cube: "xr.DataArray", feature_dim: str) -> tuple[str, ...] | None:
-    return names_of(cube[feature_dim].to_numpy()) if feature_dim in cube.coords else None
+    names = [name for name, each in given.data_vars.items() if feature_dim in each.dims]
+    if feature_dim is None:
+        names = [name for name in given.data_vars if name not in apart]
+        if wanted and {*wanted} <= {*names}:
+            names = [*wanted]
+    names += [name for name in given.data_vars if name in wanted and name not in names]
+    if not names:
+        raise ParameterError(
+            f"X has no variables along `feature_dim`={feature_dim}.",
+            "Give a Dataset with the features, or one of its variables.",
+        )
+    return Cube({str(name): given[name] for name in names}, feature_dim)

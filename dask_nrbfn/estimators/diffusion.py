@@ -10,7 +10,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.estimators.cubes import Pixels
+from dask_nrbfn.estimators.cubes import Pixels, are_pixels
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
 from dask_nrbfn.estimators.rows import checked_rows
@@ -142,8 +142,8 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         y : None
             Not looked at.
         feature_dim : str, optional
-            X is a DataArray, or a Dataset of which one variable has this dimension: its pixels are
-            rows, but for those that lack a feature.
+            X is a DataArray, or a Dataset of whose variables those with this dimension, without one
+            all, are features: its pixels are rows, but for those that lack a feature.
 
         Raises
         ------
@@ -153,7 +153,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
             If the basis does not fit the memory.
         """
         FitParams.options()["components"].check("n_components", self.n_components)
-        if feature_dim is not None:
+        if are_pixels(X, feature_dim):
             X = Pixels(X, None, feature_dim)
         if is_chunked(X):
             with workplace(self.store, X) as place:
@@ -168,8 +168,8 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     def transform(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return the coordinates of every row, (n, n_components); lazily for a dask array.
 
-        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
-        its pixels are rows. The result has the dimension "component" in its place.
+        With `feature_dim` X is a DataArray whose pixels are rows; a Dataset has the variables that
+        were fitted. The result has the dimension "component" where X has its features.
         """
         return self._predict(X, _coordinates, feature_dim, name="coordinate")
 

@@ -14,7 +14,7 @@ from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import given_basis
 from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.estimators.cubes import predict_cube
+from dask_nrbfn.estimators.cubes import are_pixels, predict_cube
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
 from dask_nrbfn.estimators.rows import checked_rows, set_columns
@@ -39,6 +39,10 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.input_tags.sparse = True
         return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # A fit that was refused may have left what it knew of the columns.
+        return hasattr(self, "_model")
 
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a Zarr group at `location`, where nothing may be.
@@ -120,7 +124,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         With `feature_dim` the rows are the pixels of a cube, and it has this `name`.
         """
         check_is_fitted(self)
-        if feature_dim is not None:
+        if are_pixels(X, feature_dim):
             return predict_cube(self._model, X, feature_dim, outcome, self.store, name=name)
         if is_dask(X):
             return predict_lazily(self._model, X, outcome, self.store)

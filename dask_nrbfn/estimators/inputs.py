@@ -90,7 +90,10 @@ class Table(NamedTuple):
         labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
         source.target_names = self.target_names or source.target_names
-        return dataset_in_memory(source, schema, names, unlabelled=self.unlabelled)
+        n_classes = 0 if self.classes is None else len(self.classes)
+        return dataset_in_memory(
+            source, schema, names, unlabelled=self.unlabelled, classes=range(n_classes)
+        )
 
 
 def dataset_in_memory(
@@ -99,11 +102,17 @@ def dataset_in_memory(
     names: Sequence[str] | None,
     *,
     unlabelled: Mark | None = None,
+    classes: Sequence[int] = (),
 ) -> Dataset:
-    """Return rows as a dataset in memory; with a schema they are the stored ones."""
+    """Return rows as a dataset in memory; with a schema they are the stored ones.
+
+    It has the given classes, whether rows have them or not.
+    """
     source.schema, source.feature_names = schema, None if names is None else tuple(names)
     sparse = "auto" if source.n_values is None else "yes"
-    return ingest_source(source, MemoryStore(), sparse=sparse, unlabelled=unlabelled)
+    return ingest_source(
+        source, MemoryStore(), sparse=sparse, unlabelled=unlabelled, classes=classes
+    )
 
 
 def is_dask(X: Any) -> bool:

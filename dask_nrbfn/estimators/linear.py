@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.rows import checked_rows, set_columns, training_rows
 from dask_nrbfn.numeric.content import distinct_labels
+from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.ridge import solve_weights
@@ -115,8 +116,8 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the scores clipped to [0, 1] and normalized, (n, K)."""
-        clipped = np.clip(self._scores(X), 0.0, 1.0)
-        return clipped / clipped.sum(axis=1, keepdims=True)
+        scores = self._scores(X)
+        return normalized_shares(np.clip(scores, 0.0, 1.0), scores)
 
     def _take_dataset(self, dataset: Dataset, y: Any) -> None:
         if y is not None:

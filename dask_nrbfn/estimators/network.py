@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.estimators.cubes import Pixels
+from dask_nrbfn.estimators.cubes import Pixels, are_pixels
 from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
 from dask_nrbfn.estimators.output import PredictOutput
@@ -71,13 +71,14 @@ class Network(PredictOutput, ModelEstimator, ABC):
             A row of weight w counts in the width and in the ridge system as w equal rows; in the
             search of neighbours it is one. Rows of weight 0 are left out; only where X is in
             memory may there be any. Which categories there are, and what fills gaps, is told by
-            all rows alike. None for a `Dataset`, which has its weights.
+            all other rows alike. None for a `Dataset`, which has its weights.
         feature_dim : str, optional
-            X is xarray's DataArray, or a Dataset of which one variable has this dimension: its
-            pixels are rows, whose features lie along it, but for those that lack one. y is a
-            DataArray of some or all of the other dimensions, the name of a variable of X, or, of
-            several numbers, a Dataset or a list of names. Pixels whose y is NaN, None or empty are
-            left out; with `unlabelled` they are rows without a label. Nothing is loaded whole.
+            X is xarray's DataArray, or a Dataset whose variables with this dimension are taken: its
+            pixels are rows, whose features lie along it, but for those that lack one. Of a Dataset
+            without it all variables but y are features. y is a DataArray of some or all of the
+            other dimensions, the name of a variable of X, or, of several numbers, a Dataset or a
+            list of names. Pixels whose y is NaN, None or empty are left out; with `unlabelled` they
+            are rows without a label. Nothing is loaded whole.
 
         Raises
         ------
@@ -86,7 +87,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
         MemoryBudgetError
             If the basis does not fit the memory.
         """
-        if feature_dim is not None:
+        if are_pixels(X, feature_dim):
             X, y = Pixels(X, y, feature_dim), None
         if is_chunked(X):
             with workplace(self.store, X) as place:
@@ -94,8 +95,12 @@ class Network(PredictOutput, ModelEstimator, ABC):
                 classes = self._classes_of(dataset, y)
                 self._train(dataset, place, classes)
             return self
-        schema = schema_of(X, self.missing)
-        table = self._table(X, y, sample_weight, schema)
+        return self._fit_in_memory(X, y, sample_weight)
+
+    def _fit_in_memory(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
+        """Train on arrays; `classes` are all there are, None: those of y."""
+        schema = schema_of(X, self.missing, weights=sample_weight)
+        table = self._table(X, y, sample_weight, schema, classes)
         dataset = table.dataset(schema, getattr(self, "feature_names_in_", None))
         self._train(dataset, MemoryStore(), table.classes)
         if table.kept is not None:
@@ -129,8 +134,10 @@ class Network(PredictOutput, ModelEstimator, ABC):
         """Return what is fitted, taken once: a generator or a random state gives other values."""
 
     @abstractmethod
-    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
-        """Return arrays to fit, checked."""
+    def _table(
+        self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
+    ) -> Table:
+        """Return arrays to fit, checked, of the given classes, or those of y."""
 
     @abstractmethod
     def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
@@ -198,15 +205,17 @@ class Network(PredictOutput, ModelEstimator, ABC):
             confidence[kept] = self.confidence_
             self.confidence_ = confidence
 
-    def _fit_or_add(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit_or_add(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> None:
         """Train on a first batch of rows, or let further rows join it."""
         check_updatable(getattr(self, "loss", FitParams.loss), "Call fit with all rows.")
         if hasattr(self, "basis_"):
             self._update(X, y, sample_weight, forget=False)
         elif self.store is None and is_chunked(X):
             raise ParameterError("the sums of the rows have no place.", "Give `store`.")
-        else:
+        elif is_chunked(X):
             self.fit(X, y, sample_weight)
+        else:
+            self._fit_in_memory(X, y, sample_weight, classes)
 
     def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
         own = self._kept_run = own_run(self._kept_run, self.store)

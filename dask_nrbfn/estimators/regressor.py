@@ -60,8 +60,8 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
     def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return the numbers of every row, (n,), or (n, q) of several; lazily for a dask array.
 
-        With `feature_dim` X is a DataArray, or a Dataset of which one variable has this dimension:
-        its pixels are rows, whose features lie along it and are found by its coordinates. The
+        With `feature_dim` X is a DataArray: its pixels are rows, whose features lie along it and
+        are found by its coordinates. A Dataset has the variables that were fitted. The
         result has the other dimensions, and several numbers the dimension "target" where X has its
         features; pixels that lack a feature have NaN. Lazily where X is a dask array.
         """
@@ -74,7 +74,9 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
             return r2(self.predict(X), y, sample_weight, origin=self.intercept_)
         return float(super().score(X, y, sample_weight))
 
-    def _table(self, X: Any, y: Any, sample_weight: Any, schema: Schema | None) -> Table:
+    def _table(
+        self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
+    ) -> Table:
         rows, numbers = training_numbers(self, X, y, schema, unlabelled=self.unlabelled)
         table = Table.of(rows, numbers, sample_weight)
         mark = None if self.unlabelled is None else np.nan
@@ -125,8 +127,9 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
     locality : float, default=0.0
         Penalty of differences between what is predicted for neighbours, relative to the trace of
         the gram matrix. 0: none.
-    n_neighbors : int, default=20
-        Neighbours that locality looks at; less than the number of rows.
+    n_neighbors : int, default=None
+        Neighbours that locality looks at; less than the number of rows. None: 20, or all other
+        rows where there are fewer.
     basis : {"kmeans", "random"} or array-like (r, p), default="kmeans"
         Cluster centres, drawn rows, or these rows.
     basis_size : int, default=None
@@ -210,7 +213,7 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         *,
         penalty: str = "weights",
         locality: float = 0.0,
-        n_neighbors: int = 20,
+        n_neighbors: int | None = None,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         features: str = "plain",

@@ -13,14 +13,22 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
-from dask_nrbfn.sources.frames import plain_labels, plain_rows
+from dask_nrbfn.sources.frames import plain_labels, plain_rows, split_gaps
 from dask_nrbfn.sources.stored import check_gaps, stored_rows
 
 
 def training_rows(
-    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool = True
+    estimator: Any,
+    X: Any,
+    y: Any,
+    schema: Schema | None,
+    *,
+    unlabelled: Any = None,
+    reset: bool = True,
 ) -> tuple[Rows, NDArray[Any]]:
     """Return rows (n, p), with a schema stored ones (n, c), and labels (n,).
+
+    Where `unlabelled` means missing labels, those of text become it, and those of numbers NaN.
 
     Raises
     ------
@@ -29,7 +37,8 @@ def training_rows(
     ValueError
         If shapes do not fit, or values are not finite.
     """
-    rows, labels = _checked(estimator, X, plain_labels(y), schema, reset=reset)
+    given, none = split_gaps(y, unlabelled)
+    rows, labels = _checked(estimator, X, plain_labels(given), schema, reset=reset)
     if labels.dtype.kind != "O":
         label_dtype(labels.dtype, "y")
     if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(~are_whole(labels))):
@@ -39,6 +48,10 @@ def training_rows(
             LABEL_RULE,
         )
     check_classification_targets(labels)
+    if none is not None:
+        text = labels.dtype.kind in "OU"
+        labels = labels.astype(object if text else np.float64)
+        labels[none] = str(unlabelled) if text else np.nan
     return rows, labels
 
 

@@ -123,7 +123,7 @@ missing, store
 
     def __init__(
         self,
-        n_neighbors: int = 20,
+        n_neighbors: int | None = None,
         confidence_threshold: float = 0.9,
         *,
         effort: str = TuneParams.effort,
@@ -252,7 +252,7 @@ missing, store
         bases: Sequence[str] | None = None,
         search_basis: int = TuneParams.search_basis,
         search_rows: int | None = None,
-        n_neighbors: int = 20,
+        n_neighbors: int | None = None,
         basis: str | ArrayLike = "kmeans",
         basis_size: int | None = None,
         svd: int | None = None,

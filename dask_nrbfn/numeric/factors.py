@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,12 @@ class DistanceFactors(ABC):
 
     scaling: Scaling | None
     factor: float
+    is_sparse: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def offsets(self) -> Floats:
+        """``f |g|^2``, float64 (r,)."""
 
     @abstractmethod
     def scaled(self, X: Rows) -> Rows:
@@ -142,6 +148,11 @@ class _SparseFactors(DistanceFactors):
 
     transposed: csr_array
     squares: Floats
+    is_sparse: ClassVar[bool] = True
+
+    @property
+    def offsets(self) -> Floats:
+        return self.factor * self.squares
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)
@@ -168,6 +179,11 @@ class _DenseFactors(DistanceFactors):
 
     centre: Floats
     array: Floats
+    is_sparse: ClassVar[bool] = False
+
+    @property
+    def offsets(self) -> Floats:
+        return self.array[:, -2]
 
     def scaled(self, X: Rows) -> Rows:
         rows = X if self.scaling is None else self.scaling.apply(X)

@@ -17,6 +17,10 @@ Floats = NDArray[np.float64]
 INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
 
 
+# Float32 and readers of CSV that round the last digit still see it.
+TIE_STEP = 2.0**-21
+"""By what share of itself a probability is raised above others that are equal to it."""
+
 _LEAST_SQUARE = float(np.finfo(np.float64).smallest_subnormal)
 
 
@@ -286,6 +290,46 @@ def softmax(scores: Floats, *, temperature: float) -> Floats:
     """Return the probabilities ``softmax(scores / temperature)``, float64 (b, K)."""
     exponents = scores / temperature
     exponents -= exponents.max(axis=1, keepdims=True)
-    probabilities: Floats = np.exp(exponents, out=exponents)
-    probabilities /= probabilities.sum(axis=1, keepdims=True)
-    return probabilities
+    return normalized_shares(np.exp(exponents, out=exponents), scores)
+
+
+def normalized_shares(shares: Floats, scores: Floats) -> Floats:
+    """Return the probabilities that numbers from 0 are shares of, float64 (b, K), in their place.
+
+    The largest of a row is where the largest of its scores (b, K) is, of several the first.
+    """
+    totals = shares.sum(axis=1, keepdims=True)
+    # No score of a plain network need be positive.
+    shares[totals[:, 0] == 0] = 1.0 / scores.shape[1]
+    totals[totals == 0] = 1.0
+    shares /= totals
+    changed = keep_largest(shares, scores)
+    shares[changed] /= shares[changed].sum(axis=1, keepdims=True)
+    return shares
+
+
+def keep_largest(values: NDArray[np.floating], scores: Floats) -> NDArray[np.intp]:
+    """Put the largest value of each row where its largest score is; return the changed rows.
+
+    Parameters
+    ----------
+    values : floating (b, K)
+        Rounded or clipped scores, or probabilities, in which different scores may be equal.
+        Changed in place, by `TIE_STEP` of the largest value.
+    scores : float64 (b, K)
+        Of several largest scores the first counts.
+
+    Examples
+    --------
+    >>> values = np.array([[0.5, 0.5, 0.0]])
+    >>> keep_largest(values, np.array([[1.1, 1.2, -0.1]]))
+    array([0])
+    >>> values.argmax(axis=1), values.round(6)
+    (array([1]), array([[0.5, 0.5, 0. ]]))
+    """
+    places = scores.argmax(axis=1)
+    rows = np.flatnonzero(values.argmax(axis=1) != places)
+    largest = values[rows].max(axis=1)
+    least = np.finfo(values.dtype).tiny
+    values[rows, places[rows]] = largest + TIE_STEP * np.maximum(np.abs(largest), least)
+    return rows

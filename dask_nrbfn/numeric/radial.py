@@ -1,6 +1,7 @@
 """Distances to the basis and the activations that they become."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn.numeric.factors import DistanceFactors, factors_of
 from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
+from dask_nrbfn.numeric.pivots import Pivots
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
@@ -22,6 +24,9 @@ _LEAST_SUM = 1e-100
 
 # Distances, in widths, below which rounding alone keeps a row from a basis row.
 _LEAST_DISTANCE = 1e-7
+
+# The least exponent of rows that have a pivot. About the mean, those of farther rows are as exact.
+_FARTHEST_PIVOT = -1e30
 
 
 class Scratch:
@@ -69,7 +74,8 @@ class RadialFeatures:
 
     The exponents are one product of matrices, see `DistanceFactors`. Where a row is so far from the
     basis that its exponentials underflow, the largest exponent is subtracted first, so that the
-    quotient is defined however far x is; ``|x|^2`` cancels then and is left out.
+    quotient is defined however far x is; ``|x|^2`` cancels then and is left out. Where the basis is
+    hundreds of widths wide, exponents are taken about a basis row nearby, see `Pivots`.
 
     Rows and basis may be in CSR, either or both. Both so, the product takes as long as values meet
     in a column.
@@ -160,7 +166,7 @@ class RadialFeatures:
         -----
         Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        Phi = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+        Phi = self._exponents(X, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
@@ -198,7 +204,7 @@ class RadialFeatures:
         -----
         The K sums of normalized activations are divided instead of the r activations.
         """
-        exponents = self._factors.squared(X, out=buffer, scratch=scratch, threads=threads)
+        exponents = self._exponents(X, out=buffer, scratch=scratch, threads=threads)
         totals = over_strips(
             lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
             exponents.shape,
@@ -215,12 +221,36 @@ class RadialFeatures:
         that is 0, and the slope is 0 too, also of a kernel that has none there.
         """
         kernel = kernel_named(self.kernel)
-        t = distances_in_place(self._factors.squared(X, out=None, scratch=None, threads=threads))
+        t = distances_in_place(self._exponents(X, threads=threads))
+        t = np.minimum(t, FARTHEST, out=t)
         met = t < _LEAST_DISTANCE
         t[met] = 1.0
         slopes = 2.0 / self.width**2 * kernel.slope(t)
         slopes[met] = 0.0
         return slopes
+
+    def _exponents(
+        self,
+        X: Rows,
+        *,
+        out: Floats | None = None,
+        scratch: Floats | None = None,
+        threads: int,
+    ) -> Floats:
+        """Return ``-t^2 / 2``, float64 (b, r), exact wherever activations are not 0."""
+        exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+        spread = self._pivots.spread(X)
+        if spread is not None:
+            over_strips(
+                lambda strip: self._pivots.refine(X[strip], exponents[strip], spread),
+                exponents.shape,
+                threads,
+            )
+        return exponents
+
+    @cached_property
+    def _pivots(self) -> Pivots:
+        return Pivots(self.basis, self._factors)
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
         """Replace exponents by exponentials; return what to divide each row by, float64 (b, 1).
@@ -235,37 +265,45 @@ class RadialFeatures:
         sums: Floats = exponents.sum(axis=1, keepdims=True)
         far = np.flatnonzero(~(sums[:, 0] >= _LEAST_SUM))
         if len(far):
-            shifted = self._shifted_logarithms(self._factors.scaled(X[start + far]))
-            exponents[far] = np.exp(shifted, out=shifted)
+            shifted = self._shifted_exponentials(X[start + far])
+            exponents[far] = shifted
             sums[far] = shifted.sum(axis=1, keepdims=True)
         return sums
 
-    def _shifted_logarithms(self, rows: Rows) -> Floats:
-        """Return logarithms of the kernel of which the largest of each row is 0."""
-        kernel = kernel_named(self.kernel)
-        return kernel.shifted_logarithms(lambda: self._differences(rows), lambda: self._gaps(rows))
+    def _shifted_exponentials(self, X: Rows) -> Floats:
+        """Return the kernel of rows (b, p) over its largest value in each row, float64 (b, r)."""
+        spread = self._pivots.spread(X)
+        if spread is None:
+            return self._shifted_about_the_mean(X)
+        rough = self._factors.squared(X, out=None, scratch=None, threads=1)
+        beyond = ~(rough.min(axis=1) > _FARTHEST_PIVOT)
+        shifted = np.zeros_like(rough)
+        if beyond.any():
+            shifted[beyond] = self._shifted_about_the_mean(X[beyond])
+        for group in self._pivots.groups(X, rough, spread, np.flatnonzero(~beyond)):
+            logarithms = kernel_named(self.kernel).shifted_logarithms(
+                partial(_less_largest, group.linear), partial(_gaps, group.linear, group.norms, 1.0)
+            )
+            shifted[np.ix_(group.rows, group.columns)] = np.exp(logarithms)
+        return shifted
 
-    def _differences(self, rows: Rows) -> Floats:
-        """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
-        differences = self._factors.linear(rows, np.ones((rows.shape[0], 1)))
-        differences -= differences.max(axis=1, keepdims=True)
-        return differences
+    def _shifted_about_the_mean(self, X: Rows) -> Floats:
+        kernel, rows = kernel_named(self.kernel), self._factors.scaled(X)
+        ones = np.ones((rows.shape[0], 1))
+        shifted = kernel.shifted_logarithms(
+            lambda: _less_largest(self._factors.linear(rows, ones)),
+            lambda: self._gaps_about_the_mean(rows),
+        )
+        return np.exp(shifted, out=shifted)
 
-    def _gaps(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return ``e - t`` and t or `FARTHEST`, with e the least t of each row, float64 (b, r)."""
+    def _gaps_about_the_mean(self, rows: Rows) -> tuple[Floats, Floats]:
         # In units of the largest coordinate, so that no square overflows.
         units = _largest(rows)
         units[units == 0] = 1.0
         scaled = _divided(rows, units)
         norms = self._factors.norms(scaled, 1.0 / units)
-        gaps = self._factors.linear(scaled, 1.0 / units)
-        t = distances_in_place(gaps / units + norms * self._factors.factor)
-        # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
-        gaps -= gaps.max(axis=1, keepdims=True)
-        gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
-        with np.errstate(over="ignore"):
-            t *= units
-        return gaps, np.minimum(t, FARTHEST, out=t)
+        linear = self._factors.linear(scaled, 1.0 / units)
+        return _gaps(linear, norms * self._factors.factor, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,6 +381,26 @@ class BasisDistances:
             return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
 
         return sum(over_strips(total_of, products.shape, threads))
+
+
+def _less_largest(linear: Floats) -> Floats:
+    """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
+    linear -= linear.max(axis=1, keepdims=True)
+    return linear
+
+
+def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats, Floats]:
+    """Return ``e - t`` and t or `FARTHEST`, with e the least t of each row, float64 (b, r).
+
+    ``-t^2 / 2`` is ``linear / units + norms`` times the square of the units.
+    """
+    t = distances_in_place(linear / units + norms)
+    # (e^2 - t^2) / (e + t), in which |x|^2 cancels before it is rounded.
+    gaps = _less_largest(linear)
+    gaps /= 0.5 * (t + t.min(axis=1, keepdims=True))
+    with np.errstate(over="ignore"):
+        t *= units
+    return gaps, np.minimum(t, FARTHEST, out=t)
 
 
 def _float_rows(basis: ArrayLike | Rows) -> Rows:

@@ -29,12 +29,15 @@ def is_scipy(X: object) -> bool:
 
 
 def canonical(X: Any) -> "csr_array":
-    """Return any sparse matrix (b, p) as rows in CSR, which may share its memory.
+    """Return any sparse matrix or array (b, p) as rows in CSR, which may share its memory.
 
-    Values of one place are added. Numbers of columns are int32, as scikit-learn wants them.
+    Values of one place are added. Numbers of columns are int32, as scikit-learn wants them. An
+    array of float16, which scipy does not have, becomes float32.
     """
     from scipy.sparse import csr_array
 
+    if isinstance(X, np.ndarray) and X.dtype == np.float16:
+        X = X.astype(np.float32)
     rows = csr_array(X)
     if rows.indices.dtype != np.int32 and max(rows.nnz, *rows.shape) < 2**31:
         places = (rows.indices.astype(np.int32), rows.indptr.astype(np.int32))

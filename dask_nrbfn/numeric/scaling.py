@@ -22,6 +22,10 @@ CENTRED = ("standard", LEARNED)
 """The scalings that bring every column to mean 0 and variance 1 first."""
 
 
+# Squares of what is below 1e-16 of this underflow.
+_LEAST_LENGTH = 1e-140
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnStatistics(RowSum):
     """Row count, column means and sums of squared deviations. They add.
@@ -192,8 +196,12 @@ class Scaling:
             if self.root is not None:
                 out *= self.root
         elif self.kind == "unit":
-            length = np.linalg.norm(out, axis=1, keepdims=True)
-            out /= np.where(length > 0, length, 1.0)
+            with np.errstate(over="ignore"):
+                length = np.linalg.norm(out, axis=1, keepdims=True)
+            odd = np.flatnonzero(~_is_exact(length[:, 0]))
+            out[odd] /= _positive(np.abs(out[odd]).max(axis=1, keepdims=True))
+            length[odd] = np.linalg.norm(out[odd], axis=1, keepdims=True)
+            out /= _positive(length)
         return out
 
     def _apply_sparse(self, X: "csr_array") -> "csr_array":
@@ -201,8 +209,15 @@ class Scaling:
         if self.kind in CENTRED:
             values /= self._units[X.indices]
         elif self.kind == "unit":
+            n_values = np.diff(X.indptr)
             length = np.sqrt(squared_norms(X))
-            values /= np.repeat(np.where(length > 0, length, 1.0), np.diff(X.indptr))
+            odd = np.flatnonzero(~_is_exact(length) & (n_values > 0))
+            if len(odd):
+                units = np.ones(len(length))
+                units[odd] = _positive(abs(X[odd]).max(axis=1).toarray().ravel())
+                values /= np.repeat(units, n_values)
+                length = np.sqrt(squared_norms(with_values(X, values)))
+            values /= np.repeat(_positive(length), n_values)
         return with_values(X, values)
 
     @overload
@@ -224,6 +239,15 @@ class Scaling:
     def _units(self) -> Floats:
         """What a column is divided by."""
         return self.scale if self.root is None else self.scale / self.root
+
+
+def _is_exact(length: Floats) -> NDArray[np.bool_]:
+    """Return whether no square overflowed, and none that matters underflowed."""
+    return np.asarray((length > _LEAST_LENGTH) & (length < np.inf))
+
+
+def _positive(length: Floats) -> Floats:
+    return np.where(length > 0, length, 1.0)
 
 
 def unseen_columns(

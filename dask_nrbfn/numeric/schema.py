@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, Self
@@ -28,6 +29,7 @@ _EXPANDED_VALUES = 2**20
 _YEAR = 365.2425
 # Integers of JSON have no limit.
 _LARGEST = float(np.finfo(np.float64).max)
+_WRITTEN_NUMBER = re.compile(r"(\D*)1\D?234[.,]5(\D*)")
 # The least share of rows without a value that is a feature of its own.
 _OFTEN_MISSING = 0.01
 
@@ -50,6 +52,9 @@ class Column:
         The median, which stands where a number, boolean or date has no value.
     missing : float
         Share of rows without a value.
+    written : str
+        How numbers or dates are written as text, where not as everywhere: the number 1234.5 with
+        its unit and marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Column:
     others: bool = False
     fill: float = 0.0
     missing: float = 0.0
+    written: str = ""
 
     @property
     def feature_names(self) -> list[str]:
@@ -87,6 +93,16 @@ class Column:
     def is_stored_as_feature(self) -> bool:
         """Whether its stored values are its one feature."""
         return self.kind in ("number", "boolean") and not self.tells_missing
+
+    @property
+    def unit(self) -> tuple[str, str]:
+        """What is written before and after its numbers, empty where nothing is or nobody knows.
+
+        >>> Column("price", "number", written="$1,234.5").unit
+        ('$', '')
+        """
+        found = _WRITTEN_NUMBER.fullmatch(self.written)
+        return ("", "") if found is None else (found[1].strip(), found[2].strip())
 
     @property
     def coding(self) -> tuple[str, tuple[str, ...], bool] | None:
@@ -170,8 +186,19 @@ class Schema:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of all features (p,)."""
-        return tuple(name for column in self.columns for name in column.feature_names)
+        """Names of all features (p,); one that another has already ends in underscores.
+
+        Columns that are features themselves keep their names.
+        """
+        own = [of.column.name for of in self.features if of.column.is_stored_as_feature]
+        names, taken = [], {*own}
+        for column in self.columns:
+            for name in column.feature_names:
+                while name in taken and not column.is_stored_as_feature:
+                    name += "_"
+                taken.add(name)
+                names.append(name)
+        return tuple(names)
 
     @property
     def n_features(self) -> int:
@@ -208,7 +235,8 @@ class Schema:
     @cached_property
     def digest(self) -> str:
         """A name for the features that it makes of stored values."""
-        made = [self.fills, [[each.name, each.to_dict()] for each in self.columns]]
+        columns = [replace(each, written="") for each in self.columns]
+        made = [self.fills, [[each.name, each.to_dict()] for each in columns]]
         return hashlib.blake2b(json.dumps(made).encode(), digest_size=16).hexdigest()
 
     @cached_property
@@ -219,6 +247,15 @@ class Schema:
             return 1
         digest = hashlib.blake2b(json.dumps(codings).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") | 1
+
+    def other_unit(self, other: "Schema") -> str | None:
+        """Return which numbers have another unit by another schema."""
+        others = {column.name: column for column in other.columns}
+        for own in self.columns:
+            its = others.get(own.name, own)
+            if any(own.unit) and any(its.unit) and own.unit != its.unit:
+                return f"has the column {own.name!r} written as {own.written}, not as {its.written}"
+        return None
 
     def difference(self, other: "Schema") -> str | None:
         """Return what first keeps values stored by this schema from being read by another."""
@@ -324,6 +361,7 @@ _COLUMN_FIELDS = {
     "others": _FLAG,
     "fill": _NUMBER,
     "missing": _SHARE,
+    "written": _TEXT,
 }
 _WRITTEN_FIELDS = {
     "delimiter": _TEXT,

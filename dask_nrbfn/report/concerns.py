@@ -102,10 +102,13 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
         if record["kernel"] == params.kernel
     ]
     if side := _border(params.width_factor, tried):
-        yield Concern(
-            f"width_factor={params.width_factor:g} is the {side} that was tried.",
-            f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors.",
-        )
+        remedy = f"Try {'smaller' if side == 'smallest' else 'larger'} width_factors."
+        if tuning.width_factors is None:
+            # The search went beyond what it began with, and ended.
+            step = 0.5 if side == "smallest" else 2.0
+            beyond = [f"{params.width_factor * step**power:.3g}" for power in range(3)]
+            remedy = f"Tune a new run with width_factors={','.join(beyond)}, which begin there."
+        yield Concern(f"width_factor={params.width_factor:g} is the {side} that was tried.", remedy)
 
 
 def _border(

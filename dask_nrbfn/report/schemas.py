@@ -49,9 +49,9 @@ def schema_text(schema: Mapping[str, Any]) -> str:
 
 
 def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:
-    """Return name, kind, number of categories, share of gaps and what fills them."""
+    """Return name, kind, number of categories or form, share of gaps and what fills them."""
     kind, share = column["kind"], column.get("missing", 0.0)
-    values, fill = MISSING, MISSING
+    values, fill = column.get("written", MISSING), MISSING
     if kind == "category":
         values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
     elif fills:

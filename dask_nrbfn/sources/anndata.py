@@ -1,11 +1,11 @@
 """Cells: rows of an AnnData store, in Zarr or in an .h5ad file."""
 
-import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from dask_nrbfn.errors import (
     DataError,
     MissingDataError,
     NRBFNError,
-    ParameterError,
 )
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -25,7 +24,14 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.elements import Matrix, ObsColumn, column_at, index_of, matrix_at
+from dask_nrbfn.sources.elements import (
+    Column,
+    Matrix,
+    column_at,
+    installed,
+    matrix_at,
+    names_of,
+)
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.layout import Layout, StoredAt, check_apart, check_size
 from dask_nrbfn.sources.recut import recut
@@ -35,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 # A chunk of this size is decoded beside the one in use.
 MAX_CHUNK_BYTES = 2**27
+_ROOTS = {"zarr.json", ".zgroup", ".zattrs"}
 
 
 @dataclass(kw_only=True)
@@ -46,20 +53,20 @@ class AnnDataSource(Layout):
     place : File
         Of the store or .h5ad file.
     x : Matrix
-    y : ObsColumn or None
+    y : Column or None
         Of the labels.
-    numbers : tuple of ObsColumn
+    numbers : tuple of Column
         Of the targets that are numbers.
-    weights, names : ObsColumn or None
+    weights, names : Column or None
         Of the weights, and of the ids.
     """
 
     place: File
     x: Matrix
-    y: ObsColumn | None = None
-    numbers: tuple[ObsColumn, ...] = ()
-    weights: ObsColumn | None = None
-    names: ObsColumn
+    y: Column | None = None
+    numbers: tuple[Column, ...] = ()
+    weights: Column | None = None
+    names: Column | None = None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -78,7 +85,7 @@ class AnnDataSource(Layout):
 
     def _reading_rows(self, block_rows: int) -> int:
         """Return rows of whole chunks, which then are decoded once, unless these are too large."""
-        if self.x.chunk_bytes > MAX_CHUNK_BYTES:
+        if self.x.order != "csc" and self.x.chunk_bytes > MAX_CHUNK_BYTES:
             return block_rows
         return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
 
@@ -90,7 +97,7 @@ class AnnDataSource(Layout):
         elif self.y is not None:
             values, none = self.y.read(start, stop)
             if values.dtype.kind == "f":
-                values = np.where(none, 0.0, values)
+                values = np.where(none, 0, values)
             y = to_labels(values, self.y.name, first_row=start)
             if none.any():
                 y[none] = self.unlabelled
@@ -98,22 +105,14 @@ class AnnDataSource(Layout):
             self.x.read(start, stop).astype(self.x_dtype, copy=False),
             y,
             None if self.weights is None else self.weights.numbers(start, stop),
-            self.names.read(start, stop)[0],
+            None if self.names is None else self.names.read(start, stop)[0].astype(STRING),
         )
 
 
 def is_anndata(place: File) -> bool:
-    """Return whether a directory is a Zarr store that AnnData wrote."""
-    for entry in place.entries():
-        if entry.name in ("zarr.json", ".zattrs"):
-            with entry.open() as file:
-                try:
-                    metadata = json.loads(file.read())
-                except ValueError:
-                    return False
-            attributes = metadata.get("attributes", metadata)
-            return isinstance(attributes, dict) and attributes.get("encoding-type") == "anndata"
-    return False
+    """Return whether a directory is an AnnData store in Zarr: every version has obs and var."""
+    names = {entry.name for entry in place.entries()}
+    return names >= {"obs", "var"} and not names.isdisjoint(_ROOTS)
 
 
 def open_anndata(place: File, **named: Any) -> AnnDataSource:
@@ -130,6 +129,7 @@ def source_of(
     y: str | None = None,
     targets: tuple[str, ...] = (),
     weights: str | None = None,
+    features: tuple[str, ...] | None = None,
 ) -> AnnDataSource:
     """Source of the cells of a group of Zarr or HDF5.
 
@@ -140,13 +140,15 @@ def source_of(
     place : File
         Where it is.
     x : str, optional
-        X, layers/NAME or obsm/NAME; by default X.
+        X, raw/X, layers/NAME or obsm/NAME; by default X.
     y : str, optional
         obs/NAME, a column of labels. A cell without one has none.
     targets : tuple of str
         Columns obs/NAME of numbers, instead of labels.
     weights : str, optional
         obs/NAME.
+    features : tuple of str, optional
+        Names of the features that are wanted, in their order, where the store names its own.
 
     Raises
     ------
@@ -158,8 +160,8 @@ def source_of(
     for name in targets:
         check_apart("target", name, weights)
     check_apart("weights", weights, y)
-    matrix = matrix_at(root, x or "X", place)
-    names = index_of(root, "obs")
+    matrix, feature_names = _with_features(root, matrix_at(root, x or "X", place), features, place)
+    names = names_of(root, "obs")
     label = None if y is None else column_at(root, y, place, "y")
     numbers = tuple(column_at(root, name, place, "target") for name in targets)
     weight = None if weights is None else column_at(root, weights, place, "weights")
@@ -176,11 +178,11 @@ def source_of(
         x_dtype=feature_dtype(matrix.dtype, matrix.name),
         y_dtype=FLOAT64 if numbers else _label_dtype(label),
         has_weights=weight is not None,
-        feature_names=_feature_names(root, matrix),
+        feature_names=feature_names,
         target_names=tuple(name.removeprefix("obs/") for name in targets) or None,
-        id_dtype=STRING,
+        id_dtype=None if names is None else STRING,
         n_values=matrix.n_values,
-        unlabelled=_mark_of(label),
+        unlabelled=_mark_of(label, place),
         stored_at=_stored_at(place, matrix),
         place=place,
         x=matrix,
@@ -194,7 +196,12 @@ def source_of(
 
 def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
     """Return where rows are that can be read there, chunk by chunk and by whoever opens them."""
-    if place.name.endswith(".h5ad") or place.storage_options:
+    import zarr
+
+    stored = matrix.stored.group if matrix.order == "csr" else matrix.stored
+    if place.storage_options or matrix.columns is not None:
+        return None
+    if not isinstance(stored, zarr.Group | zarr.Array):
         return None
     if matrix.chunk_bytes > MAX_CHUNK_BYTES:
         logger.info(
@@ -203,28 +210,30 @@ def _stored_at(place: File, matrix: Matrix) -> StoredAt | None:
         )
         return None
     path = place.path if place.is_remote else os.path.abspath(place)
-    return StoredAt(path, matrix.name, matrix.chunk_rows)
+    # AnnData before 0.7 wrote raw.X.
+    return StoredAt(path, stored.path, matrix.chunk_rows)
 
 
 def _opened(place: File) -> Any:
     """Return the root group of a store."""
     if place.name.endswith(".h5ad"):
-        try:
-            import h5py
-        except ImportError as error:
-            raise ParameterError(
-                f"{place} needs a package that is not installed ({error}).",
-                "Install it: dask-nrbfn[anndata] brings it.",
-            ) from error
+        h5py = installed("h5py")
         return h5py.File(place.open(jumps=True) if place.is_remote else place.path, "r")
     import zarr
 
-    return zarr.open_group(
-        place.path, mode="r", storage_options=dict(place.storage_options) or None
-    )
+    options: dict[str, Any] = {
+        "mode": "r",
+        "storage_options": dict(place.storage_options) or None,
+    }
+    try:
+        return zarr.open_group(place.path, **options)
+    except (ValueError, TypeError, KeyError) as error:
+        # Of an array in uns, which is not wanted, zarr may not know the type.
+        logger.info("%s is read without its consolidated metadata (%s).", place, error)
+        return zarr.open_group(place.path, **options, use_consolidated=False)
 
 
-def _check_fitting(place: File, matrix: Matrix, columns: list[ObsColumn]) -> None:
+def _check_fitting(place: File, matrix: Matrix, columns: list[Column]) -> None:
     check_size(f"{matrix.name} of {place}", n_rows=matrix.shape[0], n_features=matrix.shape[1])
     for column in columns:
         if column.n_rows != matrix.shape[0]:
@@ -235,42 +244,84 @@ def _check_fitting(place: File, matrix: Matrix, columns: list[ObsColumn]) -> Non
             )
 
 
-def _label_dtype(label: ObsColumn | None) -> np.dtype | None:
+def _label_dtype(label: Column | None) -> np.dtype | None:
     return None if label is None else label_dtype(label.dtype, label.name)
 
 
-def _mark_of(label: ObsColumn | None) -> int | str | None:
+def _mark_of(label: Column | None, place: File) -> int | str | None:
     """Return what stands for no label in a column that has rows without one."""
-    if label is None or not label.has_gaps:
+    if label is None:
         return None
-    return "" if _label_dtype(label) == STRING else min(-1, int(label.least) - 1)
+    n_none, least = 0, 0
+    for values, none in label.scanned():
+        n_none += int(none.sum())
+        if values.dtype.kind in "iuf":
+            least = min(least, int(values[~none & np.isfinite(values)].min(initial=0)))
+    if n_none == 0:
+        return None
+    logger.info("%d of %d rows have no label in %s of %s.", n_none, label.n_rows, label.name, place)
+    return "" if _label_dtype(label) == STRING else least - 1
 
 
-def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...]:
-    n_features = matrix.shape[1]
-    place, _, name = matrix.name.partition("/")
-    if place == "obsm":
-        return tuple(f"{name}_{j}" for j in range(n_features))
-    names = index_of(root, "var")
-    if names.n_rows != n_features:
+def _with_features(
+    root: Any, matrix: Matrix, wanted: tuple[str, ...] | None, place: File
+) -> tuple[Matrix, tuple[str, ...] | None]:
+    """Return the matrix with the features that are wanted, and their names."""
+    names = _feature_names(root, matrix)
+    kind, _, name = matrix.name.partition("/")
+    if names is None and kind == "obsm":
+        return matrix, tuple(f"{name}_{j}" for j in range(matrix.shape[1]))
+    if names is None or wanted is None or wanted == names:
+        return matrix, names
+    counts = Counter(names)
+    if absent := [feature for feature in wanted if counts[feature] == 0]:
+        told = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if absent[3:] else "")
         raise DataError(
-            f"{names.name} has {names.n_rows} names but {matrix.name} has {n_features} columns.",
+            f"{matrix.name} of {place} lacks {told}, of the {len(wanted)} features that the model "
+            "was trained on.",
+            "Add what is missing, or name what has it with `x`.",
+        )
+    if twice := [feature for feature in wanted if counts[feature] > 1]:
+        raise DataError(
+            f"{matrix.name} of {place} has the feature {twice[0]} {counts[twice[0]]} times.",
+            "Make the names differ, as `adata.var_names_make_unique()` does.",
+        )
+    places = {feature: j for j, feature in enumerate(names)}
+    columns = np.array([places[feature] for feature in wanted])
+    logger.info("%d of %d features of %s are taken by name.", len(wanted), len(names), matrix.name)
+    return replace(matrix, shape=(matrix.shape[0], len(wanted)), columns=columns), wanted
+
+
+def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
+    """Return the names that a store gives to the columns of a matrix, None if it gives none."""
+    kind = matrix.name.partition("/")[0]
+    if kind == "obsm":
+        return getattr(matrix.stored, "names", None)
+    names = names_of(root, "raw/var" if kind == "raw" else "var")
+    if names is None:
+        return None
+    if names.n_rows != matrix.shape[1]:
+        raise DataError(
+            f"{names.name} has {names.n_rows} names but {matrix.name} has "
+            f"{matrix.shape[1]} columns.",
             "Write the store again: var has one row per column of X.",
         )
-    return tuple(names.read(0, n_features)[0].tolist())
+    return tuple(names.read(0, names.n_rows)[0].astype(STRING).tolist())
 
 
 @contextmanager
 def _damage_named(place: File) -> Iterator[None]:
-    # zarr and h5py have no error of their own for what they cannot make sense of.
+    # zarr, h5py and anndata have no error in common for what they cannot make sense of.
     try:
         yield
     except NRBFNError:
         raise
     except FileNotFoundError as error:
         raise MissingDataError(f"{place} does not exist.", "Check the path.") from error
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:
         raise DamagedDataError(
-            f"{place} cannot be read as AnnData ({type(error).__name__}: {error}).",
+            f"{place} cannot be read as AnnData ({type(error).__name__}: {str(error)[:200]}).",
             "Check the place, or write it again with AnnData.",
         ) from error

@@ -396,6 +396,7 @@ def layout_of(
         y_dtype=y_dtype,
         has_weights=weights is not None,
         target_names=target_names,
+        boolean_labels=target is None and y is not None and y.dtype.kind == "b",
         x=x,
         y=y if target is None else target,
         weights=weights,

@@ -7,7 +7,7 @@ from functools import cached_property
 import pyarrow as pa
 from pyarrow import dataset, ipc
 
-from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What a file begins with and a stream does not.
@@ -31,7 +31,7 @@ class ArrowFile(TypedFile):
             return Footer(counted.physical_schema, counted.count_rows())
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         columns = list(kinds)

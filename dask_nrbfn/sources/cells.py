@@ -1,7 +1,8 @@
 """The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow.compute as pc
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Kind
 from dask_nrbfn.sources.dialect import BLANKS
-from dask_nrbfn.sources.dtypes import TRUTH
+from dask_nrbfn.sources.dtypes import NUMBER, TRUTH
+from dask_nrbfn.sources.written import form_of
 
+_DECIMAL_COMMA = r"^([+-]?[0-9]*),([0-9]+)$"
 # How whole numbers are written where others of their column are not.
 _WHOLE = r"^([+-]?[0-9]+)\.0+$"
 _DAY_S = 86_400
@@ -43,7 +46,7 @@ class CellError(DataError):
         super().__init__(
             f"Column {column!r} has {text!r}, which is {what}.",
             f"Write it otherwise, say with `missing_values` that it stands for none, or give "
-            f"{column} as `categorical`.",
+            f"`categorical`={column!r}.",
         )
         self.column, self.text, self.what, self.row = column, text, what, row
 
@@ -72,7 +75,7 @@ def kind_of(arrow: pa.DataType) -> Kind | None:
         return "number"
     if pa.types.is_date(arrow) or pa.types.is_timestamp(arrow):
         return "date"
-    return "category" if _is_text(arrow) or pa.types.is_null(arrow) else None
+    return "category" if is_text(arrow) or pa.types.is_null(arrow) else None
 
 
 def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> np.ndarray:
@@ -105,29 +108,42 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
         array = array.dictionary_decode()
     if pa.types.is_null(array.type):
         return np.full(len(array), np.nan)
-    values = _read(array, column.kind)
+    values = _read(array, column)
     bad = np.isnan(values)
     if bad.any() and (bad := bad & _has_value(array)).any():
         if spoiled:
             return np.where(bad, np.inf, values)
         row = int(bad.argmax())
         text = texts_of(array.slice(row, 1))[0].as_py()
-        raise CellError(column.name, text, NOT_OF_KIND[column.kind], row)
+        what = NOT_OF_KIND[column.kind] + f" written as {column.written}" * bool(column.written)
+        raise CellError(column.name, text, what, row)
     return values
 
 
-def encoded(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, pa.Array]:
     """Return the place of each cell's text, intp (b,), -1 for none, among texts (m,).
 
-    The texts are as `texts_of` has them; of a dictionary two may be equal.
+    The texts are as `texts_of` has them, or `as_written` but for blanks; of a dictionary two may be
+    equal.
     """
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
-    texts = texts_of(array.dictionary)
+    texts = array.dictionary
+    if as_written and is_text(texts.type):
+        texts = _none_if_empty(pc.utf8_trim(texts.cast(pa.string()), BLANKS))
+    else:
+        texts = texts_of(texts)
     places = np.append(np.arange(len(texts)), -1)
     places[:-1][pc.is_null(texts).to_numpy(zero_copy_only=False)] = -1
     codes = pc.fill_null(array.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
     return places[codes], texts
+
+
+def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
+    """Return some cells; views of strings, which pyarrow filters not, as a dictionary."""
+    if array.type == pa.string_view():
+        array = array.dictionary_encode()
+    return array.filter(pa.array(kept))
 
 
 def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
@@ -138,6 +154,11 @@ def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
     none = pc.is_in(texts, pa.array(marks, pa.string()))
     texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
     return pa.DictionaryArray.from_arrays(cells.indices, texts)
+
+
+def with_points(texts: pa.Array) -> pa.Array:
+    """Return text in which numbers that have a decimal comma have a point."""
+    return pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
 
 
 def texts_of(values: pa.Array) -> pa.Array:
@@ -151,9 +172,13 @@ def texts_of(values: pa.Array) -> pa.Array:
     if pa.types.is_floating(arrow):
         return _texts_of_floats(values)
     texts = values.cast(pa.string())
-    if not _is_text(arrow):
+    if not is_text(arrow):
         return texts
     texts = pc.replace_substring_regex(pc.utf8_trim(texts, BLANKS), _WHOLE, r"\1")
+    return _none_if_empty(texts)
+
+
+def _none_if_empty(texts: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
 
 
@@ -170,12 +195,38 @@ def _codes(texts: pa.Array, column: Column) -> np.ndarray:
     """Return what is stored for each text, float64 (m,)."""
     other = float(len(column.categories)) if column.others else UNSEEN
     known = pc.index_in(texts, pa.array(column.categories, pa.string()))
-    return pc.fill_null(known.cast(pa.float64()), other).to_numpy(zero_copy_only=False)
+    codes = pc.fill_null(known.cast(pa.float64()), other).to_numpy(zero_copy_only=False)
+    new = np.flatnonzero(codes == other)
+    numbers = numbers_of(column.categories) if new.size else None
+    if numbers is not None and len({*numbers}) == len(numbers):
+        places = {number: place for place, number in enumerate(numbers)}
+        codes = codes.copy()
+        for place in new.tolist():
+            number = numbers_of([texts[place].as_py() or ""])
+            codes[place] = other if number is None else places.get(number[0], other)
+    return codes
 
 
-def _read(array: pa.Array, kind: Kind) -> np.ndarray:
+def numbers_of(texts: Collection[str]) -> list[Decimal] | None:
+    """Return the exact numbers that texts are, None if one is none; a code such as 007 is none.
+
+    >>> numbers_of(["1.50"]) == numbers_of(["1.5"]), numbers_of(["1.5", "x"])
+    (True, None)
+    """
+    numbers = [Decimal(text) for text in texts if NUMBER.fullmatch(text)]
+    are_all = len(numbers) == len(texts) and all(map(Decimal.is_finite, numbers))
+    return numbers if are_all else None
+
+
+def _read(array: pa.Array, column: Column) -> np.ndarray:
     """Return the numbers (b,) that are stored of values or texts, NaN where there is none."""
-    if _is_text(array.type):
+    kind, form = column.kind, form_of(column.kind, column.written) if column.written else None
+    if form is not None and (is_text(array.type) or (kind == "date" and _is_whole(array.type))):
+        texts = array.cast(pa.string()) if is_text(array.type) else texts_of(array)
+        array = pc.utf8_trim(texts, BLANKS).dictionary_encode()
+        codes = pc.fill_null(array.indices, -1).to_numpy(zero_copy_only=False)
+        return np.append(form.read(array.dictionary), np.nan)[codes]
+    if is_text(array.type):
         texts = texts_of(array)
         read: Callable[[pa.Array], np.ndarray] = _READERS[kind]
         try:
@@ -196,7 +247,7 @@ def _read(array: pa.Array, kind: Kind) -> np.ndarray:
 
 
 def _has_value(array: pa.Array) -> np.ndarray:
-    if _is_text(array.type):
+    if is_text(array.type):
         array = texts_of(array)
         has = pc.invert(pc.match_substring_regex(array, "^[+-]?nan$", ignore_case=True))
     else:
@@ -247,5 +298,10 @@ def _days(array: pa.Array) -> np.ndarray:
     return np.where(none, np.nan, days + rest / (_DAY_S * _PER_SECOND[unit]))
 
 
-def _is_text(arrow: pa.DataType) -> bool:
+def _is_whole(arrow: pa.DataType) -> bool:
+    return pa.types.is_integer(arrow) or pa.types.is_floating(arrow)
+
+
+def is_text(arrow: pa.DataType) -> bool:
+    """Return whether values of a type are text."""
     return arrow in (pa.string(), pa.large_string(), pa.string_view())

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.schema import Column, Kind, Schema
+from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.cells import kind_of, texts_of
+from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     INT64,
@@ -26,7 +27,7 @@ from dask_nrbfn.sources.dtypes import (
 from dask_nrbfn.sources.layout import check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.sources.survey import decide, gap_error
+from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import (
     ListedFile,
     TypedFile,
@@ -40,6 +41,7 @@ from dask_nrbfn.sources.tables import (
     check_column,
     common_columns,
     label_values,
+    lacks_label,
     no_value_error,
     not_finite_error,
 )
@@ -92,7 +94,19 @@ class ColumnarSource(TableSource):
 
     def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
-        return _names_of(column, self.columns.roles.label, table, first_row, self.y_dtype)
+        name, none = self.columns.roles.label, pc.is_null(column, nan_is_null=True)
+        none = none.to_numpy(zero_copy_only=False)
+        if self.asked.may_lack_labels:
+            none = lacks_label(column)
+        if not none.any():
+            return _names_of(column, name, table, first_row, self.y_dtype)
+        if not self.asked.may_lack_labels:
+            place = table.place(first_row + int(none.argmax()))
+            raise self.asked.no_label_error(f"Column {name!r} of {table}", place)
+        labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
+        given = column.filter(pa.array(~none))
+        labels[~none] = _names_of(given, name, table, first_row, self.y_dtype)
+        return labels
 
     def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return ids (b,) of type `id_dtype`."""
@@ -155,6 +169,7 @@ def open_columnar(
     are_numbers = plain and all(_are_plain(each, types[each.name]) for each in schema.columns)
     of_features = {_number_type(arrow) for each in schema.columns for arrow in types[each.name]}
     label, targets, weights = columns.roles
+    label_types = () if label is None else _given(types[label], asked)
     for name in targets or ():
         _number_types(types[name], name, asked)
     if weights is not None:
@@ -165,10 +180,11 @@ def open_columnar(
         n_rows=n_rows,
         n_features=len(schema.columns),
         x_dtype=_common_type(of_features) if are_numbers else FLOAT64,
-        y_dtype=y_dtype if label is None else _label_type(types[label], label, asked),
+        y_dtype=y_dtype if label is None else _label_type(label_types, label, asked),
         has_weights=weights is not None,
         feature_names=tuple(column.name for column in schema.columns),
         target_names=targets,
+        boolean_labels=label is not None and set(map(kind_of, label_types)) == {"boolean"},
         schema=schema,
         id_dtype=None if columns.id is None else _id_type(types[columns.id]),
         tables=tuple(files),
@@ -228,8 +244,9 @@ def _schema(
     looked_at = tuple(
         name
         for name, kind in kinds.items()
-        if kind == "category"
-        or options.missing == "impute"
+        if kind in ("category", "text")
+        # Files do not tell NaN, nor lists that are absent.
+        or options.missing != "error"
         or not all(file.tells(name) for file in files)
     )
     if asked.schema is not None:
@@ -245,7 +262,7 @@ def _schema(
         n_rows = sum(file.footer.n_rows for file in files)
     decided = {column.name: column for column in schema.columns}
     every = [
-        decided.get(name) or Column(name, kind)
+        decided.get(name) or Column(name, kind)  # type: ignore[arg-type]
         for name, kind in kinds.items()
         if name in decided or name not in looked_at
     ]
@@ -256,7 +273,7 @@ def _see_nothing(cells: Mapping[str, pa.Array], table: Table, first_row: int) ->
     """Leave labels and ids to the pass that stores them: their types are known."""
 
 
-def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> Kind:
+def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
     kind = asked.options.kind(name, types)
     if kind is None:
         shown = ", ".join(dict.fromkeys(map(str, types)))
@@ -304,6 +321,13 @@ def _common_type(types: set[np.dtype]) -> np.dtype:
     if types <= {np.dtype(np.bool_), INT64}:
         return INT64
     return np.result_type(*types) if types <= _SHORT else FLOAT64
+
+
+def _given(types: Sequence[pa.DataType], asked: Asked) -> Sequence[pa.DataType]:
+    """Return the types of labels; pandas writes a file whose labels are all absent as null."""
+    if not asked.may_lack_labels:
+        return types
+    return [arrow for arrow in types if not pa.types.is_null(arrow)] or types
 
 
 def _label_type(types: Sequence[pa.DataType], name: str, asked: Asked) -> np.dtype:

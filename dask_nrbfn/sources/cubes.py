@@ -1,17 +1,20 @@
-"""Rows from arrays with named dimensions: pixels, whose features lie along one of these."""
+"""Pixels of xarray's arrays as rows: their features lie along a dimension, or are variables."""
 
+import logging
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
     INT64,
+    STRING,
     checked_mark,
     feature_dtype,
     label_dtype,
@@ -21,34 +24,18 @@ from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+logger = logging.getLogger(__name__)
+
 # Pixels that are read at once: more only where a chunk has more. Fewer are not worth a request.
 BOX_PIXELS = 2**16
 
+_DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
+
 Box = Mapping[str, slice]
 """Consecutive pixels along each of some dimensions."""
-
-
-class Cube(Protocol):
-    """Array with named dimensions that is read box by box.
-
-    Attributes
-    ----------
-    name : str
-    dimensions : tuple of str
-    shape, chunks : tuple of int
-    dtype : dtype
-        Of what `read` returns.
-    """
-
-    name: str
-    dimensions: tuple[str, ...]
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
-    dtype: np.dtype
-
-    def read(self, box: Box) -> np.ndarray:
-        """Return what lies in a box, NaN for none; dimensions that it does not name are whole."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +45,7 @@ class Grid:
     Attributes
     ----------
     sizes : mapping of str to int
-        Of the dimensions but that of the features, in their order.
+        Of the dimensions of the pixels, in their order.
     steps : mapping of str to int
         Those of a box, which has whole chunks.
     """
@@ -67,33 +54,13 @@ class Grid:
     steps: Mapping[str, int]
 
     @classmethod
-    def of(cls, cube: Cube, feature_dim: str) -> "Grid":
-        """Return the pixels of a cube.
-
-        Raises
-        ------
-        DataError
-            If it has no such dimension, or no other one.
-        """
-        if feature_dim not in cube.dimensions:
-            raise DataError(
-                f"{cube.name} has the dimensions {', '.join(cube.dimensions) or 'none'}, not "
-                f"{feature_dim}.",
-                "Name one of them with `feature_dim`.",
-            )
-        others = [place for place, name in enumerate(cube.dimensions) if name != feature_dim]
-        sizes = {cube.dimensions[place]: cube.shape[place] for place in others}
-        steps = {cube.dimensions[place]: cube.chunks[place] for place in others}
-        check_size(
-            cube.name,
-            n_rows=math.prod(sizes.values()) if sizes else 0,
-            n_features=cube.shape[cube.dimensions.index(feature_dim)],
-        )
+    def of(cls, sizes: Mapping[str, int], chunks: Mapping[str, int]) -> "Grid":
+        """Return the pixels of an array with such chunks."""
+        steps = {name: max(1, min(sizes[name], chunk)) for name, chunk in chunks.items()}
         for name in reversed(steps):
             # Along the last dimension neighbours lie side by side.
-            wanted = BOX_PIXELS // math.prod(steps.values())
-            n_chunks = min(max(1, wanted), -(-sizes[name] // steps[name]))
-            steps[name] = min(steps[name] * n_chunks, sizes[name])
+            wanted = max(1, BOX_PIXELS // math.prod(steps.values()))
+            steps[name] = max(1, min(steps[name] * wanted, sizes[name]))
         return cls(sizes, steps)
 
     @property
@@ -103,8 +70,7 @@ class Grid:
 
     def indices(self) -> list[tuple[int, ...]]:
         """Return the places of all boxes among each other, the last dimension first."""
-        counts = (-(-size // self.steps[name]) for name, size in self.sizes.items())
-        return list(product(*map(range, counts)))
+        return [*np.ndindex(*(-(-size // self.steps[name]) for name, size in self.sizes.items()))]
 
     def box(self, index: Sequence[int]) -> dict[str, slice]:
         """Return the box at a place."""
@@ -116,38 +82,218 @@ class Grid:
 
     def numbers(self, box: Box) -> np.ndarray:
         """Return the numbers of the pixels of a box among all, row after row, int64 (b,)."""
-        numbers = np.zeros((), dtype=INT64)
-        for name, size in self.sizes.items():
-            numbers = numbers[..., None] * size + np.arange(box[name].start, box[name].stop)
-        return numbers.ravel()
+        places = np.ix_(*(np.arange(box[name].start, box[name].stop) for name in self.sizes))
+        return np.ravel_multi_index(places, tuple(self.sizes.values())).ravel()
 
-    def spread(self, cube: Cube, box: Box) -> np.ndarray:
-        """Return what a cube of some or all of these dimensions has for each pixel of a box, (b,).
 
-        Pixels along a dimension that it has not share one value.
+@dataclass(frozen=True)
+class Cube:
+    """Arrays whose values at a pixel are its features.
+
+    Attributes
+    ----------
+    arrays : mapping of str to DataArray
+        Those of one scene, by their names. A pixel along a dimension that one of them lacks has the
+        value that all pixels along it share.
+    feature_dim : str or None
+        Along it an array has several features. None: every array is one.
+    place : str, optional
+        Where they are stored.
+
+    Raises
+    ------
+    DataError
+        If there is no such dimension, no other one, or nothing along one; if an array holds no
+        numbers.
+    """
+
+    arrays: "Mapping[str, xr.DataArray]"
+    feature_dim: str | None
+    place: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.feature_dim is not None and self.feature_dim not in self.dims:
+            raise DataError(
+                f"{self.name} has the dimensions {', '.join(map(str, self.dims)) or 'none'}, not "
+                f"{self.feature_dim}.",
+                "Name one of them with `feature_dim`.",
+            )
+        n_pixels = self.grid.n_pixels if self.grid.sizes else 0
+        check_size(self.name, n_rows=n_pixels, n_features=self.n_features)
+        # Of objects and complex numbers numpy would say so later, or not at all.
+        _ = self.dtype
+
+    @property
+    def name(self) -> str:
+        """What an error calls the arrays."""
+        return "X" if self.place is None else f"{', '.join(self.arrays)} in {self.place}"
+
+    @cached_property
+    def dims(self) -> tuple[Any, ...]:
+        """All dimensions, in the order of the array that has most."""
+        arrays = sorted(self.arrays.values(), key=lambda each: -each.ndim)
+        return tuple(dict.fromkeys(dim for each in arrays for dim in each.dims))
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The pixels."""
+        sizes, chunks = {}, {}
+        for dim in self.dims:
+            if dim != self.feature_dim:
+                having = [each for each in self.arrays.values() if dim in each.dims]
+                sizes[dim] = having[0].sizes[dim]
+                chunks[dim] = max(_chunk(each, dim) for each in having)
+        return Grid.of(sizes, chunks)
+
+    @property
+    def axis(self) -> int:
+        """Where several values of a pixel lie among the dimensions of the pixels."""
+        return 0 if self.feature_dim is None else self.dims.index(self.feature_dim)
+
+    @property
+    def n_features(self) -> int:
+        """Of a pixel."""
+        return sum(each.sizes.get(self.feature_dim, 1) for each in self.arrays.values())
+
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """Type of the features."""
+        kinds = (feature_dtype(each.dtype, str(name)) for name, each in self.arrays.items())
+        return np.result_type(*kinds)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of a feature, before it is decoded."""
+        kinds = (each.encoding.get("dtype", each.dtype) for each in self.arrays.values())
+        return max(np.dtype(kind).itemsize for kind in kinds)
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """Coordinates of the only array, where it has any; of several NAME, or NAME_COORDINATE."""
+        names: list[str] = []
+        for name, array in self.arrays.items():
+            if self.feature_dim not in array.dims:
+                names.append(name)
+                continue
+            along = _names_along(array, self.feature_dim)
+            if len(self.arrays) == 1:
+                return along
+            names += [f"{name}_{each}" for each in along or range(array.sizes[self.feature_dim])]
+        return tuple(names)
+
+    @property
+    def coords(self) -> "dict[Any, xr.DataArray]":
+        """Coordinates of the pixels."""
+        every = {
+            name: each for array in self.arrays.values() for name, each in array.coords.items()
+        }
+        return {name: each for name, each in every.items() if self.feature_dim not in each.dims}
+
+    @property
+    def attrs(self) -> dict[Any, Any]:
+        """What is said of the arrays, unless one says otherwise."""
+        every = [told for each in self.arrays.values() for told in each.attrs.items()]
+        return {
+            name: value
+            for name, value in every
+            if all(np.array_equal(other, value) for also, other in every if also == name)
+        }
+
+    def values(self, box: Box | None = None) -> Any:
+        """Return the features of the pixels of a box, or of all, (..., p).
+
+        Those of a box are in memory; of all those of dask's arrays are not.
         """
-        values = cube.read({name: box[name] for name in cube.dimensions})
-        own = [name for name in self.sizes if name in cube.dimensions]
-        values = values.transpose([cube.dimensions.index(name) for name in own])
-        lengths = {name: box[name].stop - box[name].start for name in self.sizes}
-        values = values.reshape([lengths[name] if name in own else 1 for name in lengths])
-        return np.broadcast_to(values, tuple(lengths.values())).ravel()
+        parts = []
+        for array in self.arrays.values():
+            part = self._spread(array, box)
+            parts.append(part if self.feature_dim in array.dims else part[..., None])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
-    def check_shared(self, cube: Cube) -> None:
-        """Raise DataError unless a cube has some of these dimensions, as long, and no others."""
-        sizes = dict(zip(cube.dimensions, cube.shape, strict=True))
-        for name, size in sizes.items():
-            if self.sizes.get(name) != size:
-                raise DataError(
-                    f"{cube.name} has the dimensions {sizes}, the pixels {dict(self.sizes)}.",
-                    "Give one value for every pixel, or for all along a dimension.",
-                )
+    def rows(self, box: Box) -> np.ndarray:
+        """Return the pixels of a box as rows (b, p)."""
+        values = self.values(box)
+        return values.reshape(-1, values.shape[-1])
+
+    def column(self, array: "xr.DataArray", box: Box) -> np.ndarray:
+        """Return what another array has for each pixel of a box, (b,); text that is none is empty.
+
+        Raises
+        ------
+        DataError
+            If it holds Python objects other than text.
+        """
+        values = np.asarray(self._spread(array, box)).ravel()
+        if values.dtype.kind != "O":
+            return values
+        from pandas import isna
+
+        text = np.where(isna(values), "", values)
+        if not all(isinstance(each, str) for each in text.tolist()):
+            raise DataError(
+                f"{array.name} holds Python objects that are no text.",
+                "Give it a type of its own, such as y.astype(float), whose NaN is no label.",
+            )
+        return text.astype(STRING)
+
+    def check_shared(self, array: "xr.DataArray") -> None:
+        """Raise DataError unless an array has some dimensions of the pixels, and no others."""
+        sizes = dict(array.sizes)
+        if not sizes.items() <= self.grid.sizes.items():
+            raise DataError(
+                f"{array.name} has the dimensions {sizes}, the pixels {dict(self.grid.sizes)}.",
+                "Give one value for every pixel, or for all along a dimension.",
+            )
+
+    def _spread(self, array: "xr.DataArray", box: Box | None) -> Any:
+        variable: Any = array.variable
+        sizes: dict[Any, int] = dict(self.grid.sizes)
+        if box is not None:
+            sizes = {name: each.stop - each.start for name, each in box.items()}
+            variable = variable.isel({name: box[name] for name in variable.dims if name in box})
+        if self.feature_dim in variable.dims:
+            sizes[self.feature_dim] = variable.sizes[self.feature_dim]
+        try:
+            # All of dask's stays lazy.
+            variable = variable if box is None else variable.compute()
+            return variable.set_dims(sizes).data
+        except (ValueError, RuntimeError, TypeError, OSError) as error:
+            if self.place is None or isinstance(error, NRBFNError):
+                raise
+            raise DamagedDataError(
+                f"{array.name} in {self.place} cannot be read ({error}).",
+                "Restore the damaged chunk from a copy, or write the scene again.",
+            ) from error
 
 
-def pixel_rows(cube: Cube, feature_dim: str, box: Box) -> np.ndarray:
-    """Return the pixels of a box as rows (b, p)."""
-    values = np.moveaxis(cube.read(box), cube.dimensions.index(feature_dim), -1)
-    return values.reshape(-1, values.shape[-1])
+def _chunk(array: "xr.DataArray", dim: str) -> int:
+    """Return the length of the chunks of an array along a dimension."""
+    # That of dask's, or of what was opened and not loaded; what is in memory has none.
+    stored = array.chunksizes.get(dim) or array.encoding.get("preferred_chunks", {}).get(dim, 1)
+    return int(np.max(stored))
+
+
+def _names_along(array: "xr.DataArray", dim: Any) -> tuple[str, ...] | None:
+    """Return the coordinates of a dimension as text, dates in ISO; None if it has none.
+
+    >>> import xarray as xr
+    >>> days = np.array(["2016-01-11", "2016-01-21T10:30"], "M8[ns]")
+    >>> _names_along(xr.DataArray([1, 2], {"time": days}, "time"), "time")
+    ('2016-01-11', '2016-01-21T10:30:00')
+    >>> _names_along(xr.DataArray([1, 2], {"band": [0.49, 0.56]}, "band"), "band")
+    ('0.49', '0.56')
+    """
+    if dim not in array.coords or array[dim].ndim != 1:
+        return None
+    return tuple(map(_as_text, array[dim].to_index()))
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    # Of dates, of any calendar, and of durations.
+    told = value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return str(told).removesuffix("T00:00:00")
 
 
 def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: str) -> list[int]:
@@ -160,12 +306,15 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
     """
     if names is None or wanted is None or tuple(names) == tuple(wanted):
         return []
+    remedy = "Give the features of the training rows, by their names and in any order."
+    if all(map(_DATE.match, names)) and all(name.lstrip("-").isdecimal() for name in wanted):
+        remedy = "An earlier version named dates by numbers: ingest and fit again."
     for name in wanted:
         if names.count(name) != 1:
             raise DataError(
                 f"{what} has {names.count(name) or 'no'} features named {name!r}, only "
                 f"{', '.join(names[:20])}.",
-                "Give the features of the training rows, by their names and in any order.",
+                remedy,
             )
     return [names.index(name) for name in wanted]
 
@@ -176,12 +325,9 @@ class CubeSource(Layout):
     Parameters
     ----------
     cube : Cube
-    feature_dim : str
-        The dimension of the features.
-    feature_names : tuple of str, optional
-    label : Cube, optional
+    label : DataArray, optional
         Labels of the pixels; NaN and empty text are none.
-    targets : mapping of str to Cube
+    targets : mapping of str to DataArray
         Numbers, instead of labels.
     unlabelled : int, float or str, optional
         The label, or number, that pixels without one get; None: they are left out.
@@ -194,33 +340,31 @@ class CubeSource(Layout):
     Notes
     -----
     Rows are in the order of the boxes of a `Grid`; their ids are the pixels' numbers in the order
-    of the dimensions. The cube is read twice, once to count them.
+    of the dimensions, of which ``numpy.unravel_index`` makes places. The cube is read twice, once
+    to count them.
     """
 
     def __init__(
         self,
         cube: Cube,
-        feature_dim: str,
         *,
-        feature_names: tuple[str, ...] | None = None,
-        label: Cube | None = None,
-        targets: Mapping[str, Cube] | None = None,
+        label: "xr.DataArray | None" = None,
+        targets: "Mapping[str, xr.DataArray] | None" = None,
         unlabelled: float | str | None = None,
     ) -> None:
-        self.cube, self.feature_dim, self.label = cube, feature_dim, label
-        self.targets = targets or {}
-        self.grid = Grid.of(cube, feature_dim)
+        self.cube, self.grid, self.label, self.targets = cube, cube.grid, label, targets or {}
         for column in (*self.targets.values(), *(() if label is None else (label,))):
-            self.grid.check_shared(column)
-        y_dtype = None if label is None else label_dtype(label.dtype, label.name)
-        if self.targets:
-            y_dtype = FLOAT64
+            cube.check_shared(column)
+        y_dtype = FLOAT64 if self.targets else None
+        if label is not None:
+            kind = STRING if label.dtype.kind == "O" else label.dtype
+            y_dtype = label_dtype(kind, str(label.name))
         super().__init__(
             n_rows=0,
-            n_features=cube.shape[cube.dimensions.index(feature_dim)],
-            x_dtype=feature_dtype(cube.dtype, cube.name),
+            n_features=cube.n_features,
+            x_dtype=cube.dtype,
             y_dtype=y_dtype,
-            feature_names=feature_names,
+            feature_names=cube.feature_names,
             target_names=tuple(self.targets) or None,
             id_dtype=INT64,
         )
@@ -232,6 +376,8 @@ class CubeSource(Layout):
                 f"{'' if y_dtype is None else ' and a label'}.",
                 "Check what stands for no value; `unlabelled` keeps pixels without a label.",
             )
+        sizes = ", ".join(f"{name}: {size}" for name, size in self.grid.sizes.items())
+        logger.info("ids of the rows number the pixels in the order of (%s)", sizes)
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, at most `block_rows` at a time."""
@@ -247,7 +393,7 @@ class CubeSource(Layout):
             # Most boxes of a scene may have no label, and their features need not be read.
             none = np.empty((0, self.n_features), dtype=self.x_dtype)
             return Block(none, None if y is None else y[:0], None, numbers[:0])
-        X = pixel_rows(self.cube, self.feature_dim, box)
+        X = self.cube.rows(box)
         kept = kept & ~np.isnan(X).any(axis=1)
         X = X[kept].astype(self.x_dtype, copy=False)
         return Block(X, None if y is None else y[kept], None, numbers[kept])
@@ -255,14 +401,15 @@ class CubeSource(Layout):
     def _targets(self, box: Box) -> tuple[np.ndarray | None, np.ndarray]:
         """Return labels (b,) or numbers (b, q) of the pixels of a box, and which are rows, (b,)."""
         if self.targets:
-            columns = [self.grid.spread(cube, box) for cube in self.targets.values()]
+            columns = [self.cube.column(each, box) for each in self.targets.values()]
             y = np.stack(columns, axis=1).astype(FLOAT64)
             missing = np.asarray(np.isnan(y).any(axis=1))
         elif self.label is not None:
-            given = self.grid.spread(self.label, box)
-            missing = _unlabelled(given)
+            given = self.cube.column(self.label, box)
+            is_text = given.dtype.kind in "TUS"
+            missing = np.strings.str_len(given) == 0 if is_text else given != given
             y = np.zeros(len(given), dtype=self.y_dtype)
-            y[~missing] = to_labels(given[~missing], self.label.name)
+            y[~missing] = to_labels(given[~missing], str(self.label.name))
         else:
             lengths = (each.stop - each.start for each in box.values())
             return None, np.ones(math.prod(lengths), dtype=np.bool_)
@@ -270,12 +417,3 @@ class CubeSource(Layout):
             return y, ~missing
         y[missing] = self.unlabelled
         return y, np.ones(len(y), dtype=np.bool_)
-
-
-def _unlabelled(values: np.ndarray) -> np.ndarray:
-    """Return which labels are NaN or empty text, bool (b,)."""
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind in "TUS":
-        return np.strings.str_len(values) == 0
-    return np.zeros(len(values), dtype=np.bool_)

@@ -7,8 +7,8 @@ the line of a bad cell and fills columns that a file lacks with nulls.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from dask_nrbfn.errors import DataError, NRBFNError
-from dask_nrbfn.numeric.schema import Column, Kind
+from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources.cells import (
     NOT_OF_KIND,
     CellError,
     kind_of,
     stored_values,
+    with_points,
     without_marks,
 )
-from dask_nrbfn.sources.dialect import BLANKS
+from dask_nrbfn.sources.dialect import BLANKS, Dialect
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
 from dask_nrbfn.sources.layout import check_size
 from dask_nrbfn.sources.quotes import (
@@ -35,9 +36,18 @@ from dask_nrbfn.sources.quotes import (
     line_of_row,
     open_quote,
 )
-from dask_nrbfn.sources.tables import Asked, common_columns, label_values, no_value_error
+from dask_nrbfn.sources.survey import CellKind
+from dask_nrbfn.sources.tables import (
+    Asked,
+    TableColumns,
+    common_columns,
+    label_values,
+    lacks_label,
+    no_value_error,
+)
 from dask_nrbfn.sources.tabular import SURVEY_ROWS, TableSource, survey_tables
 from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv
+from dask_nrbfn.sources.written import number_reading
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
 # took 213 MiB of memory with batches of 4 MiB and 96 MiB with 1 MiB; smaller was no slower.
@@ -49,10 +59,12 @@ BAD_CELL = re.compile(
     r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
     re.DOTALL,
 )
+# pyarrow's name of the type of numbers.
+DOUBLE = "double"
 BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 # What pyarrow says when a cell goes on over more than two batches, or a header to the end.
 LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
-COMMA_OF_NUMBER = "^([+-]?[0-9]*),([0-9]+)$"
+THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
 DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 
 
@@ -73,22 +85,24 @@ class CsvTable:
     file : TextFile
     missing_values : tuple of str
         What stands for no value, beside nothing at all.
-    spoiled : bool
-        Whether a cell may be of another kind than its column.
+    asked : Asked
     names : tuple of str
         Of its columns.
     originals : mapping
         What pyarrow calls each column, by its name.
     types : mapping
         The type that the first rows of each suggest.
+    as_text : set of str
+        Columns of numbers that have a mark with more blanks around it than pyarrow passes over.
     """
 
     file: TextFile
     missing_values: tuple[str, ...]
-    spoiled: bool
+    asked: Asked
     names: tuple[str, ...]
     originals: Mapping[str, str]
     types: Mapping[str, pa.DataType]
+    as_text: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, file: TextFile, asked: Asked) -> Self:
@@ -102,51 +116,80 @@ class CsvTable:
         return cls(
             file,
             marks,
-            asked.spoiled,
+            asked,
             names,
             dict(zip(names, schema.names, strict=True)),
-            {name: _shown(cells, marks) for name, cells in zip(names, shown, strict=True)},
+            {
+                name: _shown(cells, marks, file.dialect)
+                for name, cells in zip(names, shown, strict=True)
+            },
         )
 
     def __str__(self) -> str:
         return str(self.file)
+
+    @property
+    def decimal(self) -> str:
+        """What is before decimals, empty if nobody knows: a comma may be, among semicolons."""
+        return _decimal_of(self.file.dialect)
 
     def place(self, row: int) -> str:
         """Return the line in which a row begins."""
         return f"line {_line_of_row(self.file, row)}"
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns; no quote is left open."""
+        n_rows = 0
+        with _csv_errors(self.file, self.asked):
+            try:
+                for batch in self._batches(kinds, batch_rows):
+                    yield batch
+                    n_rows += len(batch)
+            except pa.ArrowInvalid as error:
+                if not self._is_padded_mark(error):
+                    raise
+                # Text is slower, so it is read only from here on, but then for all numbers.
+                self.as_text.update(name for name, kind in kinds.items() if kind == "number")
+                yield from _after(n_rows, self.batches(kinds, batch_rows))
+
+    def _batches(
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
         types = {self.originals[name]: self._type(name, kind) for name, kind in kinds.items()}
         scan = self.file.scan()
-        with _csv_errors(self.file):
-            with _csv_reader(self.file, types, self.missing_values, scan) as reader:
-                for batch in together(reader, TOGETHER_BYTES, batch_rows):
-                    columns = map(self._cells, batch.columns, kinds.values())
-                    yield pa.RecordBatch.from_arrays(list(columns), names=list(kinds))
-            if scan.inside:
-                raise _open_quote_error(self.file, scan.opened)
+        with _csv_reader(self.file, types, self.missing_values, scan) as reader:
+            for batch in together(reader, TOGETHER_BYTES, batch_rows):
+                columns = map(self._cells, batch.columns, kinds.values())
+                yield pa.RecordBatch.from_arrays(list(columns), names=list(kinds))
+        if scan.inside:
+            raise _open_quote_error(self.file, scan.opened)
+
+    def _is_padded_mark(self, error: Exception) -> bool:
+        """Return whether a number was refused for the blanks around what stands for no value."""
+        cell = BAD_CELL.search(str(error))
+        return bool(cell and cell[3] == DOUBLE and cell[4].strip(BLANKS) in self.missing_values)
 
     def types_further_on(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the types that the first values suggest of columns whose first rows have none."""
         types = dict.fromkeys(names, pa.null())
         for batch in self.batches(dict.fromkeys(names), SURVEY_ROWS):
             for name in filter(lambda name: pa.types.is_null(types[name]), names):
-                cells = pc.replace_substring(batch[name], self.file.dialect.decimal, ".")
-                types[name] = _shown(cells, self.missing_values)
+                types[name] = _shown(batch[name], self.missing_values, self.file.dialect)
             if not any(map(pa.types.is_null, types.values())):
                 break
         return types
 
-    def _type(self, name: str, kind: Kind | None) -> pa.DataType:
+    def _type(self, name: str, kind: CellKind | None) -> pa.DataType:
         # Blanks around numbers are all that pyarrow passes over.
-        if kind != "number" or self.spoiled:
+        if kind != "number" or self.asked.spoiled:
             return pa.string()
-        return pa.bool_() if kind_of(self.types[name]) == "boolean" else pa.float64()
+        if kind_of(self.types[name]) == "boolean":
+            return pa.bool_()
+        return pa.string() if name in self.as_text else pa.float64()
 
-    def _cells(self, cells: pa.Array, kind: Kind | None) -> pa.Array:
+    def _cells(self, cells: pa.Array, kind: CellKind | None) -> pa.Array:
         """Return cells in which what stands for no value is none."""
         if kind is None or not pa.types.is_string(cells.type):
             return cells
@@ -156,8 +199,20 @@ class CsvTable:
         if kind == "number":
             texts = pc.replace_substring(cells.dictionary, ",", ".")
         else:  # Categories that are numbers have the same texts in any format.
-            texts = pc.replace_substring_regex(cells.dictionary, COMMA_OF_NUMBER, r"\1.\2")
+            texts = with_points(cells.dictionary)
         return pa.DictionaryArray.from_arrays(cells.indices, texts)
+
+
+def _after(n_rows: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what comes after the first rows."""
+    for batch in batches:
+        if len(batch) > n_rows:
+            yield batch.slice(n_rows)
+        n_rows = max(n_rows - len(batch), 0)
+
+
+def _decimal_of(dialect: Dialect) -> str:
+    return "" if (dialect.delimiter, dialect.decimal) == (";", ".") else dialect.decimal
 
 
 def together(
@@ -181,7 +236,7 @@ def _joined(batches: list[pa.RecordBatch], batch_rows: int) -> list[pa.RecordBat
     return [whole.slice(start, batch_rows) for start in range(0, len(whole), batch_rows)]
 
 
-def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
+def _shown(cells: pa.Array, marks: Sequence[str], dialect: Dialect) -> pa.DataType:
     """Return the type that the first cells of a column suggest.
 
     pyarrow knows no dates behind blanks, and more than there are kinds. What has decimal commas is
@@ -192,9 +247,16 @@ def _shown(cells: pa.Array, marks: Sequence[str]) -> pa.DataType:
     texts = without_marks(cells, marks).dictionary_decode().drop_null()
     if not len(texts):
         return pa.null()
-    if all(map(DECIMAL_COMMA.fullmatch, texts.unique().to_pylist())):
-        return pa.float64()
-    for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us")):
+    if dialect.decimal == ",":
+        has_marks = pc.any(pc.match_substring(texts, ".")).as_py()
+        texts = with_points(texts)
+    else:
+        different = texts.unique().to_pylist()
+        has_marks = dialect.delimiter != ";" and all(map(THOUSANDS.fullmatch, different))
+        if not has_marks and all(map(DECIMAL_COMMA.fullmatch, different)):
+            return pa.float64()
+    # What has marks between thousands is text until all of it has been looked at.
+    for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us"))[has_marks:]:
         # The first tells nearly always; all of those that are none would be read one by one.
         if all(_are_of(arrow, part) for part in (texts[:1], texts)):
             return arrow
@@ -219,9 +281,15 @@ class CsvSource(TableSource):
 
     label_is_plain: bool = True
 
+    def check_places(self, trained: Schema) -> None:
+        """Raise DataError if columns without names may be others than in a table of a schema."""
+        _check_places(trained, self.columns, self.tables, self.asked.origin)
+
     def labels(self, column: pa.Array, table: CsvTable, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
         texts = _bare(column)
+        if self.asked.may_lack_labels:
+            texts = pc.if_else(pa.array(lacks_label(texts)), str(self.empty_label), texts)
         if self.y_dtype != INT64:
             return label_values(texts)
         if self.label_is_plain:
@@ -262,9 +330,20 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         If a file cannot be read as CSV.
     """
     tables = tuple(CsvTable.of(file, asked) for file in files)
-    names = common_columns({table: table.names for table in tables})
-    columns = asked.columns(names)
+    try:
+        columns = asked.columns(common_columns({table: table.names for table in tables}))
+    except DataError as error:
+        names = tables[0].names
+        odd = len({*names}) < len(names) or any(name[:1].isdigit() for name in names)
+        if asked.schema is not None or not files[0].dialect.header or not odd:
+            raise
+        problem, remedy = error.args
+        raise DataError(
+            problem, f"{remedy} If the first line is a row, say `no_header`."
+        ) from error
     label, ids = columns.roles.label, columns.id
+    if asked.schema is not None:
+        _check_places(asked.schema, columns, tables, asked.origin)
     if not columns.features:
         check_size(asked.origin, n_rows=1, n_features=0)
     types = _types_of(tables, columns.features, asked)
@@ -273,14 +352,28 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         kind = asked.options.kind(name, types[name])
         assert kind is not None  # Of text there is always one.
         kinds[name] = kind
-    label_kind, id_kind = _LabelKind(), _LabelKind()
+    late: dict[str, WrittenNumberError] = {}
+    label_kind, id_kind = _LabelKind(asked), _LabelKind()
 
     def see(cells: Mapping[str, pa.Array], table: CsvTable, first_row: int) -> None:
         for name, kind in ((label, label_kind), (ids, id_kind)):
             if name is not None:
                 kind.see(_bare(cells[name]), name, table.file, first_row)
 
-    schema, n_rows = survey_tables(tables, columns, kinds, asked, see)
+    while True:
+        try:
+            schema, n_rows = survey_tables(tables, columns, kinds, asked, see)
+            break
+        except WrittenNumberError as error:
+            if error.column in late or kinds.get(error.column) != "number":
+                raise
+            # Its first values are bare: only all of them show how they are written.
+            late[error.column], kinds[error.column] = error, "text"
+            label_kind, id_kind = _LabelKind(asked), _LabelKind()
+    for column in schema.columns:
+        late.pop(column.name if column.written else "", None)
+    if late:
+        raise next(iter(late.values()))
     check_size(asked.origin, n_rows=n_rows, n_features=len(schema.columns))
     y_dtype = None if columns.roles.targets is None else FLOAT64
     if label is not None:
@@ -296,12 +389,33 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         feature_names=tuple(column.name for column in schema.columns),
         target_names=columns.roles.targets,
         schema=schema,
+        boolean_labels=y_dtype == INT64 and label_kind.boolean,
         id_dtype=None if ids is None else id_dtype,
         tables=tables,
         columns=columns,
         asked=asked,
         label_is_plain=label_kind.plain,
     )
+
+
+def _check_places(
+    schema: Schema, columns: TableColumns, tables: Sequence[Any], origin: str
+) -> None:
+    """Raise DataError if columns without names may be others than they are called.
+
+    Of a table whose first column, the label, is left out, each column is called as the one before.
+    """
+    if tables[0].file.dialect.header:
+        return
+    labels = {schema.label, *(schema.targets or ())} - {None}
+    others = {*schema.ignored, schema.weights, schema.id} - {None}
+    if others.difference(columns.names) and labels.intersection(columns.names):
+        n_known = len(schema.columns) + len(labels | others)
+        raise DataError(
+            f"{origin} has no header and {len(columns.names)} columns, but training had {n_known}: "
+            "which of them are absent cannot be told.",
+            "Give all columns that training had, in the same order.",
+        )
 
 
 def _types_of(
@@ -316,33 +430,53 @@ def _types_of(
     return types
 
 
+class WrittenNumberError(DataError):
+    """A cell of a column of bare numbers has a number with marks or a unit."""
+
+    column = ""
+
+
 class _LabelKind:
     """What the cells of a label column have been so far: whole numbers, or text.
+
+    Parameters
+    ----------
+    asked : Asked, optional
+        Of labels; None: they are ids.
 
     Attributes
     ----------
     plain : bool
         Whether all are written as Python writes integers.
+    boolean : bool
+        Whether all are true or false.
     """
 
-    def __init__(self) -> None:
-        self.plain = True
+    def __init__(self, asked: Asked | None = None) -> None:
+        self._asked = asked
+        self.plain = self.boolean = True
         self._text = False
         self._refused: DataError | None = None
 
     def see(self, labels: pa.Array, name: str, file: TextFile, first_row: int) -> None:
-        """Take the labels of a file from `first_row` on, none of which may be empty."""
-        empty = pc.index(labels, "").as_py()
-        if empty >= 0:
-            line = _line_of_row(file, first_row + empty)
-            raise no_value_error(f"Column {name!r} of {file}", f"line {line}")
-        if self._text or (self.plain and _are_integers(labels)):
+        """Take the labels of a file from `first_row` on; they say whether some may be empty."""
+        given = labels
+        if self._asked is not None and self._asked.may_lack_labels:
+            given = labels.filter(pa.array(~lacks_label(labels)))
+        elif (empty := pc.index(labels, "").as_py()) >= 0:
+            where, line = f"Column {name!r} of {file}", _line_of_row(file, first_row + empty)
+            error = no_value_error if self._asked is None else self._asked.no_label_error
+            raise error(where, f"line {line}")
+        if self._text or not len(given):
+            return
+        if self.plain and _are_integers(given):
+            self.boolean = False
             return
         self.plain = False
         values = {
-            text: label_of_text(text, file.dialect.decimal)
-            for text in pc.unique(labels).to_pylist()
+            text: label_of_text(text, file.dialect.decimal) for text in pc.unique(given).to_pylist()
         }
+        self.boolean = self.boolean and values.keys() <= TRUTH.keys()
         if any(isinstance(value, str) for value in values.values()):
             self._text = True
         elif self._refused is None:
@@ -388,10 +522,10 @@ def _csv_reader(
                 autogenerate_column_names=not dialect.header,
             ),
             parse_options=csv.ParseOptions(
-                delimiter=dialect.delimiter,
+                delimiter=dialect.mark,
                 quote_char=dialect.quote,
                 newlines_in_values=True,
-                ignore_empty_lines=_skips_empty_lines(head, dialect.delimiter),
+                ignore_empty_lines=_skips_empty_lines(head, dialect.mark),
             ),
             convert_options=csv.ConvertOptions(
                 column_types=types,
@@ -418,23 +552,23 @@ def _block_bytes(head: list[bytes]) -> int:
     return max(TEXT_BYTES, LINES_PER_BATCH * max(len(line) for line in head))
 
 
-def _skips_empty_lines(head: list[bytes], delimiter: str) -> bool:
+def _skips_empty_lines(head: list[bytes], mark: str) -> bool:
     # In a table of one column, an empty line is an empty cell. A header may begin with one, or
     # have a line end within quotes.
-    return any(delimiter.encode() in line for line in head)
+    return any(mark.encode() in line for line in head)
 
 
 @contextmanager
-def _csv_errors(file: TextFile) -> Iterator[None]:
+def _csv_errors(file: TextFile, asked: Asked | None = None) -> Iterator[None]:
     try:
         yield
     except (NRBFNError, PermissionError):
         raise
     except UNREADABLE as error:
-        raise _explained(file, error) from error
+        raise _explained(file, error, asked) from error
 
 
-def _explained(file: TextFile, error: Exception) -> NRBFNError:
+def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNError:
     message = str(error)
     if LONG_CELL.search(message):
         with file.open() as text:
@@ -445,12 +579,13 @@ def _explained(file: TextFile, error: Exception) -> NRBFNError:
         with file.open() as text:
             line = line_of_long_row(text, limit, file.scan())
         if line is not None:
+            line += file.dialect.skipped
             return DataError(
                 f"{file} has a row of more than {limit} bytes in line {line}.",
                 "Shorten its cells; labels are names of classes.",
             )
     if cell := BAD_CELL.search(message):
-        return _bad_cell_error(file, *cell.groups())
+        return _bad_cell_error(file, *cell.groups(), asked=asked)
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
     if length := BAD_LENGTH.search(message):
@@ -463,12 +598,19 @@ def _explained(file: TextFile, error: Exception) -> NRBFNError:
     return not_csv(file.file, error)
 
 
-def _bad_cell_error(file: TextFile, column: str, row: str, arrow: str, value: str) -> DataError:
+def _bad_cell_error(
+    file: TextFile, column: str, row: str, arrow: str, value: str, *, asked: Asked | None
+) -> DataError:
     with _csv_reader(file, {}, ()) as reader:
         name = file.dialect.names(reader.schema.names)[int(column)]
     place = f"line {_line_of_row(file, _counted(file, int(row)))}"
     kind = "boolean" if arrow == "bool" else "number"
-    error = CellError(name, value, NOT_OF_KIND[kind]).within(file, place)
+    remedy = None if asked is None else asked.cell_remedy(name)
+    error = CellError(name, value, NOT_OF_KIND[kind]).within(file, place, remedy)
+    if number_reading({value.strip(BLANKS): 1}, _decimal_of(file.dialect))[0].written != ("",):
+        written = WrittenNumberError(*error.args)
+        written.column = name
+        return written
     if file.dialect.decimal != "," and DECIMAL_COMMA.fullmatch(value):
         return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")
     return error
@@ -476,7 +618,7 @@ def _bad_cell_error(file: TextFile, column: str, row: str, arrow: str, value: st
 
 def _open_quote_error(file: TextFile, opened: int) -> DataError:
     with file.open() as text:
-        line = line_of_byte(text, opened)
+        line = file.dialect.skipped + line_of_byte(text, opened)
     quote = file.dialect.quote
     return DataError(
         f"{file} ends inside a quote that opens in line {line}.",
@@ -492,9 +634,10 @@ def _counted(file: TextFile, row: int) -> int:
 
 def _line_of_row(file: TextFile, row: int) -> int:
     """Line, from 1, in which a row begins whose number counts from 0 without the header."""
-    skip_empty = _skips_empty_lines(file.head(), file.dialect.delimiter)
+    skip_empty = _skips_empty_lines(file.head(), file.dialect.mark)
     with file.open() as text:
-        return line_of_row(text, row + file.dialect.header, file.scan(), skip_empty=skip_empty)
+        line = line_of_row(text, row + file.dialect.header, file.scan(), skip_empty=skip_empty)
+    return file.dialect.skipped + line
 
 
 def _are_integers(labels: pa.Array) -> bool:

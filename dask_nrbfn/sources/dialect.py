@@ -1,21 +1,38 @@
 """How cells are written in CSV text: what a user says of it, and what its first lines show."""
 
 import csv
+import io
+import math
 import re
 import string
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice, pairwise, takewhile
 from typing import TypedDict
 
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.sources.dtypes import NUMBER
+from dask_nrbfn.sources.quotes import BlanksOut
 
 DELIMITERS = (",", ";", "\t", "|")
+BLANK_RUNS = " "
+"""The delimiter of cells that any number of spaces and tabs separates."""
 QUOTES = ('"', "'")
 DECIMALS = (".", ",")
 # pyarrow takes one byte; these are in no number and are no quote.
-MARKS = {*string.punctuation, "\t"} - {*"\"'.+-_"}
+MARKS = {*string.punctuation, "\t", BLANK_RUNS} - {*"\"'.+-_"}
+# As they are typed in a shell.
+_TYPED = {"tab": "\t", r"\t": "\t"}
 # Blanks around a cell are no part of it.
 BLANKS = " \t"
+COLUMN_NAME = "column_{}"
+_NUMBERED = re.compile(COLUMN_NAME.format("([0-9]+)"))
+# The line with which Excel is told the delimiter.
+_SEP_LINE = re.compile(r"\"?sep=(.)\"?[\r\n]*", re.IGNORECASE)
+# So many numbers in ascending or descending order are names, such as wavelengths; fewer may be a
+# row, such as the first one of iris.
+_NAMES_IN_ORDER = 8
 
 
 class Written(TypedDict, total=False):
@@ -42,11 +59,13 @@ class Dialect:
         Whether the first row names the columns.
     padded : bool
         Whether spaces stand before quotes.
+    skipped : int
+        Lines before the table.
 
     Examples
     --------
-    >>> str(Dialect(delimiter="\t"))
-    '\'\\t\' between cells, " around text, utf-8'
+    >>> str(Dialect(delimiter="\t", header=False))
+    '\'\\t\' between cells, " around text, utf-8, no header'
     """
 
     delimiter: str = ","
@@ -55,9 +74,21 @@ class Dialect:
     encoding: str = "utf-8"
     header: bool = True
     padded: bool = False
+    skipped: int = 0
 
     def __str__(self) -> str:
-        return f"{self.delimiter!r} between cells, {self.quote} around text, {self.encoding}"
+        between = "blanks" if self.delimiter == BLANK_RUNS else repr(self.delimiter)
+        lines = "a line" if self.skipped == 1 else f"{self.skipped} lines"
+        return (
+            f"{between} between cells, {self.quote} around text, {self.encoding}"
+            + ", no header" * (not self.header)
+            + f", {lines} before the table" * (self.skipped > 0)
+        )
+
+    @property
+    def mark(self) -> str:
+        """What stands between cells once blanks are taken out."""
+        return "\t" if self.delimiter == BLANK_RUNS else self.delimiter
 
     def names(self, header: Iterable[str]) -> tuple[str, ...]:
         """Names of the columns whose first row is read as `header`.
@@ -67,7 +98,16 @@ class Dialect:
         """
         if self.header:
             return tuple(name.strip(BLANKS) for name in header)
-        return tuple(f"column_{j}" for j, _ in enumerate(header))
+        return tuple(COLUMN_NAME.format(j) for j, _ in enumerate(header))
+
+
+def delimiter_of(typed: str | None) -> str | None:
+    r"""Return the delimiter that a user means: a tab can be written as tab or ``\t``.
+
+    >>> delimiter_of("tab"), delimiter_of(r"\t"), delimiter_of(";")
+    ('\t', '\t', ';')
+    """
+    return None if typed is None else _TYPED.get(typed, typed)
 
 
 def check_dialect(
@@ -83,7 +123,8 @@ def check_dialect(
     if delimiter is not None and delimiter not in MARKS:
         raise ParameterError(
             f"`delimiter` is {delimiter!r}.",
-            "Give one character that is in no number, such as ; or |, or a tab.",
+            "Give one character that is in no number, such as ; or |, tab, or a space for any "
+            "number of blanks.",
         )
     for name, value, allowed in (("quote", quote, QUOTES), ("decimal", decimal, DECIMALS)):
         if value is not None and value not in allowed:
@@ -99,6 +140,120 @@ def check_dialect(
         raise ParameterError(
             f"`encoding` is {encoding!r}.", "Give one that Python knows, such as latin-1 or utf-16."
         ) from error
+
+
+def recognized(
+    lines: Sequence[str],
+    usual: Dialect,
+    *,
+    delimiters: Collection[str],
+    quotes: Collection[str],
+    named: Collection[str] | None = None,
+    cut: bool = False,
+) -> Dialect:
+    r"""Dialect of a file that begins with `lines`, also where its table begins and has a header.
+
+    Parameters
+    ----------
+    lines, usual, delimiters, quotes, cut
+        As in `sniffed`.
+    named : collection of str, optional
+        Columns that a user names. None: the header is as usual.
+
+    Notes
+    -----
+    A line ``sep=;`` says the delimiter and is skipped. So are lines that begin with ``#`` and have
+    another number of cells than the table, stand above a line that can only be a header, or have no
+    numbers where a table without a header has them.
+
+    Examples
+    --------
+    >>> lines = ["# drawn by hand\n", "#id;a\n", "7;2\n"]
+    >>> found = recognized(lines, Dialect(), delimiters=DELIMITERS, quotes=QUOTES, named=())
+    >>> found.delimiter, found.header, found.skipped
+    (';', True, 1)
+    """
+    skipped = 0
+    if lines and (told := _SEP_LINE.fullmatch(lines[0])) and told[1] in MARKS:
+        skipped = 1
+        if len(delimiters) > 1:
+            delimiters, usual = [told[1]], replace(usual, delimiter=told[1])
+    marked = _n_marked(lines[skipped:])
+    table = lines[skipped + marked :]
+    way = sniffed(table, usual, delimiters=delimiters, quotes=quotes, cut=cut)
+    with suppress(csv.Error):  # a cell longer than the csv module takes
+        if marked and table:
+            numbered = any(map(_NUMBERED.fullmatch, named or ()))
+            likely = replace(way, header=way.header and not numbered)
+            skipped += _n_comments(lines[skipped : skipped + marked], table, likely)
+        if named is not None:
+            way = replace(way, header=has_header(lines[skipped:], way, named))
+    return replace(way, skipped=skipped)
+
+
+def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) -> bool:
+    r"""Return whether the first row names the columns.
+
+    Notes
+    -----
+    It does if it has a column that a user names, and does not if a user names ``column_3`` and the
+    like, as the columns are called otherwise. In doubt it does, unless it has numbers above numbers
+    that are no names of columns, as whole numbers in ascending or descending order can be.
+
+    Examples
+    --------
+    >>> [has_header([first, "5.5,2,b\n"], Dialect()) for first in ("x,y,kind\n", "4.5,3,a\n")]
+    [True, False]
+    """
+    rows = islice(filter(None, _rows(lines, way)), 2)
+    first, *others = [[cell.strip(BLANKS) for cell in row] for row in rows] or [[]]
+    if not {*named}.isdisjoint(first):
+        return True
+    places = [found for name in named if (found := _NUMBERED.fullmatch(name))]
+    if any(int(place[1]) < len(first) for place in places):
+        return False
+    pairs = zip(first, others[0] if others else (), strict=False)
+    numbers = [own for own, below in pairs if all(_are_numbers((own, below), way))]
+    values = [_number(number, way) for number in numbers]
+    in_order = all(a < b for a, b in pairwise(values)) or all(a > b for a, b in pairwise(values))
+    may_be_names = all(map(str.isdecimal, numbers)) or len(numbers) >= _NAMES_IN_ORDER
+    return in_order and may_be_names
+
+
+def _n_marked(lines: Sequence[str]) -> int:
+    """Return how many lines there are up to the last number sign that begins one at the top."""
+    top = takewhile(lambda line: line.startswith("#") or not line.strip(), lines)
+    return max((place for place, line in enumerate(top, 1) if line.strip()), default=0)
+
+
+def _n_comments(marked: Sequence[str], table: Sequence[str], way: Dialect) -> int:
+    """Return how many of the lines that begin with a number sign are no rows of a table."""
+    first, *others = [*islice(filter(None, _rows(table, way)), 2)] or [[]]
+    tells_names = not any(_are_numbers(first, way)) and any(
+        any(_are_numbers(row, way)) for row in others
+    )
+    if way.header and tells_names:
+        return len(marked)
+    rows = [next(_rows([line], way)) for line in marked]
+    numbers = [place for place, is_one in enumerate(_are_numbers(first, way)) if place and is_one]
+
+    def is_comment(row: list[str]) -> bool:
+        if len(row) != len(first) or (way.delimiter == BLANK_RUNS and row[0] == "#"):
+            return bool(row)
+        return not way.header and not any(_are_numbers([row[j] for j in numbers] or ["0"], way))
+
+    return max((place for place, row in enumerate(rows, 1) if is_comment(row)), default=0)
+
+
+def _are_numbers(row: Iterable[str], way: Dialect) -> Iterator[bool]:
+    return (not math.isnan(_number(cell, way)) for cell in row)
+
+
+def _number(cell: str, way: Dialect) -> float:
+    """Return the number in a cell, NaN if it is none or infinite."""
+    text = cell.strip(BLANKS).translate(str.maketrans(f".{way.decimal}", f"{way.decimal}."))
+    value = float(text) if NUMBER.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def sniffed(
@@ -128,7 +283,8 @@ def sniffed(
         With the usual delimiter if all rows have the same number of cells and more than one.
         Otherwise no reader accepts the table, unless it is one column of numbers, and then no other
         delimiter divides all its rows alike: the only one that does is taken. Another quote is
-        taken if it is around cells of every row and closes at the end of each.
+        taken if it is around cells of every row and closes at the end of each. Where no delimiter
+    divides all rows, blanks may.
 
     Examples
     --------
@@ -141,20 +297,54 @@ def sniffed(
     >>> sniffed(["a,b\n", "1,'tis\n"], Dialect()).quote
     '"'
     """
-    marks = {*delimiters, *quotes, " " + usual.quote} - {usual.delimiter, usual.quote}
+    marks = {*delimiters, *quotes, " ", "\t"} - {usual.delimiter, usual.quote}
     text = "".join(lines)
     if not any(mark in text for mark in marks):
         return usual
-    found = []
-    for delimiter in dict.fromkeys([usual.delimiter, *delimiters]):
-        try:
-            way = _divided(lines, replace(usual, delimiter=delimiter), quotes, cut)
-        except csv.Error:  # a cell longer than the csv module takes
-            return usual
-        if way is not None:
-            found.append(way)
+    try:
+        found = [
+            way
+            for delimiter in dict.fromkeys([usual.delimiter, *delimiters])
+            if (way := _divided(lines, replace(usual, delimiter=delimiter), quotes, cut))
+        ]
+        if len(delimiters) > 1 and (
+            way := _by_blanks(lines, found, usual, delimiters, quotes, cut)
+        ):
+            return way
+    except csv.Error:  # a cell longer than the csv module takes
+        return usual
     kept = found and (found[0].delimiter == usual.delimiter or len(found) == 1)
     return found[0] if kept else usual
+
+
+def _by_blanks(
+    lines: Sequence[str],
+    found: Sequence[Dialect],
+    usual: Dialect,
+    delimiters: Collection[str],
+    quotes: Collection[str],
+    cut: bool,
+) -> Dialect | None:
+    """Dialect with blanks between cells, if they divide all rows alike and nothing else does.
+
+    A column has numbers, no other delimiter is in all lines, outside of quotes, and if tabs divide
+    all rows too, something in each line is aligned by several spaces.
+    """
+    if found and ([way.delimiter for way in found] != ["\t"] or usual.delimiter == "\t"):
+        return None
+    if found and not all(re.search(r"\S {2,}\S", line) for line in lines if line.strip()):
+        return None
+    ways = [replace(usual, delimiter=BLANK_RUNS, quote=quote) for quote in quotes]
+    way = next((way for way in ways if n_cells(lines, way, cut=cut) > 1), None)
+    if way is None:
+        return None
+    bare = re.sub(f"{way.quote}[^{way.quote}]*{way.quote}", "", "".join(lines))
+    written = [line for line in bare.splitlines() if line.strip()]
+    others = [mark for mark in delimiters if mark not in BLANKS]
+    if written and any(all(mark in line for line in written) for mark in others):
+        return None
+    rows = [[*_are_numbers(row, way)] for row in _rows(lines, way) if row][: -1 if cut else None]
+    return way if any(map(all, zip(*(rows[1:] or rows), strict=True))) else None
 
 
 def _divided(
@@ -164,7 +354,7 @@ def _divided(
     others = [replace(usual, quote=quote) for quote in quotes if quote != usual.quote]
     padded = [replace(way, padded=True) for way in (*others, usual)]
     for way in (*padded, *others, usual):
-        if _n_cells(lines, way, cut) > 1 and (way == usual or _is_seen(lines, way, usual.quote)):
+        if n_cells(lines, way, cut=cut) > 1 and (way == usual or _is_seen(lines, way, usual.quote)):
             return way
     return None
 
@@ -187,21 +377,25 @@ def _is_seen(lines: Sequence[str], way: Dialect, usual_quote: str) -> bool:
 
 
 def _bare_rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> list[list[str]]:
-    rows = _reader(lines, way, strict=strict)
+    rows = _rows(lines, way, strict=strict)
     return [[cell.strip(BLANKS) for cell in row] for row in rows if row]
 
 
-def _n_cells(lines: Sequence[str], way: Dialect, cut: bool) -> int:
+def n_cells(lines: Sequence[str], way: Dialect, *, cut: bool) -> int:
     """Cells of every row, or 0 if rows differ; the last of a text that is cut may be a part."""
-    counts = [len(row) for row in _reader(lines, way) if row]
+    counts = [len(row) for row in _rows(lines, way) if row]
     counts = counts[:-1] if cut else counts
     return counts[0] if len(set(counts)) == 1 else 0
 
 
-def _reader(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> Iterator[list[str]]:
+def _rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> Iterator[list[str]]:
+    if way.delimiter == BLANK_RUNS:
+        blanks_out = BlanksOut(BLANK_RUNS.encode(), way.quote.encode())
+        text = blanks_out.feed("".join(lines).encode()) + blanks_out.feed(b"")
+        lines = [*io.StringIO(text.decode(), newline="")]
     return csv.reader(
         lines,
-        delimiter=way.delimiter,
+        delimiter=way.mark,
         quotechar=way.quote,
         skipinitialspace=way.padded,
         strict=strict,

@@ -25,6 +25,8 @@ NUMBER = re.compile(
     r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?|nan",
     re.IGNORECASE,
 )
+# What is stored as a whole number for no label, where an empty cell means that.
+NO_LABEL = int(np.iinfo(np.int64).min)
 TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 
 
@@ -135,12 +137,23 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
     raise DataError(f"{name} has dtype {dtype}.", LABEL_RULE)
 
 
+def means_empty(unlabelled: int | str | float | None) -> bool:
+    """Return whether empty cells mean no label: they do where the mark is "" or nan.
+
+    >>> [means_empty(mark) for mark in ("", "nan", np.nan, -1, None)]
+    [True, True, True, False, False]
+    """
+    return unlabelled is not None and str(unlabelled).strip().lower() in ("", "nan")
+
+
 def checked_mark(
     unlabelled: int | str | float | None,
     y_dtype: np.dtype | None,
     target_names: tuple[str, ...] | None,
 ) -> int | str | float | None:
     """Return what means no label as the type that labels are stored as; a float for numbers.
+
+    Where an empty cell does, text is the mark itself, a whole number `NO_LABEL`, a number NaN.
 
     Raises
     ------
@@ -156,6 +169,8 @@ def checked_mark(
         )
     if y_dtype == STRING:
         return str(unlabelled)
+    if means_empty(unlabelled):
+        return NO_LABEL if target_names is None else np.nan
     if target_names is not None:
         with suppress(ValueError):
             return float(unlabelled)

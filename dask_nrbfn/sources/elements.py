@@ -1,21 +1,55 @@
-"""The elements of an AnnData store, Zarr or HDF5, in the encodings that AnnData writes them in.
+"""The elements of an AnnData store, in Zarr or HDF5, of any version of AnnData.
 
-Arrays of Zarr and of HDF5 are sliced alike, and so are groups of both.
+Arrays of Zarr and of HDF5 are sliced alike, so that matrices, codes of categories and names are
+read in blocks of rows. anndata, which takes a second to load, reads the rest: slices of sparse
+matrices, and as a whole columns of other kinds and layouts before AnnData 0.7.
 """
 
+import importlib
 import math
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.sources.dtypes import FLOAT64, STRING, sparse_dtype
 
 # One reading of a column that is looked through before its rows are wanted.
 _SCANNED_ROWS = 1 << 20
+# Of a matrix in CSC as much is decoded at a time, and as much is held as rows.
+_CSC_BYTES = 1 << 27
+# A value of float64 and its row.
+_VALUE_BYTES = 12
+
+
+def installed(name: str) -> ModuleType:
+    """Return a module of the extra `anndata`.
+
+    Raises
+    ------
+    ParameterError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ParameterError(
+            f"AnnData needs a package that is not installed ({error}).",
+            "Install it: dask-nrbfn[anndata] brings it.",
+        ) from error
+
+
+def read_elem(element: Any) -> Any:
+    """Return what anndata reads of a whole element; an old layout is no reason to warn."""
+    anndata = installed("anndata")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", anndata.OldFormatWarning)
+        return anndata.io.read_elem(element)
 
 
 @dataclass(frozen=True)
@@ -27,67 +61,75 @@ class Matrix:
     name : str
         Such as "obsm/X_pca".
     shape : (n, p)
-    stored : array (n, p) or group
-        A group has the arrays `data`, `indices` and `indptr` of CSR.
-    is_sparse : bool
+    stored : array, or sparse dataset of anndata
+    columns : ndarray of int (p,), optional
+        Which of the stored columns the rows have, by default all.
     """
 
     name: str
     shape: tuple[int, int]
     stored: Any
-    is_sparse: bool
+    columns: np.ndarray | None = None
+
+    @property
+    def order(self) -> str | None:
+        """How a sparse matrix is stored: "csr" or "csc"."""
+        return getattr(self.stored, "format", None)
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the values; floats of those of CSR."""
-        if self.is_sparse:
-            return sparse_dtype(np.dtype(self.stored["data"].dtype), self.name)
-        return np.dtype(self.stored.dtype)
+        """Type of the values; floats of those of sparse ones."""
+        own = np.dtype(self.stored.dtype)
+        return own if self.order is None else sparse_dtype(own, self.name)
 
     @property
     def n_values(self) -> int | None:
         """Number of stored values; None of an array."""
-        return int(self.stored["data"].shape[0]) if self.is_sparse else None
+        return None if self.order is None else int(self.stored.group["data"].shape[0])
+
+    @property
+    def readings(self) -> int:
+        """How often all values are decoded to read all rows."""
+        if self.order != "csc":
+            return 1
+        return max(1, math.ceil((self.n_values or 0) * _VALUE_BYTES / _CSC_BYTES))
 
     @property
     def chunk_rows(self) -> int:
         """Rows that are decoded at once; of CSR any."""
-        if self.is_sparse or self.stored.chunks is None:
-            return 1
-        return int(self.stored.chunks[0])
+        if self.order == "csc":
+            return -(-self.shape[0] // self.readings)
+        chunks = getattr(self.stored, "chunks", None)
+        return 1 if chunks is None else int(chunks[0])
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of what is decoded at once: rows of all columns, of CSR a chunk of values."""
-        if self.is_sparse:
-            return max(math.prod(a.chunks or ()) * a.dtype.itemsize for a in self._values)
-        return self.chunk_rows * self.shape[1] * self.dtype.itemsize
-
-    @property
-    def _values(self) -> tuple[Any, Any]:
-        return self.stored["data"], self.stored["indices"]
+        """Bytes of what is decoded at once: rows of all columns, of sparse ones some values."""
+        if self.order is None:
+            return self.chunk_rows * int(self.stored.shape[1]) * self.dtype.itemsize
+        arrays = (self.stored.group[name] for name in ("data", "indices"))
+        return max(math.prod(array.chunks or ()) * array.dtype.itemsize for array in arrays)
 
     def read(self, start: int, stop: int) -> Any:
         """Return some rows: an array (b, p), or of sparse ones a csr_array."""
-        if not self.is_sparse:
-            return np.asarray(self.stored[start:stop])
-        from scipy.sparse import csr_array
+        rows = self._csc_rows(start, stop) if self.order == "csc" else self.stored[start:stop]
+        rows = rows if self.columns is None else rows[:, self.columns]
+        if self.order is None:
+            return np.asarray(rows)
+        return canonical(rows.astype(self.dtype, copy=False))
 
-        from dask_nrbfn.numeric.rows import canonical
+    def _csc_rows(self, start: int, stop: int) -> Any:
+        from scipy.sparse import hstack
 
-        ends = np.asarray(self.stored["indptr"][start : stop + 1], dtype=np.int64)
-        values = slice(int(ends[0]), int(ends[-1]))
-        data, indices = (array[values] for array in self._values)
-        return canonical(
-            csr_array(
-                (np.asarray(data, dtype=self.dtype), np.asarray(indices), ends - ends[0]),
-                shape=(stop - start, self.shape[1]),
-            )
-        )
+        n_columns = self.stored.shape[1]
+        width = max(1, n_columns // self.readings)
+        spans = ((j, min(j + width, n_columns)) for j in range(0, n_columns, width))
+        # Pieces in one format are joined without further copies.
+        return hstack([self.stored[:, a:b][start:stop] for a, b in spans], format="csc").tocsr()
 
 
 @dataclass(frozen=True)
-class ObsColumn:
+class Column:
     """A column of a data frame.
 
     Attributes
@@ -95,16 +137,13 @@ class ObsColumn:
     name : str
         Such as "obs/cell_type".
     stored : array (n,)
-        The values, or codes of categories.
+        The values, or codes of categories, of which a negative one is none.
     categories : ndarray (K,) or None
-    mask : array bool (n,) or None
-        Which rows have no value.
     """
 
     name: str
     stored: Any
     categories: np.ndarray | None = None
-    mask: Any = None
 
     @property
     def n_rows(self) -> int:
@@ -116,60 +155,141 @@ class ObsColumn:
         """Type of the values."""
         if self.categories is not None:
             return self.categories.dtype
-        # Text of HDF5 is Python objects to numpy.
         own = np.dtype(self.stored.dtype)
+        # Text of HDF5 is Python objects to numpy.
         return STRING if own.kind == "O" else own
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of some rows, (b,), and which of them have none, bool (b,)."""
-        values = _values(self.stored, start, stop)
+        values = _texts(self.stored, start, stop)
         if self.categories is not None:
             blank = np.zeros(1, dtype=self.categories.dtype)
             return np.concatenate([self.categories, blank])[values], values < 0
-        none = np.zeros(len(values), dtype=np.bool_)
-        return values, none if self.mask is None else np.asarray(self.mask[start:stop])
+        return values, values != values if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
         """Return the values of some rows as float64 (b,), NaN for none."""
         values, none = self.read(start, stop)
         return np.where(none, np.nan, values.astype(FLOAT64))
 
-    @cached_property
-    def has_gaps(self) -> bool:
-        """Whether there are rows without a value."""
-        return any(none.any() for _, none in self._scanned())
-
-    @cached_property
-    def least(self) -> float:
-        """The least of the values, which are numbers."""
-        if self.categories is not None:
-            return float(min(self.categories, default=0))
-        return min(float(values.min()) for values, _ in self._scanned())
-
-    def _scanned(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def scanned(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield what `read` returns of all rows."""
         for start in range(0, self.n_rows, _SCANNED_ROWS):
             yield self.read(start, min(start + _SCANNED_ROWS, self.n_rows))
 
 
-def encoding_of(element: Any) -> str:
-    """Return how an element is encoded, "array" where it does not say."""
-    return str(element.attrs.get("encoding-type", "array"))
+@dataclass(frozen=True)
+class Frame:
+    """A data frame: obs, var or one in obsm.
+
+    Attributes
+    ----------
+    name : str
+    stored : group or pandas.DataFrame
+        The latter of a structured array, as AnnData wrote before its version 0.7.
+    """
+
+    name: str
+    stored: Any
+
+    @classmethod
+    def at(cls, root: Any, name: str) -> "Frame":
+        """Return the frame that a store has under a name."""
+        legacy = name.replace("/", ".")
+        return cls.of(root[legacy if legacy in root else name], name, root.get("uns"))
+
+    @classmethod
+    def of(cls, element: Any, name: str, uns: Any = None) -> "Frame":
+        """Return the frame that an element is; `uns` may have categories of a very old one."""
+        if is_array(element):
+            return cls(name, _unpacked(read_elem(element), uns))
+        return cls(name, element)
+
+    @property
+    def _is_whole(self) -> bool:
+        return hasattr(self.stored, "iloc")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns, without that of the index."""
+        listed = self.stored.columns if self._is_whole else self.stored.attrs.get("column-order")
+        if listed is None:
+            listed = sorted({*self.stored.keys()} - {self.index})
+        return tuple(map(str, listed))
+
+    @property
+    def index(self) -> str | None:
+        """Name of the column that names the rows, None if there is none."""
+        if self._is_whole:
+            return str(self.stored.index.name or "_index")
+        own = attribute(self.stored, "_index", None)
+        return own or next((name for name in ("_index", "index") if name in self.stored), None)
+
+    def column(self, name: str) -> Column:
+        """Return a column.
+
+        Raises
+        ------
+        DataError
+            If it is encoded in another way than columns are.
+        """
+        if self._is_whole:
+            element = (self.stored.index if name == self.index else self.stored[name]).array
+        else:
+            element = self.stored[name]
+            if encoding_of(element) == "categorical":
+                categories = _texts(element["categories"])
+                return Column(f"{self.name}/{name}", element["codes"], categories)
+            if (place := element.attrs.get("categories")) is not None:
+                # Of AnnData 0.7: a path in Zarr, a reference in HDF5.
+                return Column(f"{self.name}/{name}", element, _texts(self.stored[place]))
+            element = element if is_array(element) else read_elem(element)
+        if hasattr(element, "isna"):
+            from pandas import Categorical
+
+            # None of an array of pandas has the code -1.
+            coded = element if hasattr(element, "codes") else Categorical(element)
+            return Column(f"{self.name}/{name}", coded.codes, _texts(coded.categories.to_numpy()))
+        if len(getattr(element, "shape", ())) != 1:
+            raise DataError(
+                f"{self.name}/{name} is stored as {_told(self.stored[name])}.",
+                "Store a column of categories, text or numbers, as `adata.write_zarr` does.",
+            )
+        return Column(f"{self.name}/{name}", element)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The columns of a data frame as one array (n, p)."""
+
+    columns: tuple[Column, ...]
+    names: tuple[str, ...]
+    dtype = FLOAT64
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return (self.columns[0].n_rows if self.columns else 0, len(self.columns))
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        return np.stack([column.numbers(rows.start, rows.stop) for column in self.columns], axis=1)
 
 
 def matrix_at(root: Any, name: str, origin: object) -> Matrix:
-    """Return the matrix that is called X, layers/NAME or obsm/NAME.
+    """Return the matrix that is called X, raw/X, layers/NAME or obsm/NAME.
 
     Raises
     ------
     DataError
         If it is not there, or is stored as what has no rows.
     """
-    if name not in (known := matrix_names(root)):
+    element = _element_at(root, name)
+    if element is None or encoding_of(element) == "null":
         raise DataError(
-            f"{origin} has no {name!r} with rows of features; it has {', '.join(known) or 'none'}.",
+            f"{origin} has no {name!r} with rows of features; it has "
+            f"{_listed(_matrix_names(root))}.",
             "Name one of these with `x`.",
         )
-    return matrix_of(root[name], name, origin)
+    return matrix_of(element, name, origin)
 
 
 def matrix_of(element: Any, name: str, origin: object) -> Matrix:
@@ -181,25 +301,27 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
         If its rows cannot be read.
     """
     encoding = encoding_of(element)
-    if encoding == "csr_matrix":
-        n_rows, n_columns = map(int, element.attrs["shape"])
-        return Matrix(name, (n_rows, n_columns), element, is_sparse=True)
-    if encoding != "array" or len(element.shape) != 2:
-        remedy = "Store it as an array or csr_matrix of two dimensions."
-        if encoding == "csc_matrix":
-            remedy = "Its rows lie apart: store what its tocsr() gives."
-        raise DataError(f"{name} of {origin} is stored as {_told(element)}.", remedy)
-    return Matrix(name, tuple(element.shape), element, is_sparse=False)
+    if encoding in ("csr_matrix", "csc_matrix"):
+        element = installed("anndata.io").sparse_dataset(element, should_cache_indptr=False)
+    elif encoding == "dataframe":
+        frame = Frame.of(element, name)
+        columns = tuple(frame.column(column) for column in frame.columns)
+        element = _Numbers(columns, frame.columns)
+        for column in element.columns:
+            if column.dtype.kind not in "biuf":
+                raise DataError(
+                    f"{column.name} of {origin} has no numbers.",
+                    f"Store {name} with columns of numbers alone.",
+                )
+    if len(getattr(element, "shape", ())) != 2:
+        raise DataError(
+            f"{name} of {origin} is stored as {_told(element)}.",
+            "Store it as an array or csr_matrix of two dimensions.",
+        )
+    return Matrix(name, tuple(element.shape), element)
 
 
-def matrix_names(root: Any) -> list[str]:
-    """Return what of a store may be features."""
-    inside = [f"{place}/{name}" for place in ("layers", "obsm") for name in _members(root, place)]
-    has_x = "X" in root and encoding_of(root["X"]) != "null"
-    return ["X", *inside] if has_x else inside
-
-
-def column_at(root: Any, name: str, origin: object, option: str) -> ObsColumn:
+def column_at(root: Any, name: str, origin: object, option: str) -> Column:
     """Return the column obs/NAME that an option names.
 
     Raises
@@ -207,36 +329,82 @@ def column_at(root: Any, name: str, origin: object, option: str) -> ObsColumn:
     DataError
         If it is not there, or encoded in another way than columns are.
     """
-    obs = root["obs"]
-    known = [f"obs/{column}" for column in obs.attrs["column-order"]]
+    obs = Frame.at(root, "obs")
+    known = [f"obs/{column}" for column in obs.columns]
     if name not in known:
         raise DataError(
-            f"{origin} has no column {name!r}; it has {', '.join(known) or 'none'}.",
+            f"{origin} has no column {name!r}; it has {_listed(known)}.",
             f"Name one of these with `{option}`.",
         )
-    element = obs[name.removeprefix("obs/")]
-    encoding = encoding_of(element)
-    if encoding == "categorical":
-        categories = element["categories"]
-        return ObsColumn(name, element["codes"], _values(categories, 0, categories.shape[0]))
-    if encoding.startswith("nullable-"):
-        return ObsColumn(name, element["values"], mask=element["mask"])
-    if encoding in ("array", "string-array") and len(element.shape) == 1:
-        return ObsColumn(name, element)
-    raise DataError(
-        f"{name} of {origin} is stored as {_told(element)}.",
-        "Store a column of categories, text or numbers; `adata.write_zarr` of today's AnnData "
-        "does so.",
-    )
+    return obs.column(name.removeprefix("obs/"))
 
 
-def index_of(root: Any, frame: str) -> ObsColumn:
-    """Return the names of the rows of "obs" or "var"."""
-    return ObsColumn(f"{frame}_names", root[frame][root[frame].attrs["_index"]])
+def names_of(root: Any, frame: str) -> Column | None:
+    """Return the names of the rows of a frame, None where they have none."""
+    found = Frame.at(root, frame)
+    if found.index is None:
+        return None
+    return replace(found.column(found.index), name=f"{frame}_names")
+
+
+def encoding_of(element: Any) -> str:
+    """Return how an element is encoded, "array" or "dataframe" where it does not say."""
+    if sparse := attribute(element, "h5sparse_format", ""):
+        return f"{sparse}_matrix"
+    return attribute(element, "encoding-type", "array" if is_array(element) else "dataframe")
+
+
+def attribute(element: Any, name: str, default: Any) -> Any:
+    """Return an attribute of an element, text where it is bytes."""
+    value = getattr(element, "attrs", {}).get(name, default)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def is_array(element: Any) -> bool:
+    """Return whether an element is an array, and no group."""
+    return hasattr(element, "dtype")
+
+
+def _element_at(root: Any, name: str) -> Any:
+    """Return an element of those that may be features, None if it is not there."""
+    place, _, field = name.partition("/")
+    if name in ("X", "raw/X"):
+        return root.get("raw.X" if field and "raw.X" in root else name)
+    if place not in ("layers", "obsm") or field not in _members(root, place):
+        return None
+    # Before AnnData 0.7 a structured array has all of them.
+    return read_elem(root[place])[field] if is_array(root[place]) else root[place][field]
+
+
+def _matrix_names(root: Any) -> list[str]:
+    inside = [f"{place}/{name}" for place in ("layers", "obsm") for name in _members(root, place)]
+    found = {name: root.get(name) for name in ("X", "raw/X", "raw.X")}
+    whole = [name for name, of in found.items() if of is not None and encoding_of(of) != "null"]
+    return [*(name.replace(".", "/") for name in whole), *inside]
 
 
 def _members(root: Any, place: str) -> list[str]:
-    return sorted(root[place].keys()) if place in root else []
+    if place not in root:
+        return []
+    return sorted(root[place].dtype.names if is_array(root[place]) else root[place].keys())
+
+
+def _unpacked(table: np.ndarray, uns: Any) -> Any:
+    """Return a structured array as a data frame; its categories are in `uns`."""
+    import pandas as pd
+
+    frame = pd.DataFrame(table)
+    frame = frame.set_index(frame.columns[0])
+    for name, codes in frame.select_dtypes("integer").items():
+        if uns is not None and f"{name}_categories" in uns:
+            categories = np.atleast_1d(read_elem(uns[f"{name}_categories"]))
+            if codes.max() < len(categories):
+                frame[name] = pd.Categorical.from_codes(codes, categories)
+    return frame
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _told(element: Any) -> str:
@@ -244,9 +412,12 @@ def _told(element: Any) -> str:
     return encoding_of(element) + (f" of shape {tuple(shape)}" if shape is not None else "")
 
 
-def _values(stored: Any, start: int, stop: int) -> np.ndarray:
-    """Return some values of an array; text is StringDType."""
-    if hasattr(stored, "asstr") and np.dtype(stored.dtype).kind == "O":
+def _texts(stored: Any, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Return some values as an array; text is StringDType."""
+    if hasattr(stored, "asstr") and stored.dtype.kind == "O":
         stored = stored.asstr()
     values = np.asarray(stored[start:stop])
+    if values.dtype.kind == "O" and len(values) and isinstance(values[0], bytes):
+        # Text of HDF5 that is said to be ASCII.
+        values = np.array([value.decode() for value in values])
     return values.astype(STRING) if values.dtype.kind in "OU" else values

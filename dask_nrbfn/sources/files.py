@@ -64,6 +64,24 @@ class File:
         """Return its size; None where a server does not say."""
         return self._info()["size"] if self.is_remote else os.path.getsize(self)
 
+    def stamps(self) -> dict[str, str]:
+        """Return the size, and the time or entity tag, of each file in it by its path inside.
+
+        A web server lists nothing.
+        """
+        if self._is_web:
+            return {}
+        with _explained(self):
+            fs, path = self._file_system()
+            found = fs.find(path, detail=True)
+            tags = ("ETag", "etag", "mtime", "updated", "LastModified", "created")
+            return {
+                name.removeprefix(path.rstrip("/")).lstrip("/"): (
+                    f"{info['size']} {next((info[tag] for tag in tags if info.get(tag)), None)}"
+                )
+                for name, info in found.items()
+            }
+
     def __fspath__(self) -> str:
         return self.path
 

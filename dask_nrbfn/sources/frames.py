@@ -10,7 +10,7 @@ import narwhals as nw
 import numpy as np
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.dtypes import LABEL_RULE, STRING, to_labels
+from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty, to_labels
 
 
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame | None:
@@ -142,11 +142,45 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
     return np.array(labels) if all(map(_is_number, labels)) else y
 
 
-def typed_labels(y: Any, name: str = "y", *, first_row: int = 0) -> np.ndarray:
-    """Return `plain_labels` as an array in which text is StringDType."""
-    labels = np.asarray(plain_labels(y, name, first_row=first_row))
+def typed_labels(
+    y: Any, name: str = "y", *, first_row: int = 0, unlabelled: int | str | float | None = None
+) -> np.ndarray:
+    """Return `plain_labels` as an array in which text is StringDType.
+
+    Where `unlabelled` means so, missing ones are what `checked_mark` makes of it.
+    """
+    given, none = split_gaps(y, unlabelled)
+    labels = np.asarray(plain_labels(given, name, first_row=first_row))
     is_text = labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat)
-    return np.array(labels.tolist(), dtype=STRING) if is_text else labels
+    labels = np.array(labels.tolist(), dtype=STRING) if is_text else labels
+    if none is not None:
+        labels = to_labels(labels, name, first_row=first_row)
+        labels[none] = str(unlabelled) if labels.dtype == STRING else NO_LABEL
+    return labels
+
+
+def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.ndarray | None]:
+    """Return labels (n,) with a given one in place of each missing one, and which those are.
+
+    None if there are none, or `unlabelled` does not mean them.
+    """
+    if not means_empty(unlabelled) or np.ndim(y) != 1:
+        return y, None
+    values = np.array(y, dtype=object)
+    none = np.array([_is_missing(label) for label in values], dtype=bool)
+    if not none.any():
+        return y, None
+    values[none] = 0 if none.all() else values[~none][0]
+    return values, none
+
+
+def are_boolean(y: Any, unlabelled: int | str | float | None = None) -> bool:
+    """Return whether labels, but for missing ones that are unlabelled, are true and false.
+
+    >>> are_boolean(np.array([True, False])), are_boolean([True, None], ""), are_boolean([1, 0])
+    (True, True, False)
+    """
+    return np.asarray(plain_labels(split_gaps(y, unlabelled)[0])).dtype.kind == "b"
 
 
 def plain_dtype(dtype: Any) -> np.dtype:

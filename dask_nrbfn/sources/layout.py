@@ -42,6 +42,7 @@ class Layout:
     unlabelled: int | str | float | None = None
     read_as: Mapping[str, str] | None = None
     stored_at: StoredAt | None = None
+    boolean_labels: bool = False
 
 
 def numbered_targets(n_targets: int) -> tuple[str, ...]:

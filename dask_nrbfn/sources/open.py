@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dask_nrbfn.sources.tablefile import TypedFile
     from dask_nrbfn.sources.tables import Asked
 
+logger = logging.getLogger(__name__)
+
 SUFFIXES = {
     ".npz": "npz",
     ".npy": "npy",
@@ -40,10 +43,14 @@ SUFFIXES = {
     ".svmlight": "svmlight",
     ".libsvm": "svmlight",
     ".h5ad": "anndata",
+    ".xlsx": "excel",
+    ".xlsm": "excel",
 }
+# Tables of programs that can save CSV.
+_SHEETS = (".xls", ".xlsb", ".ods", ".numbers")
 _OF_TABLES = {
     *("label", "target", "weights", "id", "columns", "drop", "categorical", "numeric", "date"),
-    *("missing", "missing_values", "max_categories", "schema"),
+    *("date_format", "missing", "missing_values", "max_categories", "schema"),
 }
 OPTIONS = {
     "npz": {"x", "y", "target", "weights"},
@@ -51,17 +58,20 @@ OPTIONS = {
     "csv": {*_OF_TABLES, *Written.__annotations__},
     "parquet": {"x", *_OF_TABLES},
     "arrow": {"x", *_OF_TABLES},
+    "excel": _OF_TABLES,
     "svmlight": {"target", "n_features"},
     "anndata": {"x", "y", "target", "weights"},
     "scene": {"label", "target"},
 }
+# AnnData and scenes are known by what is in them.
+_FORMATS = tuple(name for name in OPTIONS if name not in ("anndata", "scene"))
 OPTION_RULE = (
     "Use `x`, `y` or `target`, and `weights` with .npz (array names), `y` or `target`, and "
     "`weights` with .npy (other files), the same and `x` with AnnData (elements and columns of "
     "obs), `label` or `target`, and `weights` with tables (columns), `label` or `target` with "
     "scenes (variables), and none but `target` and `n_features` with svmlight; `schema` and what "
     "is said of columns with tables, `x` (columns) with .parquet and .arrow, `delimiter`, `quote`, "
-    "`decimal`, `encoding` and `no_header` with .csv alone."
+    "`decimal`, `encoding` and `no_header` with .csv alone, `format` with files alone."
 )
 # What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
 _HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
@@ -72,6 +82,7 @@ SVMLIGHT_TARGET = "label"
 def open_source(
     source: str | os.PathLike[str],
     *,
+    format: str | None = None,
     x: str | None = None,
     y: str | None = None,
     label: str | None = None,
@@ -96,15 +107,18 @@ def open_source(
     ----------
     source : path or URL
         File ending in .npz, .npy, .csv, .tsv (both also with .gz or .zst), .parquet, .arrow,
-        .arrows, .feather, .svm, .svmlight, .libsvm or .h5ad, a Zarr store of AnnData, or a
-        directory of such files of one suffix, read in the order of their names. Those of Parquet
-        and Arrow may be in subdirectories key=value, whose keys are columns.
+        .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or .xlsx (the first sheet), a Zarr store
+        of AnnData, or a directory of such files of one suffix, read in the order of their names.
+        Those of Parquet and Arrow may be in subdirectories key=value, whose keys are columns.
+    format : str, optional
+        csv, parquet, arrow, excel, npz, npy or svmlight; by default the suffix tells, and where it
+        is unknown, the first lines of text do.
     x, y : str, optional
         Names of the arrays in an .npz file, by default "X" and "y" (where there is one). With
         .npy files, or an .npz file of `scipy.sparse.save_npz`, `y` is the path of an .npy file, or
         of a directory of them, with the labels. With Parquet and Arrow, `x` names columns as
         `target` does: those of features, of which a list of numbers has one for each element. In
-        AnnData `x` is X, layers/NAME or obsm/NAME, by default X; `y`, and `target` and `weights`
+        AnnData `x` is X, raw/X, layers/NAME or obsm/NAME, by default X; `y`, `target` and `weights`
         too, obs/NAME.
     label : str, optional
         Name of the label column of a table; by default there are no labels.
@@ -125,11 +139,12 @@ def open_source(
         Features of svmlight text, which leaves zeros out, so that it may show fewer; by default as
         many as it shows.
     variable, feature_dim : str, optional
-        `source` is a Zarr group of arrays with named dimensions, as xarray writes it: its rows are
-        the pixels of this variable, whose features lie along this dimension, but for those that
-        lack a feature or a label. `label` and `target` are variables too.
+        `source` is what xarray opens: its rows are the pixels of this variable, whose features lie
+        along this dimension, but for those that lack a feature or a label. Variables "A,B" are a
+        feature each, or have one for every coordinate. `label` and `target` are variables too.
     unlabelled : int, float or str, optional
-        Pixels without a label are rows too, and this is their label.
+        Pixels without a label are rows too, and this is their label. In a table "" and nan mean
+        empty cells.
     classes : sequence of int or str, optional
         The labels that a model knows: those of a table that differ from one of them by a full stop
         at the end are taken for it.
@@ -178,28 +193,39 @@ def open_source(
             f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
         )
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
+    if format is not None and format not in _FORMATS:
+        raise ParameterError(f"`format` is {format!r}.", f"Give one of {', '.join(_FORMATS)}.")
     is_scene = variable is not None or feature_dim is not None
-    in_zarr = is_scene or (place.is_directory() and is_anndata(place))
-    files = _data_files(place) if place.is_directory() and not in_zarr else {place: {}}
-    kind = "scene" if is_scene else "anndata" if in_zarr else _kind(next(iter(files)))
+    is_directory = place.is_directory()
+    in_zarr = is_scene or (is_directory and format is None and is_anndata(place))
+    files = _data_files(place) if is_directory and not in_zarr else {place: {}}
+    for file in () if in_zarr else files:
+        if file.n_bytes() == 0:
+            raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    if in_zarr:
+        kind = "scene" if is_scene else "anndata"
+    else:
+        kind = format or _kind(next(iter(files)), is_csv=any(written.values()))
+        if is_directory:
+            _check_directory(place, files, kind)
     options = {"x": x, "y": y, "label": label, "target": target, "weights": weights}
+    # Those of cells are found by their names.
+    features = tuple(column.name for column in schema.columns) if schema is not None else None
     if schema is not None and schema.is_plain and "schema" not in OPTIONS[kind]:
         # Arrays of numbers have such columns in their order.
         schema = None
     options |= {} if table is None else table.said
     options["schema"] = None if schema is None else "FILE"
+    options["format"] = format if is_scene else None
     options["n_features"] = None if n_features is None else str(n_features)
     _check_options(str(place), kind, {**options, **written})
     check_one_kind("y", y, target)
     check_one_kind("label", label, target)
-    for file in () if in_zarr else files:
-        if file.n_bytes() == 0:
-            raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
     if kind == "scene":
-        return _open_scene(
-            place,
-            variable=variable,
-            feature_dim=feature_dim,
+        from dask_nrbfn.sources.scene import Scene
+
+        variables = None if variable is None else named_columns("variable", variable)
+        return Scene.at(place, variables, feature_dim).source(
             label=label,
             targets=() if target is None else named_columns("target", target),
             unlabelled=unlabelled,
@@ -216,7 +242,7 @@ def open_source(
     targets = None if target is None else named_columns("target", target)
     if kind == "anndata":
         named = {"x": x, "weights": weights, "y": y, "target": target}
-        return open_anndata(place, **_as_before(named, read_as or {}))
+        return open_anndata(place, features=features or None, **_as_before(named, read_as or {}))
     asked = _asked(
         origin=str(place),
         roles=(label, targets, weights),
@@ -224,6 +250,7 @@ def open_source(
         schema=schema,
         classes=None if classes is None else tuple(classes),
         spoiled=spoiled,
+        unlabelled=unlabelled,
     )
     if kind == "csv":
         return _open_csv(tuple(files), written, asked)
@@ -231,20 +258,25 @@ def open_source(
 
 
 def holds_rows(
-    source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+    source: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    format: str | None = None,
 ) -> bool:
     """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
     place = File(os.fspath(source).removeprefix("file://"), storage_options or {})
     try:
         if not place.is_directory():
             # A server may know no directories.
-            return not place.is_remote or _suffix(place) in SUFFIXES
+            return not place.is_remote or format is not None or _suffix(place) in SUFFIXES
     except MissingDataError:
-        return _suffix(place) in SUFFIXES
+        return format is not None or _suffix(place) in SUFFIXES
     inside = place.entries()
     if any(entry.name in ("zarr.json", ".zgroup") for entry in inside):
         return is_anndata(place)
-    return any(_suffix(entry) in SUFFIXES or "=" in entry.name for entry in inside)
+    return format is not None or any(
+        _suffix(entry) in SUFFIXES or "=" in entry.name for entry in inside
+    )
 
 
 # Each format's own library is loaded where a file of it is read.
@@ -283,12 +315,6 @@ def _open_matrix(place: File, x: str | None, others: Mapping[str, str | None]) -
     return open_matrix(place, _npy_columns(place, others))
 
 
-def _open_scene(place: File, **options: Any) -> Source:
-    from dask_nrbfn.sources.scene import open_scene_source
-
-    return open_scene_source(place, **options)
-
-
 def _as_before(named: Mapping[str, str | None], read_as: Mapping[str, str]) -> dict[str, Any]:
     """Return what is named in AnnData, where it is not as in `read_as`."""
     if named["y"] or named["target"]:
@@ -319,12 +345,19 @@ def _asked(
 
 def _open_csv(files: tuple[File, ...], written: Written, asked: "Asked") -> Source:
     from dask_nrbfn.sources.delimited import open_csv
+    from dask_nrbfn.sources.dialect import delimiter_of
     from dask_nrbfn.sources.textfile import text_files
 
     said = {name: value for name, value in written.items() if value not in (None, False)}
     before = {} if asked.schema is None else asked.schema.written
     said = {name: before[name] for name in Written.__annotations__ if name in before} | said
-    source = open_csv(text_files(files, **said), asked)  # type: ignore[arg-type]
+    if "delimiter" in said:
+        said["delimiter"] = delimiter_of(str(said["delimiter"]))
+    texts = text_files(files, named=asked.named, **said)  # type: ignore[arg-type]
+    source = open_csv(texts, asked)
+    if not texts[0].dialect.header:
+        # Files to predict from have none either.
+        said["no_header"] = True
     if "missing_values" in asked.options.said:
         said["missing_values"] = list(asked.options.missing_values)
     source.schema = replace(source.schema, written=said)
@@ -337,17 +370,17 @@ def _open_columnar(
     from dask_nrbfn.sources.columnar import open_columnar
     from dask_nrbfn.sources.tablefile import MarkedFile, with_keys
 
-    typed = with_keys({_typed_file(kind, file): keys for file, keys in files.items()})
+    marks = asked.options.missing_values
+    typed = with_keys({_typed_file(kind, file, marks): keys for file, keys in files.items()})
     if "missing_values" not in asked.options.said:
         return open_columnar(typed, asked, x)
-    marks = asked.options.missing_values
     source = open_columnar([MarkedFile(file, marks) for file in typed], asked, x)
     written = {**source.schema.written, "missing_values": list(marks)}
     source.schema = replace(source.schema, written=written)
     return source
 
 
-def _typed_file(kind: str, file: File) -> "TypedFile":
+def _typed_file(kind: str, file: File, marks: Sequence[str]) -> "TypedFile":
     from dask_nrbfn.sources.tablefile import NamedFile, class_names
 
     typed: TypedFile
@@ -355,6 +388,10 @@ def _typed_file(kind: str, file: File) -> "TypedFile":
         from dask_nrbfn.sources.parquet import ParquetFile
 
         typed = ParquetFile(file)
+    elif kind == "excel":
+        from dask_nrbfn.sources.excel import ExcelFile
+
+        typed = ExcelFile(file, marks)
     else:
         from dask_nrbfn.sources.arrowfile import ArrowFile
 
@@ -380,7 +417,7 @@ def _npy_files(path: str, beside: File) -> tuple[File, ...]:
     if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
         return (place,)
     files = _data_files(place)
-    if _kind(next(iter(files))) != "npy":
+    if _suffix(next(iter(files))) != ".npy":
         raise DataError(f"{place} has no .npy files.", "Give a directory of .npy files, or one.")
     return tuple(files)
 
@@ -394,15 +431,18 @@ def _data_files(directory: File) -> dict[File, dict[str, str]]:
             f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
             "Keep files of one suffix in a directory.",
         )
-    file, keys = next(iter(found.items()))
-    if (kind := _kind(file)) in ("npz", "anndata"):
+    return found
+
+
+def _check_directory(directory: File, files: Mapping[File, Mapping[str, str]], kind: str) -> None:
+    file, keys = next(iter(files.items()))
+    if kind in ("npz", "anndata"):
         raise DataError(
             f"{directory} is a directory of {_suffix(file)} files.",
             f"Give one {_suffix(file)} file instead.",
         )
     if keys and kind not in ("parquet", "arrow"):
         raise _subdirectory_error(directory, "=".join(next(iter(keys.items()))))
-    return found
 
 
 def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
@@ -464,14 +504,28 @@ def _suffix(file: File) -> str:
     return max(matches, key=len) if matches else PurePath(file.name).suffix or "(none)"
 
 
-def _kind(file: File) -> str:
+def _kind(file: File, *, is_csv: bool) -> str:
+    """Return the format of a file by its suffix or, if that is unknown, by its first lines."""
     suffix = _suffix(file)
-    if suffix not in SUFFIXES:
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    if suffix.lower() in _SHEETS:
         raise DataError(
-            f"{file} has the suffix {suffix}, which is not a known format.",
-            f"Supported are {', '.join(SUFFIXES)}.",
+            f"{file} has the suffix {suffix}, which is not read.",
+            "Save the sheet as CSV or .xlsx in the program that wrote it.",
         )
-    return SUFFIXES[suffix]
+    from dask_nrbfn.sources.textfile import text_kind
+
+    kind = "csv" if is_csv else text_kind(file)
+    if kind is None:
+        raise DataError(
+            f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
+            "a table of text.",
+            f"Say its `format`: {', '.join(_FORMATS)}. Supported are {', '.join(SUFFIXES)}, and "
+            "with `feature_dim` or `variable` scenes.",
+        )
+    logger.info("ingest: %s is read as %s, as its first lines show", file, kind)
+    return kind
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from functools import cached_property
 import pyarrow as pa
 from pyarrow import parquet
 
-from dask_nrbfn.numeric.schema import Kind
+from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
@@ -51,12 +51,12 @@ class ParquetFile(TypedFile):
         return {schema.column(place).path: place for place in range(len(schema))}
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         columns = list(kinds)
-        # Each text of a category is made once for a batch, not for every row.
-        categories = [name for name, kind in kinds.items() if kind == "category"]
+        # Each text is made once for a batch, not for every row.
+        categories = [name for name, kind in kinds.items() if kind in ("category", "text")]
         with self._opened(categories) as opened:
             # All row groups at once would be fetched at once from a URL.
             for group in range(opened.num_row_groups):

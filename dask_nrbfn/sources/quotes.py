@@ -88,6 +88,81 @@ class QuoteScan:
                 self.inside, self.opened = True, place
 
 
+class BlanksOut:
+    r"""Takes blanks that separate or pad cells out of consecutive pieces of CSV text.
+
+    Parameters
+    ----------
+    delimiter, quote : bytes
+        One character each. If the delimiter is a space, cells are separated by runs of blanks: each
+        run becomes one tab, those at the ends of lines nothing. Otherwise spaces between the
+        delimiter and a quote go. Text within quotes stays as it is.
+
+    Examples
+    --------
+    >>> blanks_out = BlanksOut(b" ", b'"')
+    >>> b"".join(map(blanks_out.feed, [b' 18.0  8\t"buick  "', b" \n9 4 x\n", b""]))
+    b'18.0\t8\t"buick  "\n9\t4\tx\n'
+    """
+
+    def __init__(self, delimiter: bytes, quote: bytes) -> None:
+        self._runs = delimiter == b" "
+        self._quote = quote
+        # What stands before a cell.
+        self._before = (b"\t" if self._runs else delimiter) + b"\r\n"
+        self._held = b""
+        self._last = b"\n"
+        self._begins = True
+        self._inside = self._closed = False
+
+    def feed(self, text: bytes) -> bytes:
+        """Return the next piece without its blanks; an empty one is the end."""
+        if self._begins:
+            text, self._begins = text.removeprefix(BYTE_ORDER_MARK), False
+        *parts, rest = (self._held + text).split(self._quote)
+        found = [self._before_quote(part) for part in parts]
+        self._held = b""
+        if not self._inside and rest:
+            # Blanks at the end may stand before a quote or the end of a line.
+            end = len(rest.rstrip(b" \t" if self._runs else b" "))
+            if text:
+                self._held = rest[end:]
+            if text or self._runs:
+                rest = rest[:end]
+            rest = self._bare(rest)
+        return self._quote.join([*found, rest])
+
+    def _before_quote(self, part: bytes) -> bytes:
+        """Return what stands before a quote, which opens or closes with it."""
+        if self._inside:
+            self._inside, self._closed = False, True
+        elif self._closed and not part:  # The second of two that stand for one.
+            self._inside = True
+        else:
+            if not self._runs:
+                bare = part.rstrip(b" ")
+                part = bare if (bare[-1:] or self._last) in self._before else part
+            part = self._bare(part)
+            self._inside = self._last in self._before
+        self._last = self._quote
+        return part
+
+    def _bare(self, part: bytes) -> bytes:
+        """Return a part outside of quotes in which runs of blanks are tabs."""
+        if self._runs:
+            # In less than half the time of a regular expression.
+            part = part.replace(b" ", b"\t")
+            while b"\t\t" in part:
+                part = part.replace(b"\t\t", b"\t")
+            for end in (b"\n", b"\r"):
+                part = part.replace(b"\t" + end, end).replace(end + b"\t", end)
+            if self._last in b"\r\n":
+                part = part.removeprefix(b"\t")
+        if part:
+            self._last, self._closed = part[-1:], False
+        return part
+
+
 class ScannedFile(io.RawIOBase):
     """A stream whose text a `QuoteScan` follows while somebody else reads it."""
 

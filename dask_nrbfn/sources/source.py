@@ -54,6 +54,8 @@ class Source(Protocol):
         By which options the rows were found, of a source whose columns do not tell.
     stored_at : StoredAt or None
         Where ``X`` is if it need not be copied.
+    boolean_labels : bool
+        Whether the labels 0 and 1 stand for false and true.
     """
 
     n_rows: int
@@ -68,6 +70,7 @@ class Source(Protocol):
     unlabelled: int | str | float | None
     read_as: Mapping[str, str] | None
     stored_at: StoredAt | None
+    boolean_labels: bool
 
     @property
     def schema(self) -> Schema | None:

@@ -11,19 +11,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.schema import Column, Kind, Schema
-from dask_nrbfn.sources.cells import CellError, stored_values
+from dask_nrbfn.errors import Advice, DataError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
+from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
-from dask_nrbfn.sources.survey import FOR_FRAMES, ColumnSurvey, Roles, TableOptions, decide
+from dask_nrbfn.sources.survey import CellKind, ColumnSurvey, Roles, TableOptions
 from dask_nrbfn.sources.tables import schema_columns
-from dask_nrbfn.sources.tabular import SURVEY_ROWS
+from dask_nrbfn.sources.tabular import SURVEY_ROWS, add_unseen, unseen_lines
 
 logger = logging.getLogger(__name__)
 
 
-def schema_of(X: Any, missing: str = "error", name: str = "X") -> Schema | None:
+def schema_of(
+    X: Any, missing: str = "error", name: str = "X", *, weights: Any = None
+) -> Schema | None:
     """Return what the columns of a table in memory are; None if they are numbers alone.
+
+    Rows whose weight, of `weights` (n,), is 0 have no part in it.
 
     Raises
     ------
@@ -34,8 +39,9 @@ def schema_of(X: Any, missing: str = "error", name: str = "X") -> Schema | None:
     if not needs_schema(X, options, name):
         return None
     types = {column: {arrow} for column, arrow in types_of(X, name).items()}
-    surveys = survey_columns(X, kinds_of(types, options, name), name)
-    return decided(surveys, options, gap=partial(_first_gap, X, surveys, name))
+    kept = None if weights is None else np.asarray(weights) != 0
+    surveys = survey_columns(X, kinds_of(types, options, name), name, kept)
+    return decided(surveys, options, gap=partial(_first_gap, X, surveys, name), name=name)
 
 
 def frame_options(missing: str) -> TableOptions:
@@ -72,7 +78,7 @@ def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
 
 def kinds_of(
     types: Mapping[str, Collection[pa.DataType]], options: TableOptions, name: str = "X"
-) -> dict[str, Kind]:
+) -> dict[str, CellKind]:
     """Return what columns are by the types that they have in the parts of a table.
 
     Raises
@@ -93,11 +99,16 @@ def kinds_of(
     return kinds
 
 
-def survey_columns(X: Any, kinds: Mapping[str, Kind], name: str = "X") -> dict[str, ColumnSurvey]:
-    """Return what the cells of each column of a table are, or of a part of one."""
+def survey_columns(
+    X: Any, kinds: Mapping[str, CellKind], name: str = "X", kept: NDArray[np.bool_] | None = None
+) -> dict[str, ColumnSurvey]:
+    """Return what the cells of each column of a table are, or of a part of one, of `kept` rows."""
     surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
     for column in _framed(X, name).iter_columns():
         values = _arrow(column, name)
+        # Weights of another shape are refused where they are used.
+        if kept is not None and kept.shape == (len(values),):
+            values = filtered(values, kept)
         for start in range(0, len(values), SURVEY_ROWS):
             surveys[str(column.name)].add(values.slice(start, SURVEY_ROWS))
     return surveys
@@ -112,21 +123,22 @@ def decided(
     surveys: Mapping[str, ColumnSurvey],
     options: TableOptions,
     gap: Callable[[str], str] | None = None,
+    name: str = "X",
 ) -> Schema:
     """Return what the columns are; what was not asked for is logged.
 
-    `gap` is as in `decide`.
+    `gap` is as in `decide`, and `name` that of the table.
 
     Raises
     ------
     DataError
         If a row has no value where it must have one, or no column becomes a feature.
     """
-    schema, lines = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES)
+    schema, lines, _ = decide(surveys, Roles(), options, gap=gap, remedies=FOR_FRAMES, origin=name)
     if surveys and not schema.columns:
         raise DataError(f"there is no feature, as {lines[0]}", "Give further columns.")
     for line in lines:
-        logger.info("%s", line)
+        logger.info("%s", Advice(line))
     return schema
 
 
@@ -161,12 +173,16 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
     frame = _framed(X, name, schema)
     given = {column.name: column for column in frame.iter_columns()}
     stored = np.empty((len(frame), len(schema.columns)))
+    unseen: dict[str, ColumnSurvey] = {}
     for place, label in enumerate(column_labels(frame, schema, name)):
         try:
             stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
         except CellError as error:
             where = f"row {error.row} (the first is 0)"
             raise error.within(name, where, "Give a value of its kind, or none.") from error
+        add_unseen(unseen, _arrow(given[label], name), stored[:, place], schema.columns[place])
+    for line in unseen_lines(unseen):
+        logger.warning("%s: %s", name, line)
     return stored
 
 
@@ -233,8 +249,12 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
     """Return what is said of the first row without a value of a column."""
     (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
-    stored = stored_values(_arrow(column, name), Column(wanted, surveys[wanted].kind))
-    return f"of {name} has no value in row {np.isnan(stored).argmax()} (the first is 0)"
+    values = _arrow(column, name)
+    if surveys[wanted].kind in ("category", "text"):
+        none = encoded(values)[0] < 0
+    else:
+        none = np.isnan(stored_values(values, surveys[wanted].column()))
+    return f"of {name} has no value in row {none.argmax()} (the first is 0)"
 
 
 def _arrow(column: nw.Series, name: str) -> pa.Array:

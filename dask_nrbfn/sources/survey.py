@@ -1,30 +1,51 @@
-"""What the columns of a table are: every cell looked at once, then decided."""
+"""What a person says of the columns of a table, and what their cells are: all looked at once."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.bins import Bins, median
 from dask_nrbfn.numeric.hashing import splitmix
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
-from dask_nrbfn.sources.cells import encoded, kind_of, stored_values
-from dask_nrbfn.sources.dtypes import NUMBER
+from dask_nrbfn.sources.cells import (
+    encoded,
+    is_text,
+    kind_of,
+    stored_values,
+    texts_of,
+    with_points,
+)
+from dask_nrbfn.sources.written import DIGITS, DateFormat
 
 MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "#N/A")
 """What stands in text for no value, beside nothing at all."""
 
-# Texts of a column that are counted: some MiB of them.
-_MOST_TEXTS = 2**16
-# The least hashes that are kept: they tell how many numbers differ, to 1.6 %.
+CellKind = Kind | Literal["text"]
+"""What cells are read as: text as it is written may turn out to be of any kind."""
+
+MOST_TEXTS = 2**16
+"""Texts of a column that are counted: some MiB of them."""
+
+# The least hashes that are kept, of more texts too: they tell how many numbers differ, to 1.6 %.
 _MOST_HASHES = 2**12
 # A column of at least so many rows looks like an id if so large a share of its values differ.
 _FEW_ROWS = 50
 _TEXTS_OF_IDS, _NUMBERS_OF_IDS = 0.9, 0.95
+# What numbers and dates look like that are written as everywhere.
+_SHAPES: dict[Kind, str] = {
+    "number": r"^[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?$",
+    "date": r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9:.]+(Z|[+-][0-9:]+)?)?$",
+}
+# Whole numbers that may be days.
+_FIRST_DAY, _LAST_DAY = 19_000_101, 21_001_231
 # What says of columns that they are of a kind.
 _OPTIONS_OF_KINDS: dict[Kind, str] = {
     "category": "categorical",
@@ -48,6 +69,8 @@ class TableOptions:
         What is carried along and names the rows.
     categorical, numeric, date, boolean : tuple of str
         Columns of that kind, whatever they look like.
+    date_format : tuple of str
+        How dates are written, as strptime has it, or COLUMN=FORMAT for those of a column.
     missing : {"error", "impute", "drop"}
         What becomes of rows without a value: refused, filled or left out.
     missing_values : tuple of str
@@ -68,6 +91,7 @@ class TableOptions:
     numeric: tuple[str, ...] = ()
     date: tuple[str, ...] = ()
     boolean: tuple[str, ...] = ()
+    date_format: tuple[str, ...] = ()
     missing: str = "error"
     missing_values: tuple[str, ...] = MISSING_VALUES
     max_categories: int = 100
@@ -79,6 +103,8 @@ class TableOptions:
             raise ParameterError(
                 f"`max_categories` is {self.max_categories}.", "Give an integer of at least 1."
             )
+        for text in self.formats.values():
+            DateFormat.of(text)
         kept = {"columns": self.columns, "drop": self.drop}
         for groups in (kept, {"drop": self.drop, **self.kinds}):
             seen: dict[str, str] = {}
@@ -94,6 +120,19 @@ class TableOptions:
     def kinds(self) -> dict[str, tuple[str, ...]]:
         """The columns whose kind is said, by the option that says it."""
         return {option: getattr(self, option) for option in _OPTIONS_OF_KINDS.values()}
+
+    @property
+    def formats(self) -> dict[str | None, str]:
+        """How dates are written, by column; None: those of the columns that are not named."""
+        given = [text.rpartition("=") for text in self.date_format]
+        return {name if sign else None: text for name, sign, text in given}
+
+    def said_kind(self, name: str) -> Kind | None:
+        """Return the kind that is said of a column."""
+        if name in self.formats:
+            return "date"
+        said = (kind for kind, option in _OPTIONS_OF_KINDS.items() if name in self.kinds[option])
+        return next(said, None)
 
     def beside(self, schema: Schema) -> Self:
         """Return the options with which a table of a schema is read.
@@ -118,11 +157,13 @@ class TableOptions:
             option: tuple(column.name for column in schema.columns if column.kind == kind)
             for kind, option in _OPTIONS_OF_KINDS.items()
         }
+        dates = [column for column in schema.columns if column.kind == "date" and column.written]
         return replace(
             self,
             columns=tuple(column.name for column in schema.columns),
             missing=schema.missing,
             id=self.id or schema.id,
+            date_format=tuple(f"{column.name}={column.written}" for column in dates),
             **of_kind,
         )
 
@@ -136,17 +177,32 @@ class TableOptions:
             if values[each.name] != each.default
         }
 
-    def kind(self, name: str, types: Iterable[pa.DataType]) -> Kind | None:
-        """Return the kind of a column that has these types; None if there is none for it."""
-        for said, option in _OPTIONS_OF_KINDS.items():
-            if name in getattr(self, option):
-                return said
-        kinds = {kind_of(each) for each in types if not pa.types.is_null(each)}
-        if kinds == {"number", "boolean"}:
-            return "number"
+    def kind(self, name: str, types: Iterable[pa.DataType]) -> CellKind | None:
+        """Return what the cells of a column that has these types are looked at as.
+
+        None if there is no kind for it; of text, unless it is said to be categories, what is
+        written decides.
+        """
+        said, types = self.said_kind(name), [each for each in types if not pa.types.is_null(each)]
+        if said in ("category", "boolean"):
+            return said
+        kinds = {kind_of(each) for each in types}
         if None in kinds:
             return None
-        return kinds.pop() if len(kinds) == 1 else "category"
+        if kinds == {"number", "boolean"} or (said == "number" and kinds == {"boolean"}):
+            kinds = {"number"}
+        if kinds == {"category"} and said is None and not any(map(is_text, types)):
+            return "category"
+        one = kinds.pop() if len(kinds) == 1 else "category"
+        return "text" if one == "category" or said not in (None, one) else one
+
+
+class Roles(NamedTuple):
+    """Names of the columns that are no features but used: those of `Schema`."""
+
+    label: str | None = None
+    targets: tuple[str, ...] | None = None
+    weights: str | None = None
 
 
 class ColumnSurvey:
@@ -154,26 +210,31 @@ class ColumnSurvey:
 
     Parameters
     ----------
-    kind : {"number", "boolean", "category", "date"}
-        What its cells are read as.
+    kind : {"number", "boolean", "category", "date", "text"}
+        What its cells are read as; of text its values will decide.
     fills : bool
         Whether the median will be wanted: 0.5 MiB at most, which many columns would add up.
+    decimal : {".", ",", ""}
+        Before the decimals of numbers in text; empty if nobody knows.
 
     Attributes
     ----------
     n_rows, n_missing : int
         Rows, and those without a value.
-    texts : dict or None
-        Rows of each text of a category; None once there were more than 65,536.
+    texts : dict
+        Rows of each text of a category or of text; of more than 65,536 those of 4,096 of them.
+    overflows : bool
+        Whether there were more than 65,536 texts.
     bins : Bins
         Rows by what is stored of a number, boolean or date; of none unless it `fills`.
-    are_whole : bool
-        Whether all numbers are whole.
+    are_whole, are_days : bool
+        Whether all numbers are whole, and days such as 20201231.
 
     Notes
     -----
     The same for all divisions of the rows: counts add, bins do (`Bins`), and the least hashes of
-    all rows are among the least of each of their parts (Bar-Yossef et al. 2002).
+    all rows are among the least of each of their parts (Bar-Yossef et al. 2002), as are the texts
+    of the least checksums.
 
     Examples
     --------
@@ -183,13 +244,15 @@ class ColumnSurvey:
     (4, 1, 2, 3.0)
     """
 
-    def __init__(self, kind: Kind, *, fills: bool = True) -> None:
-        self.kind: Kind = kind
+    def __init__(self, kind: CellKind, *, fills: bool = True, decimal: str = ".") -> None:
+        self.kind: CellKind = kind
         self.fills = fills
+        self.decimal = decimal
         self.n_rows = self.n_missing = 0
-        self.texts: dict[str, int] | None = {}
+        self.texts: dict[str, int] = {}
+        self.overflows = False
         self.bins = Bins.of_sorts(1)
-        self.are_whole = True
+        self.are_whole = self.are_days = True
         self._hashes = np.zeros(0, dtype=np.uint64)
 
     def add(self, values: pa.Array) -> None:
@@ -200,14 +263,18 @@ class ColumnSurvey:
         CellError
             If a cell cannot.
         """
-        if self.kind == "category":
-            codes, texts = encoded(values)
+        if self.kind in ("category", "text"):
+            codes, texts = encoded(values, as_written=self.kind == "text")
             counts = np.bincount(codes + 1, minlength=len(texts) + 1)
             self._add_counts(len(values), counts[0])
             self._add_texts(zip(texts.to_pylist(), counts[1:].tolist(), strict=True))
         else:
-            numbers = stored_values(values, Column("", self.kind))
-            self.add_numbers(numbers)
+            self.add_numbers(stored_values(values, self.column()))
+
+    def column(self, name: str = "") -> Column:
+        """Return the column whose cells are read as those of its kind, which is not text."""
+        assert self.kind != "text"
+        return Column(name, self.kind)
 
     def add_numbers(self, stored: np.ndarray) -> None:
         """Add what is stored, float64 (b,), of further rows of a number, boolean or date."""
@@ -216,17 +283,70 @@ class ColumnSurvey:
         if self.fills:
             self.bins += Bins.of_values(numbers, np.ones((len(numbers), 1), dtype=np.int64))
         self.are_whole = self.are_whole and bool((numbers == np.floor(numbers)).all())
+        self.are_days = self.are_days and self.are_whole and _are_days(numbers)
         self._keep_hashes(numbers)
 
     def __add__(self, other: Self) -> Self:
         both = copy.copy(self)
-        both.texts = None if self.texts is None else dict(self.texts)
+        both.texts = dict(self.texts)
         both._add_counts(other.n_rows, other.n_missing)
-        both._add_texts(None if other.texts is None else other.texts.items())
+        both.overflows = self.overflows or other.overflows
+        both._add_texts(other.texts.items())
         both.bins = self.bins + other.bins
         both.are_whole = self.are_whole and other.are_whole
+        both.are_days = self.are_days and other.are_days
         both._hashes = both._least(other._hashes)
         return both
+
+    def read_as(self, kind: Kind, written: str) -> Self:
+        """Return what its texts are if they are of a kind, those left out that are not.
+
+        Of more than 65,536 texts the median is that of 4,096.
+        """
+        found = type(self)(kind, fills=self.fills, decimal=self.decimal)
+        found._add_counts(self.n_rows, self.n_missing)
+        if kind == "category":
+            texts = pa.array(self.texts, pa.string())
+            texts = texts_of(with_points(texts) if self.decimal == "," else texts)
+            found.overflows = self.overflows
+            found._add_texts(zip(texts.to_pylist(), self.texts.values(), strict=True))
+            return found
+        values = self._stored(kind, written)
+        read = np.isfinite(values)
+        counts = np.array([*self.texts.values()], dtype=np.int64)[read, None]
+        if self.fills:
+            found.bins += Bins.of_values(values[read], counts)
+        # What is said to be a number, or written with a unit, is no id.
+        found.are_whole = found.are_days = False
+        return found
+
+    def sample(self) -> dict[str, int]:
+        """Return rows of at most 4,096 of its texts, the same ones whatever the order of rows."""
+        if len(self.texts) <= _MOST_HASHES:
+            return self.texts
+        kept = heapq.nsmallest(_MOST_HASHES, self.texts, key=lambda text: (_checksum(text), text))
+        return {text: self.texts[text] for text in kept}
+
+    def n_read(self, kind: Kind, written: str) -> int:
+        """Return of how many rows that have one of its texts that text is of a kind."""
+        read = np.isfinite(self._stored(kind, written))
+        return int(np.array([*self.texts.values()])[read].sum())
+
+    def unread(self, kind: Kind, written: str) -> list[str]:
+        """Return the texts that are not of a kind, ascending."""
+        bad = ~np.isfinite(self._stored(kind, written))
+        return sorted(text for text, is_bad in zip(self.texts, bad, strict=True) if is_bad)
+
+    def _stored(self, kind: Kind, written: str) -> np.ndarray:
+        """Return what is stored of each text that is of a kind, else infinity or NaN."""
+        texts = pa.array(self.texts, pa.string())
+        if self.decimal == "," and not written:
+            texts = with_points(texts)
+        if not written and kind in _SHAPES:
+            # What has another shape would be read text by text.
+            fits = pc.match_substring_regex(texts, _SHAPES[kind])
+            texts = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
+        return stored_values(texts, Column("", kind, written=written), spoiled=True)
 
     @property
     def n_values(self) -> int:
@@ -236,8 +356,8 @@ class ColumnSurvey:
     @property
     def n_different(self) -> int:
         """How many different texts or whole numbers there are; of many numbers an estimate."""
-        if self.kind == "category":
-            return _MOST_TEXTS + 1 if self.texts is None else len(self.texts)
+        if self.kind in ("category", "text"):
+            return MOST_TEXTS + 1 if self.overflows else len(self.texts)
         if len(self._hashes) < _MOST_HASHES:
             return len(self._hashes)
         return min(self.n_values, round((_MOST_HASHES - 1) * 2.0**64 / float(self._hashes[-1])))
@@ -250,25 +370,39 @@ class ColumnSurvey:
     @property
     def looks_like_id(self) -> bool:
         """Whether nearly every row has another text, or whole number."""
-        if self.kind == "category" and self.texts is None:
+        if self.overflows:
             return True
         share = {"category": _TEXTS_OF_IDS, "number": _NUMBERS_OF_IDS}.get(self.kind, np.inf)
         enough = self.n_values >= _FEW_ROWS and self.are_whole
         return enough and self.n_different >= share * self.n_values
 
+    def counts_rows(self) -> bool:
+        """Return whether its numbers are those of the rows, from 0 or from 1 on."""
+        if self.kind != "number" or self.n_missing or not self.are_whole:
+            return False
+        for first in (0, 1):
+            counted = type(self)("number", fills=False)
+            for start in range(first, self.n_rows + first, MOST_TEXTS):
+                stop = min(start + MOST_TEXTS, self.n_rows + first)
+                counted.add_numbers(np.arange(start, stop, dtype=np.float64))
+            if np.array_equal(counted._hashes, self._hashes):
+                return True
+        return False
+
     def _add_counts(self, n_rows: int, n_missing: int) -> None:
         self.n_rows += n_rows
         self.n_missing += int(n_missing)
 
-    def _add_texts(self, counts: Iterable[tuple[str | None, int]] | None) -> None:
-        if counts is None or self.texts is None:
-            self.texts = None
-            return
-        for text, count in counts:
-            if count and text is not None:
-                self.texts[text] = self.texts.get(text, 0) + count
-        if len(self.texts) > _MOST_TEXTS:
-            self.texts = None
+    def _add_texts(self, counts: Iterable[tuple[str | None, int]]) -> None:
+        given = ((text, count) for text, count in counts if count and text is not None)
+        if self.overflows and len(self.texts) >= _MOST_HASHES:
+            last = max(map(_checksum, self.texts))
+            given = ((text, count) for text, count in given if _checksum(text) <= last)
+        for text, count in given:
+            self.texts[text] = self.texts.get(text, 0) + count
+        if self.overflows or len(self.texts) > MOST_TEXTS:
+            self.overflows = True
+            self.texts = self.sample()
 
     def _keep_hashes(self, numbers: np.ndarray) -> None:
         if self.kind == "number" and self.are_whole:
@@ -288,179 +422,15 @@ class ColumnSurvey:
         return np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
 
 
-class Roles(NamedTuple):
-    """Names of the columns that are no features but used: those of `Schema`."""
-
-    label: str | None = None
-    targets: tuple[str, ...] | None = None
-    weights: str | None = None
+def _checksum(text: str) -> int:
+    return zlib.crc32(text.encode())
 
 
-class Remedies(NamedTuple):
-    """What may be done about gaps, and about a column, whose name stands for {0}."""
-
-    gap: str
-    text_id: str
-    number_id: str
-    misspelt: str
-    others: str
-
-
-FOR_FILES = Remedies(
-    "Say `missing`: impute fills such cells in, drop leaves their rows out; or fill them in.",
-    "Carry it along with id={0}, or take it with categorical={0}.",
-    "leave it out with drop={0}, or carry it along with id={0}.",
-    "numeric={0} says where it is; if it stands for no value, say so with missing_values.",
-    " (max_categories)",
-)
-FOR_FRAMES = Remedies(
-    "Fill such cells in, as networks do whose `missing` is impute, or leave their rows out.",
-    "To take it, make numbers of it.",
-    "leave it out if it is one.",
-    "make it a number, or none, and the column one of numbers.",
-    "",
-)
-
-
-class Decision(NamedTuple):
-    """What the columns of a table are, and lines that say what was decided without being asked."""
-
-    schema: Schema
-    lines: tuple[str, ...]
-
-
-def decide(
-    surveys: Mapping[str, ColumnSurvey],
-    roles: Roles,
-    options: TableOptions,
-    *,
-    ignored: tuple[str, ...] = (),
-    gap: Callable[[str], str] | None = None,
-    remedies: Remedies = FOR_FILES,
-) -> Decision:
-    """Return what each column is.
-
-    Parameters
-    ----------
-    surveys : mapping
-        Of the columns that may become features, by name, in their order.
-    roles : Roles
-    options : TableOptions
-    ignored : tuple of str
-        Further columns that the table has.
-    gap : callable, optional
-        Returns what is said of the first gap of a column, such as "of rows.csv has no value in
-        line 3".
-    remedies : Remedies
-        What can be done about what is said.
-
-    Raises
-    ------
-    DataError
-        If a row has no value and `missing` is "error", or a category that was asked for has too
-        many values.
-
-    Examples
-    --------
-    >>> survey = ColumnSurvey("category")
-    >>> survey.add(pa.array(["m", "f", "m"]))
-    >>> decide({"sex": survey}, Roles("y"), TableOptions()).schema.columns[0].categories
-    ('f', 'm')
-    """
-    lines, columns, left_out = [], [], []
-    for name, survey in surveys.items():
-        reason = _reason_against(name, survey, options, remedies)
-        if reason:
-            lines.append(f"{name} is left out: {reason}")
-            lines += _nearly_numbers(name, survey, remedies)
-            left_out.append(name)
-            continue
-        if survey.n_missing and options.missing == "error":
-            where = gap(name) if gap else f"has no value in {survey.n_missing} of its rows"
-            raise DataError(f"Column {name!r} {where}.", remedies.gap)
-        columns.append(_decided(name, survey, options))
-        lines += _remarks(columns[-1], survey, options, remedies)
-    schema = Schema(
-        tuple(columns),
-        **roles._asdict(),
-        id=options.id,
-        ignored=(*ignored, *left_out),
-        missing=options.missing,
-    )
-    return Decision(schema, tuple(lines))
-
-
-def gap_error(problem: str, *, decided: bool = False) -> DataError:
-    """Return the error about a row without a value where there must be one.
-
-    What becomes of gaps may have been decided before.
-    """
-    if decided:
-        return DataError(problem, "Fill it in, or leave the row out, as `skip_bad` does.")
-    return DataError(problem, FOR_FILES.gap)
-
-
-def _reason_against(
-    name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
-) -> str | None:
-    """Return why a column is no feature, if so."""
-    if not survey.n_values:
-        return "it has no value in any row."
-    if survey.kind != "category":
-        return None
-    asked = name in options.categorical
-    if asked and survey.texts is None:
-        raise DataError(
-            f"Column {name!r} has more than {_MOST_TEXTS} values.",
-            f"Leave {name} out with `drop`, or write fewer categories.",
-        )
-    if asked or not survey.looks_like_id:
-        return None
-    many = "more than " * (survey.texts is None) + str(min(survey.n_different, _MOST_TEXTS))
-    return (
-        f"{many} texts in {survey.n_values} rows look like an id or free text. "
-        f"{remedies.text_id.format(name)}"
-    )
-
-
-def _nearly_numbers(name: str, survey: ColumnSurvey, remedies: Remedies) -> list[str]:
-    """Return what is said of a category of which most rows are numbers: a cell may be misspelt."""
-    texts = {} if survey.texts is None else survey.texts
-    others = [text for text in texts if not NUMBER.fullmatch(text)]
-    n_numbers = survey.n_values - sum(texts[text] for text in others)
-    if not others or n_numbers <= survey.n_values / 2:
-        return []
-    return [
-        f"{name} is text, though {n_numbers} of {survey.n_values} values are numbers, but "
-        f"{min(others)!r} is none. If that is a mistake, {remedies.misspelt.format(name)}"
-    ]
-
-
-def _decided(name: str, survey: ColumnSurvey, options: TableOptions) -> Column:
-    imputes = options.missing == "impute"
-    missing = survey.n_missing / survey.n_rows if imputes else 0.0
-    if survey.texts is None or survey.kind != "category":
-        fill = survey.median if imputes else 0.0
-        return Column(name, survey.kind, fill=fill, missing=missing)
-    by_rows = sorted(survey.texts.items(), key=lambda each: (-each[1], each[0]))
-    shown = [text for text, _ in by_rows[: options.max_categories]]
-    others = len(shown) < len(by_rows)
-    return Column(name, "category", tuple(sorted(shown)), others=others, missing=missing)
-
-
-def _remarks(
-    column: Column, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
-) -> list[str]:
-    name = column.name
-    lines = [] if name in options.categorical else _nearly_numbers(name, survey, remedies)
-    if column.others:
-        lines.append(
-            f"{name} has {survey.n_different} categories: the {len(column.categories)} most "
-            f"frequent have a feature each, the others one together{remedies.others}."
-        )
-    if column.kind == "number" and survey.looks_like_id and name not in options.numeric:
-        lines.append(
-            f"{name} looks like an id: {survey.n_different} different whole numbers in "
-            f"{survey.n_values} rows. It is taken as a number; {remedies.number_id.format(name)}"
-        )
-    return lines
+def _are_days(numbers: np.ndarray) -> bool:
+    """Return whether whole numbers are days such as 20201231."""
+    if not len(numbers):
+        return True
+    if numbers.min() < _FIRST_DAY or numbers.max() > _LAST_DAY:
+        return False
+    texts = pa.array(np.unique(numbers).astype(np.int64)).cast(pa.string())
+    return not np.isnan(DateFormat.of(DIGITS).read(texts)).any()

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
-from dask_nrbfn.numeric.schema import Kind
 from dask_nrbfn.sources.cells import kind_of, without_marks
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.survey import CellKind
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class TypedFile(ABC):
         return str(self.file)
 
     @property
+    def decimal(self) -> str:
+        """What is before decimals in its text."""
+        return "."
+
+    @property
     @abstractmethod
     def footer(self) -> Footer:
         """What the file says of itself."""
@@ -55,7 +60,7 @@ class TypedFile(ABC):
 
     @abstractmethod
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns, as a `Table` does."""
 
@@ -92,7 +97,7 @@ class KeyedFile(TypedFile):
         return self._keys[name].is_valid if name in self._keys else self._of.tells(name)
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         own = {name: kind for name, kind in kinds.items() if name not in self._keys}
@@ -161,7 +166,7 @@ class ListedFile(TypedFile):
         return name in self._lists or self._of.tells(name)
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         wanted = list(kinds)
@@ -221,7 +226,7 @@ class MarkedFile(TypedFile):
         return self._of.tells(name)
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns, those of no kind as they are."""
         for batch in self._of.batches(kinds, batch_rows):
@@ -265,7 +270,7 @@ class NamedFile(TypedFile):
         return name not in self._names and self._of.tells(name)
 
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns."""
         for batch in self._of.batches(kinds, batch_rows):

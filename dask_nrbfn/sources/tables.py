@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.dtypes import STRING
+from dask_nrbfn.sources.cells import kind_of
+from dask_nrbfn.sources.decide import unnamed_error
+from dask_nrbfn.sources.dialect import BLANKS
+from dask_nrbfn.sources.dtypes import STRING, means_empty
 from dask_nrbfn.sources.layout import check_apart
 from dask_nrbfn.sources.survey import Roles, TableOptions
 
@@ -30,11 +34,9 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
                 f"{path} has several columns named {name!r}.",
                 "Give each column its own name, in the first line of a CSV file.",
             )
-        if "" in names:
-            raise DataError(
-                f"Column {names.index('') + 1} of {path} has no name.",
-                "Name it if it is a feature; leave it out if it is an index.",
-            )
+        # The first may be the index that pandas wrote.
+        if "" in names[1:]:
+            raise unnamed_error(path, names.index(""))
     for path in others:
         for name in sorted(set(columns[first]) ^ set(columns[path])):
             has, lacks = (first, path) if name in columns[first] else (path, first)
@@ -62,6 +64,8 @@ class Asked:
     spoiled : bool
         Whether rows may have gaps, and cells that are not of the kind of their column, which then
         count as gaps.
+    unlabelled : int, str, float or None
+        What stands for no label; "" and nan mean empty cells too.
     """
 
     origin: str
@@ -70,6 +74,51 @@ class Asked:
     schema: Schema | None = None
     classes: tuple[int | str, ...] | None = None
     spoiled: bool = False
+    unlabelled: int | str | float | None = None
+
+    @property
+    def drops(self) -> bool:
+        """Whether rows that lack a value are left out."""
+        missing = self.options.missing if self.schema is None else self.schema.missing
+        return missing == "drop" and not self.spoiled
+
+    @property
+    def may_lack_labels(self) -> bool:
+        """Whether the cells of labels and targets may be empty."""
+        return self.drops or means_empty(self.unlabelled)
+
+    def cell_remedy(self, name: str) -> str | None:
+        """Return what to do about a cell of a column that is not of its kind; None: anything."""
+        roles, known = self.roles, self.schema or Schema(())
+        if name in (*(roles.targets or ()), *(known.targets or ())):
+            return "Write numbers in the column of a `target`, or name one of classes as `label`."
+        if name in (roles.weights, known.weights):
+            return "Write one number above 0 per row in the column of `weights`."
+        if self.schema is None:
+            return None
+        return (
+            "Write it otherwise, say with `missing_values` that it stands for none, or leave the "
+            "row out, as `skip_bad` does."
+        )
+
+    def no_label_error(self, where: str, place: str, *, of_numbers: bool = False) -> DataError:
+        """Return the error about a row without a label, or without a number as its target."""
+        mark, noun = ("nan", "target") if of_numbers else ("", "label")
+        # What becomes of gaps was decided with the schema.
+        leave_out = (
+            "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
+        )
+        remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
+        return DataError(f"{where} has no value in {place}.", remedy)
+
+    @property
+    def named(self) -> set[str] | None:
+        """The columns that are named; None: a schema says what they are."""
+        if self.schema is not None:
+            return None
+        (label, targets, weights), options = self.roles, self.options
+        named = {label, weights, *(targets or ()), options.id, *options.columns, *options.drop}
+        return {name for name in named.union(*options.kinds.values()) if name is not None}
 
     def columns(self, names: tuple[str, ...]) -> "TableColumns":
         """Return what the columns of these names are for.
@@ -86,7 +135,9 @@ class Asked:
         used = [("label", roles.label), *targets, ("weights", roles.weights), ("id", ids)]
         check_apart("weights", roles.weights, roles.label, *(roles.targets or ()))
         check_apart("id", ids, roles.label, roles.weights, *(roles.targets or ()))
+        dated = tuple(filter(None, options.formats))
         groups = {"columns": options.columns, "drop": options.drop, **options.kinds}
+        groups["date_format"] = dated
         named = [(option, name) for option, group in groups.items() for name in group]
         for option, name in (*used, *named):
             if name is not None:
@@ -94,10 +145,14 @@ class Asked:
         taken = {name for _, name in used}
         for option, name in named:
             check_apart(option, name, *taken)
+        if self.schema is not None:
+            known = {column.name for column in self.schema.columns}
+            for option, name in used[:-1]:
+                check_apart(option, name, *known)
+            # What names the rows now may have been a feature when the schema was decided.
+            taken -= known
         rest = tuple(name for name in names if name not in taken)
         if self.schema is not None:
-            for option, name in used:
-                check_apart(option, name, *(column.name for column in self.schema.columns))
             features = schema_columns(self.schema, rest, self.origin, names)
         else:
             wanted = options.columns or rest
@@ -218,6 +273,23 @@ def label_values(column: pa.Array) -> np.ndarray:
         column = column.dictionary_decode()
     values = column.to_numpy(zero_copy_only=False)
     return values.astype(STRING) if values.dtype == object else values
+
+
+def lacks_label(column: pa.Array) -> np.ndarray:
+    """Return which cells of a label column have no value, bool (b,).
+
+    Those are nulls, NaN, which pandas may write as text, and empty text.
+
+    >>> lacks_label(pa.array(["a", " ", None, "NaN"])).tolist()
+    [False, True, True, True]
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    none = pc.is_null(column, nan_is_null=True)
+    if kind_of(column.type) == "category":
+        texts = pc.utf8_trim(column.cast(pa.string()), BLANKS)
+        none = pc.or_(none, pc.is_in(texts, pa.array(["", "nan", "NaN"])))
+    return none.to_numpy(zero_copy_only=False)
 
 
 def no_value_error(where: str, place: str) -> DataError:

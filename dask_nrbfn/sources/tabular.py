@@ -2,6 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,18 +10,21 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.schema import Column, Kind, Schema
-from dask_nrbfn.sources.cells import CellError, stored_values
-from dask_nrbfn.sources.dtypes import FLOAT64, STRING
+from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
+from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
+from dask_nrbfn.sources.decide import decide, gap_error
+from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty
+from dask_nrbfn.sources.gaps import GapSets
 from dask_nrbfn.sources.layout import Layout, check_size
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.sources.survey import ColumnSurvey, decide, gap_error
+from dask_nrbfn.sources.survey import CellKind, ColumnSurvey
 from dask_nrbfn.sources.tables import (
     Asked,
     TableColumns,
     check_column,
+    lacks_label,
     no_value_error,
     not_finite_error,
 )
@@ -34,8 +38,13 @@ SURVEY_ROWS, SURVEY_CELLS = 1 << 16, 1 << 22
 class Table(Protocol):
     """A file of named columns; its text is the path."""
 
+    @property
+    def decimal(self) -> str:
+        """What is before decimals in its text, empty if nobody knows."""
+        ...
+
     def batches(
-        self, kinds: Mapping[str, Kind | None], batch_rows: int
+        self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some columns in order, at most `batch_rows` at a time.
 
@@ -61,6 +70,8 @@ class TableSource(Layout, ABC):
     bad_rows : list of int
         Where rows may be spoiled, those read so far that have a cell which is no value of its
         column; they count as none.
+    unseen : dict
+        Of columns of a given schema, the cells read so far whose category is none of theirs.
     """
 
     tables: tuple[Table, ...]
@@ -68,6 +79,7 @@ class TableSource(Layout, ABC):
     asked: Asked
     schema: Schema
     bad_rows: list[int] = field(default_factory=list)
+    unseen: dict[str, ColumnSurvey] = field(default_factory=dict)
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time.
@@ -86,8 +98,18 @@ class TableSource(Layout, ABC):
         columns, spoiled = self.schema.columns, self.asked.spoiled
         X = np.empty((len(cells[columns[0].name]), len(columns)), self.x_dtype)
         for j, column in enumerate(columns):
-            X[:, j] = cell_values(cells[column.name], column, table, first_row, spoiled=spoiled)
+            remedy = self.asked.cell_remedy(column.name)
+            X[:, j] = cell_values(
+                cells[column.name], column, table, first_row, spoiled=spoiled, remedy=remedy
+            )
+            add_unseen(self.unseen, cells[column.name], X[:, j], column)
         return X
+
+    @property
+    def empty_label(self) -> int | str:
+        """What is stored for an empty label."""
+        mark = self.asked.unlabelled
+        return NO_LABEL if self.y_dtype == INT64 else str("" if mark is None else mark)
 
     @abstractmethod
     def labels(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
@@ -107,7 +129,7 @@ class TableSource(Layout, ABC):
         """
         for name in names:
             check_column(self.asked.origin, name, self.columns.names, "keep")
-        kinds = dict.fromkeys(names)
+        kinds: dict[str, CellKind | None] = dict.fromkeys(names)
         schema = pa.schema([(name, self.carried_type(name)) for name in names])
         batches = (
             batch.select(names).cast(schema)
@@ -121,11 +143,14 @@ class TableSource(Layout, ABC):
         return pa.string()
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
-        kinds: dict[str, Kind | None] = {each.name: each.kind for each in self.schema.columns}
-        kinds |= of_others(self.columns)
+        features = _kinds_of(self.schema)
+        ids = _IdsAgain(self._ids_again()) if self.columns.id in features else None
         n_mended = n_rows = 0
-        for table, first_row, cells in read(self.tables, kinds, block_rows):
-            block = self._block(cells, table, first_row)
+        self.unseen.clear()
+        for table, first_row, cells in read(
+            self.tables, of_others(self.columns) | features, block_rows
+        ):
+            block = self._block(cells, table, first_row, ids)
             if self.asked.spoiled:
                 bad = np.isinf(block.X)
                 block.X[bad] = np.nan
@@ -134,12 +159,27 @@ class TableSource(Layout, ABC):
             if self.asked.classes is not None and self.y_dtype == STRING:
                 n_mended += _without_stops(block.y, self.asked.classes)
             yield block
+        for line in unseen_lines(self.unseen):
+            logger.warning("ingest: %s", line)
         if n_mended:
             logger.info(
                 "ingest: %d labels are taken without the full stop that they end in", n_mended
             )
 
-    def _block(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> Block:
+    def _ids_again(self) -> Iterator[np.ndarray]:
+        """Yield the ids of consecutive rows, read without anything else."""
+        name = self.columns.id
+        assert name is not None
+        for table, first_row, cells in read(self.tables, {name: None}, SURVEY_ROWS):
+            yield self.ids(cells[name], table, first_row)
+
+    def _block(
+        self,
+        cells: Mapping[str, pa.Array],
+        table: Table,
+        first_row: int,
+        ids_again: "_IdsAgain | None",
+    ) -> Block:
         X = self.stored(cells, table, first_row)
         spoiled = self.asked.spoiled
         has_gap = np.isnan(X).any(axis=1)
@@ -153,23 +193,50 @@ class TableSource(Layout, ABC):
         label, targets, weights = self.columns.roles
         y = row_weights = ids = None
         if targets is not None:
-            numbers = [_numbers(cells[name], name, table, first_row) for name in targets]
+            numbers = [
+                _numbers(cells[name], name, table, first_row, self.asked) for name in targets
+            ]
             y = np.stack(numbers, axis=1)
         elif label is not None:
             y = self.labels(cells[label], table, first_row)
         if weights is not None:
-            row_weights = _weights(cells[weights], weights, table, first_row)
-        if self.columns.id is not None:
+            row_weights = _weights(cells[weights], weights, table, first_row, self.asked)
+        if ids_again is not None:
+            ids = ids_again.take(len(X))
+        elif self.columns.id is not None:
             ids = self.ids(cells[self.columns.id], table, first_row)
         block = Block(X, y, row_weights, ids)
-        if self.schema.missing != "drop" or spoiled:
+        if not self.asked.drops:
             return block
         whole = ~has_gap
+        for none in _lacking(cells, self.columns, self.asked).values():
+            whole &= ~none
         return Block(X[whole], *(None if part is None else part[whole] for part in block[1:]))
 
 
+class _IdsAgain:
+    """Ids of a column that is a feature too, and is read as one beside this.
+
+    Parameters
+    ----------
+    parts : iterator of arrays
+    """
+
+    def __init__(self, parts: Iterator[np.ndarray]) -> None:
+        self._parts = parts
+        self._held: list[np.ndarray] = []
+
+    def take(self, n_rows: int) -> np.ndarray:
+        """Return the ids of the next rows."""
+        while sum(map(len, self._held)) < n_rows:
+            self._held.append(next(self._parts))
+        whole = np.concatenate(self._held)
+        self._held = [whole[n_rows:]]
+        return whole[:n_rows]
+
+
 def read(
-    tables: Iterable[Table], kinds: Mapping[str, Kind | None], batch_rows: int
+    tables: Iterable[Table], kinds: Mapping[str, CellKind | None], batch_rows: int
 ) -> Iterator[tuple[Table, int, dict[str, pa.Array]]]:
     """Yield batches of columns by name, each with its table and the number of its first row."""
     for table in tables:
@@ -179,10 +246,15 @@ def read(
             first_row += batch.num_rows
 
 
-def of_others(columns: TableColumns) -> dict[str, Kind | None]:
+def _kinds_of(schema: Schema) -> dict[str, CellKind | None]:
+    """Return as what the columns of a schema are read: as text where they are not as usual."""
+    return {column.name: "text" if column.written else column.kind for column in schema.columns}
+
+
+def of_others(columns: TableColumns) -> dict[str, CellKind | None]:
     """Return as what the columns are read that are no features."""
     label, targets, weights = columns.roles
-    numbers: dict[str, Kind | None] = dict.fromkeys(targets or (), "number")
+    numbers: dict[str, CellKind | None] = dict.fromkeys(targets or (), "number")
     if weights is not None:
         numbers[weights] = "number"
     return numbers | {name: None for name in (label, columns.id) if name is not None}
@@ -191,7 +263,7 @@ def of_others(columns: TableColumns) -> dict[str, Kind | None]:
 def survey_tables(
     tables: tuple[Table, ...],
     columns: TableColumns,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, CellKind],
     asked: Asked,
     see: Callable[[Mapping[str, pa.Array], Any, int], None],
 ) -> tuple[Schema, int]:
@@ -209,13 +281,17 @@ def survey_tables(
         Is given the other columns of each batch, its table, and the number of its first row.
     """
     others = of_others(columns)
+    fills, decimal = asked.options.missing == "impute", tables[0].decimal
     surveys = {
-        name: ColumnSurvey(kinds[name], fills=asked.options.missing == "impute")
-        for name in columns.features
+        name: ColumnSurvey(kinds[name], fills=fills, decimal=decimal) for name in columns.features
     }
-    if asked.schema is not None:
-        surveys = {}
-    wanted = {name: kinds[name] for name in surveys} | others
+    decided = () if asked.schema is None else asked.schema.columns
+    surveys = surveys if asked.schema is None else {}
+    wanted: dict[str, CellKind | None] = {name: kinds[name] for name in surveys}
+    if asked.drops and asked.schema is not None:
+        wanted |= _kinds_of(asked.schema)
+    wanted |= others
+    gap_sets = GapSets()
     if not wanted:
         wanted = {columns.features[0]: None}
     gaps: dict[str, tuple[Table, int]] = {}
@@ -223,11 +299,15 @@ def survey_tables(
     batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
     for table, first_row, cells in read(tables, wanted, batch_rows):
         n_rows += len(next(iter(cells.values())))
-        for name, survey in surveys.items():
-            column = Column(name, survey.kind)
-            _add(survey, cells[name], column, table, first_row, gaps)
+        lacking = {
+            name: _add(survey, cells[name], name, table, first_row, gaps)
+            for name, survey in surveys.items()
+        }
+        if asked.drops:
+            lacking |= _gaps_of(cells, decided, table, first_row)
+            gap_sets.add(lacking | _lacking(cells, columns, asked))
         for name in columns.roles.targets or ():
-            _numbers(cells[name], name, table, first_row)
+            _numbers(cells[name], name, table, first_row, asked)
         see(cells, table, first_row)
 
     check_size(asked.origin, n_rows=n_rows, n_features=len(columns.features))
@@ -239,19 +319,40 @@ def survey_tables(
     if asked.schema is not None:
         schema = asked.schema_of(columns)
     else:
-        decision = decide(surveys, columns.roles, asked.options, ignored=columns.ignored, gap=gap)
-        schema = decision.schema
-        for line in decision.lines:
-            logger.info("ingest: %s", line)
-    if schema.missing == "drop" and not asked.spoiled:
-        n_rows = _n_whole(tables, schema, asked.origin)
+        schema, lines, unread = decide(
+            surveys,
+            columns.roles,
+            asked.options,
+            ignored=columns.ignored,
+            gap=gap,
+            origin=asked.origin,
+        )
+        _check_read(tables, unread)
+        for line in lines:
+            logger.info("ingest: %s", Advice(line))
+    if asked.drops:
+        names = {column.name for column in schema.columns} | {*of_others(columns)}
+        among = (
+            gap_sets.among(names)
+            if gap_sets.are_all
+            else _read_gaps(tables, schema, columns, asked)
+        )
+        n_rows = _n_whole(n_rows, *among, asked.origin)
     return schema, n_rows
 
 
 def cell_values(
-    array: pa.Array, column: Column, table: Table, first_row: int, *, spoiled: bool = False
+    array: pa.Array,
+    column: Column,
+    table: Table,
+    first_row: int,
+    *,
+    spoiled: bool = False,
+    remedy: str | None = None,
 ) -> np.ndarray:
     """Return what is stored of cells, float64 (b,); infinite only if `spoiled`.
+
+    What to do about a cell that is not of the kind of the column is `remedy`, or anything.
 
     Raises
     ------
@@ -261,7 +362,7 @@ def cell_values(
     try:
         values = stored_values(array, column, spoiled=spoiled)
     except CellError as error:
-        raise error.within(table, table.place(first_row + error.row)) from error
+        raise error.within(table, table.place(first_row + error.row), remedy) from error
     infinite = np.isinf(values)
     if infinite.any() and not spoiled:
         row = int(infinite.argmax())
@@ -272,58 +373,116 @@ def cell_values(
 def _add(
     survey: ColumnSurvey,
     array: pa.Array,
-    column: Column,
+    name: str,
     table: Table,
     first_row: int,
     gaps: dict[str, tuple[Table, int]],
-) -> None:
-    """Add cells to the survey of a column, and note its first gap."""
+) -> np.ndarray:
+    """Add cells to the survey of a column, note its first gap, and return which have no value."""
     n_missing = survey.n_missing
-    if column.kind == "category":
+    if survey.kind in ("category", "text"):
         survey.add(array)
+        none = encoded(array)[0] < 0
     else:
-        survey.add_numbers(cell_values(array, column, table, first_row))
-    if survey.n_missing > n_missing and column.name not in gaps:
-        row = int(np.isnan(stored_values(array, column)).argmax())
-        gaps[column.name] = table, first_row + row
+        values = cell_values(array, survey.column(name), table, first_row)
+        survey.add_numbers(values)
+        none = np.isnan(values)
+    if survey.n_missing > n_missing and name not in gaps:
+        gaps[name] = table, first_row + int(none.argmax())
+    return none
 
 
-def _n_whole(tables: tuple[Table, ...], schema: Schema, origin: str) -> int:
-    """Return how many rows lack no value; say how many are left out, and for which columns."""
-    kinds = {column.name: column.kind for column in schema.columns}
-    lacking = dict.fromkeys(kinds, 0)
-    n_rows = n_whole = 0
+def add_unseen(
+    unseen: dict[str, ColumnSurvey], array: pa.Array, stored: np.ndarray, column: Column
+) -> None:
+    """Add the cells of a category column that are stored as none of its categories."""
+    if column.kind == "category" and (new := stored == UNSEEN).any():
+        survey = unseen.setdefault(column.name, ColumnSurvey("category"))
+        survey.add(filtered(array, new))
+
+
+def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
+    """Yield what is said of the cells of each column that training did not have."""
+    for name, survey in unseen.items():
+        first = min(survey.texts, key=lambda text: (-survey.texts[text], text))
+        n_others = survey.n_different - 1
+        rows = "1 row has" if survey.n_values == 1 else f"{survey.n_values} rows have"
+        more = f" and {n_others} other{'s' * (n_others > 1)}" if n_others else ""
+        yield (f"column {name}: {rows} a value that training did not have: {first!r}{more}")
+
+
+def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
+    """Raise DataError naming the first cell of some columns that is not written as they are."""
+    kinds: dict[str, CellKind | None] = dict.fromkeys((column.name for column in columns), "text")
+    for table, first_row, cells in read(tables, kinds, SURVEY_ROWS) if kinds else ():
+        _gaps_of(cells, columns, table, first_row)
+
+
+def _gaps_of(
+    cells: Mapping[str, pa.Array], columns: Iterable[Column], table: Table, first_row: int
+) -> dict[str, np.ndarray]:
+    """Return which rows lack a value in each column."""
+    return {
+        column.name: np.isnan(cell_values(cells[column.name], column, table, first_row))
+        for column in columns
+    }
+
+
+def _read_gaps(
+    tables: tuple[Table, ...], schema: Schema, columns: TableColumns, asked: Asked
+) -> tuple[int, Counter[str]]:
+    """Read how many rows lack a value, and how many in each column."""
+    n_gaps, counts = 0, Counter[str]()
+    # An id may be a feature too.
+    kinds = of_others(columns) | _kinds_of(schema)
     for table, first_row, cells in read(tables, kinds, SURVEY_ROWS):
-        has_gap = np.zeros(len(next(iter(cells.values()))), dtype=bool)
-        for column in schema.columns:
-            none = np.isnan(cell_values(cells[column.name], column, table, first_row))
-            lacking[column.name] += int(none.sum())
-            has_gap |= none
-        n_rows += len(has_gap)
-        n_whole += int((~has_gap).sum())
-    if n_whole == 0:
+        lacking = _gaps_of(cells, schema.columns, table, first_row)
+        lacking |= _lacking(cells, columns, asked)
+        n_gaps += int(np.any([*lacking.values()], axis=0).sum())
+        counts.update({name: int(none.sum()) for name, none in lacking.items()})
+    return n_gaps, counts
+
+
+def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) -> int:
+    """Return how many rows lack no value; say how many are left out, and for which columns."""
+    if n_gaps == n_rows:
         raise DataError(
             f"every row of {origin} lacks a value.",
             "Say `missing` as impute, or leave columns out with `drop`.",
         )
-    if n_whole < n_rows:
+    if n_gaps:
         where = ", ".join(f"{name} {count}" for name, count in lacking.items() if count)
-        logger.info("ingest: %d rows that lack values are left out: %s", n_rows - n_whole, where)
-    return n_whole
+        logger.info("ingest: %d rows that lack values are left out: %s", n_gaps, where)
+    return n_rows - n_gaps
 
 
-def _numbers(array: pa.Array, name: str, table: Table, first_row: int) -> np.ndarray:
-    values = cell_values(array, Column(name, "number"), table, first_row)
+def _lacking(
+    cells: Mapping[str, pa.Array], columns: TableColumns, asked: Asked
+) -> dict[str, np.ndarray]:
+    """Return which cells of labels, targets and weights, by column, have rows left out."""
+    label, targets, weights = columns.roles
+    names: tuple[str, ...] = () if weights is None else (weights,)
+    may_lack = means_empty(asked.unlabelled)
+    names += () if may_lack else targets or ()
+    lacking = {name: np.isnan(stored_values(cells[name], Column(name, "number"))) for name in names}
+    if label is not None and not may_lack:
+        lacking[label] = lacks_label(cells[label])
+    return lacking
+
+
+def _numbers(array: pa.Array, name: str, table: Table, first_row: int, asked: Asked) -> np.ndarray:
+    column, remedy = Column(name, "number"), asked.cell_remedy(name)
+    values = cell_values(array, column, table, first_row, remedy=remedy)
     none = np.isnan(values)
-    if none.any():
-        row = int(none.argmax())
-        raise _not_finite(array[row], name, table, first_row + row)
+    if none.any() and not asked.may_lack_labels:
+        place = table.place(first_row + int(none.argmax()))
+        raise asked.no_label_error(f"Column {name!r} of {table}", place, of_numbers=True)
     return values
 
 
-def _weights(array: pa.Array, name: str, table: Table, first_row: int) -> np.ndarray:
+def _weights(array: pa.Array, name: str, table: Table, first_row: int, asked: Asked) -> np.ndarray:
     values = stored_values(array, Column(name, "number")).astype(FLOAT64, copy=False)
-    if array.null_count:
+    if array.null_count and not asked.drops:
         row = first_row + int(np.isnan(values).argmax())
         raise no_value_error(f"Column {name!r} of {table}", table.place(row))
     return values

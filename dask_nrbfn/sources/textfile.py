@@ -1,12 +1,13 @@
 """Files of CSV text: unpacked and decoded, with the dialect that each is written in."""
 
 import codecs
+import csv
 import gzip
 import io
 import logging
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,15 +17,17 @@ import pyarrow as pa
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
 from dask_nrbfn.sources.dialect import (
+    BLANK_RUNS,
     DECIMALS,
     DELIMITERS,
     QUOTES,
     Dialect,
     check_dialect,
-    sniffed,
+    n_cells,
+    recognized,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.quotes import QuoteScan, lines_of
+from dask_nrbfn.sources.quotes import BlanksOut, QuoteScan, lines_of
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,12 @@ LONGEST_LINE_BYTES = 64 << 20
 # What a dialect is sniffed on.
 SNIFFED_LINES = 1000
 SNIFFED_BYTES = 1 << 20
+# A label and values with their indices; also a line without values.
+_SVMLIGHT = re.compile(r"([+-]?[0-9.]+( +(qid:)?[0-9]+:[0-9.eE+-]+)*)? *(#.*)?")
+_NO_TEXT = re.compile(r"[^\t\n\f\r\x20-\uffff\U00010000-\U0010ffff]")
+# What JSON, XML, ARFF and scripts begin with.
+_OTHER_FORMATS = ("{", "[", "<", "@", "%", "#!")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
@@ -61,13 +70,18 @@ class TextFile:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open its text as UTF-8, quotes at the start of their cells."""
+        """Open its table as UTF-8, with one `dialect.mark` between cells and quotes around them."""
         with _unpacked(self.file) as stream:
             text: Any = stream
             if codecs.lookup(self.dialect.encoding).name != "utf-8":
                 text = pa.transcoding_input_stream(_arrow(text), self.dialect.encoding, "utf8")
-            if self.dialect.padded:
-                text = pa.lib.TransformInputStream(_arrow(text), _Unpadding(self.dialect))
+            if self.dialect.skipped:
+                text = pa.lib.TransformInputStream(_arrow(text), _FromLine(self.dialect.skipped))
+            if self.dialect.padded or self.dialect.delimiter == BLANK_RUNS:
+                blanks_out = BlanksOut(self.dialect.delimiter.encode(), self.dialect.quote.encode())
+                text = pa.lib.TransformInputStream(
+                    _arrow(text), lambda piece: blanks_out.feed(piece.to_pybytes())
+                )
             yield text
 
     def head(self) -> list[bytes]:
@@ -88,29 +102,25 @@ class TextFile:
 
     def scan(self) -> QuoteScan:
         """Return what follows the quotes of its text."""
-        return QuoteScan(self.dialect.delimiter.encode(), self.dialect.quote.encode())
+        return QuoteScan(self.dialect.mark.encode(), self.dialect.quote.encode())
 
 
-class _Unpadding:
-    """Takes the spaces between delimiters and quotes out of consecutive pieces of text."""
+class _FromLine:
+    """Leaves the first lines out of consecutive pieces of text."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        delimiter = re.escape(dialect.delimiter)
-        self._padding = re.compile(rf"(?<=[{delimiter}\r\n]) +\Z".encode())
-        self._quote = dialect.quote.encode()
-        self._inside = False
+    def __init__(self, n_lines: int) -> None:
+        self._n_lines = n_lines
         self._held = b""
 
     def __call__(self, piece: pa.Buffer) -> bytes:
-        *parts, rest = (self._held + piece.to_pybytes()).split(self._quote)
-        # Every other part is within quotes; between the two of a doubled one is nothing.
-        outside = slice(int(self._inside), None, 2)
-        parts[outside] = [self._padding.sub(b"", part) for part in parts[outside]]
-        self._inside ^= len(parts) % 2 == 1
-        # Spaces at the end may stand before a quote; so may a delimiter, that decides with them.
-        end = max(len(rest.rstrip(b" ")) - 1, 0) if len(piece) else len(rest)
-        self._held = rest[end:]
-        return self._quote.join([*parts, rest[:end]])
+        text = self._held + piece.to_pybytes()
+        while self._n_lines and (end := _LINE_END.search(text)):
+            # What follows a carriage return at the end of a piece is not known yet.
+            if end[0] == b"\r" and end.end() == len(text) and len(piece):
+                break
+            text, self._n_lines = text[end.end() :], self._n_lines - 1
+        self._held = text if self._n_lines else b""
+        return b"" if self._n_lines else text
 
 
 @contextmanager
@@ -145,8 +155,29 @@ def not_csv(file: File, error: Exception) -> DamagedDataError:
     """Return the error about a file that is no CSV text."""
     return DamagedDataError(
         f"{file} cannot be read as CSV: {error}.",
-        "Write it as UTF-8 text, or say its `encoding`, such as latin-1.",
+        "Write it as UTF-8 text, or say its `encoding`, such as cp1252, which Excel writes.",
     )
+
+
+def text_kind(file: File) -> str | None:
+    """Return the format that the first lines of a file look like, csv or svmlight; None: neither.
+
+    Text is CSV if all its lines are divided alike, into more than one cell.
+    """
+    try:
+        lines, cut, _ = _beginning(file, None)
+    except DamagedDataError:
+        return None
+    text = "".join(lines)
+    if _NO_TEXT.search(text) or text.lstrip().startswith(_OTHER_FORMATS):
+        return None
+    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in lines):
+        return None if file.name.lower().endswith((".gz", ".zst")) else "svmlight"
+    way = recognized(lines, Dialect(), delimiters=DELIMITERS, quotes=QUOTES, cut=cut)
+    try:
+        return "csv" if n_cells(lines[way.skipped :], way, cut=cut) > 1 else None
+    except csv.Error:  # a cell longer than the csv module takes
+        return None
 
 
 def text_files(
@@ -157,6 +188,7 @@ def text_files(
     decimal: str | None = None,
     encoding: str | None = None,
     no_header: bool = False,
+    named: Collection[str] | None = None,
 ) -> tuple[TextFile, ...]:
     """Files of one table with their dialects: what is not said, their first lines show.
 
@@ -172,6 +204,8 @@ def text_files(
         By default UTF-8, or UTF-16 where a file begins with its byte order mark.
     no_header : bool
         Whether the first row has values already.
+    named : collection of str, optional
+        Columns that a user names, if the first rows may show that they are no header.
 
     Raises
     ------
@@ -197,8 +231,15 @@ def text_files(
     for file in files:
         lines, cut, marked = _beginning(file, encoding)
         like = replace(texts[0].dialect, padded=False) if texts else usual
-        like = replace(like, encoding=marked)
-        found = sniffed(lines, like, delimiters=delimiters, quotes=quotes, cut=cut)
+        found = recognized(
+            lines,
+            replace(like, encoding=marked),
+            delimiters=delimiters,
+            quotes=quotes,
+            # The first file tells for all of them.
+            named=None if texts or no_header else named,
+            cut=cut,
+        )
         texts.append(TextFile(file, found))
     _check_alike(texts)
     if texts[0].dialect != usual:

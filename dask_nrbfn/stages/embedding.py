@@ -32,13 +32,15 @@ _UNASKED = 2
 _SAMPLED_ROWS = 2000
 
 
-def embedding_params(params: FitParams, *, mixed: bool = False) -> FitParams:
+def embedding_params(
+    params: FitParams, *, mixed: bool = False, n_rows: int | None = None
+) -> FitParams:
     """Return the parameters of an embedding, with what "auto" stands for and some coordinates."""
     return replace(
         params,
         basis="random" if params.basis == "auto" else params.basis,
         components=params.components or _UNASKED,
-    ).suited(numbers=False, mixed=mixed)
+    ).suited(numbers=False, mixed=mixed, n_rows=n_rows)
 
 
 def check_embedding(dataset: Dataset, params: FitParams) -> None:

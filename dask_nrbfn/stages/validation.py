@@ -156,7 +156,9 @@ def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> Non
         if not dataset.has_targets or dataset.of_numbers:
             has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
             raise DataError(
-                f"{dataset.location} has {has}.", "Write it with labels: `label` or `y`."
+                f"{dataset.location} has {has}.",
+                "Name what holds labels: a column of a table as `label`, a member of an .npz file "
+                "or the path of an .npy file as `y`.",
             )
     elif dataset.target_names != target_names:
         labels = "none" if not dataset.has_targets else "labels"

@@ -56,12 +56,14 @@ class RowWeights:
     def of(cls, dataset: Dataset, params: FitParams) -> Self:
         """Return the weights that a fit gives to the rows of a dataset.
 
-        "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn.
+        "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn;
+        K are the classes that have rows.
         """
         if params.class_weight is None:
             return cls(None)
         counts = dataset.class_counts
-        return cls(counts.sum() / (dataset.n_classes * counts))
+        n_present = np.count_nonzero(counts)
+        return cls(np.where(counts > 0, counts.sum() / (n_present * np.maximum(counts, 1)), 1.0))
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:

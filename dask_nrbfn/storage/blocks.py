@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.rows import Rows, stacked
+
+Block = TypeVar("Block")
 
 
 class LabelledBlock(NamedTuple):
@@ -83,9 +85,9 @@ def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
 
 def one_ahead(
     pool: Executor,
-    reads: Iterator[Future[LabelledBlock]],
-    current: Future[LabelledBlock] | None,
-) -> Iterator[LabelledBlock]:
+    reads: Iterator[Future[Block]],
+    current: Future[Block] | None,
+) -> Iterator[Block]:
     """Yield the blocks of `current` and of `reads`, each of which starts when it is taken."""
     with pool:
         while current is not None:

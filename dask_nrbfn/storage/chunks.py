@@ -320,17 +320,19 @@ def finish_dataset(
     schema: Schema | None = None,
     sparse: bool = False,
     read_as: Mapping[str, str] | None = None,
+    boolean_labels: bool = False,
+    classes: Sequence[int | str] = (),
 ) -> None:
     """Record classes or names of the numbers, and fingerprint, once all chunks are written.
 
     With a `schema` X has the values of its columns, and features are made of them in CSR if
-    `sparse`; `read_as` says where the rows come from.
+    `sparse`; `read_as` says where the rows come from, and `boolean_labels` that the classes 0 and 1
+    are false and true. Some `classes` there are even if no row has them.
     """
-    counts: dict[Any, int] = {}
+    counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:
         for label, count in summary.label_counts.items():
             counts[label] = counts.get(label, 0) + count
-    classes = sorted(counts)
     written = [summary.checksums or {} for summary in summaries]
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
     content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
@@ -363,8 +365,8 @@ def finish_dataset(
             "has_labels": "y" in group and target_names is None,
             "has_weights": "weights" in group,
             "has_ids": "ids" in group,
-            "classes": classes,
-            "class_counts": [counts[label] for label in classes],
+            "classes": list(map(bool, sorted(counts))) if boolean_labels else sorted(counts),
+            "class_counts": [counts[label] for label in sorted(counts)],
             "feature_names": None if feature_names is None else list(feature_names),
             "target_names": None if target_names is None else list(target_names),
             "chunk_checksums": checksums,

@@ -56,8 +56,9 @@ class Dataset:
         Labels, which are integers or strings, or numbers.
     sample_weights : zarr.Array float64 (n,) or None
         Finite and above 0.
-    classes : int64 or str (K,)
-        The distinct labels, sorted; empty where y are no labels.
+    classes : int64, bool or str (K,)
+        The distinct labels, sorted, bool where 0 and 1 in y are false and true; empty where y are
+        no labels.
     class_counts : int64 (K,)
         Rows of each class.
     fingerprint : str
@@ -133,37 +134,40 @@ class Dataset:
             return replace(cls.open(location.place), location=location)
         location = normalize(location)
         group = open_group(location, kind="dataset")
+        attributes = attributes_of(group)
+        names, target_names = attributes["feature_names"], attributes.get("target_names")
+        has_targets = attributes["has_labels"] or target_names is not None
+        mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
         with metadata_named(location):
-            attributes = attributes_of(group)
-            names, target_names = attributes["feature_names"], attributes.get("target_names")
-            has_targets = attributes["has_labels"] or target_names is not None
-            mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
-            schema = read_schema(attributes)
-            if schema is not None:
-                names = schema.feature_names
-            dataset = cls(
-                location,
-                get_stored(group, "X"),
-                get_array(group, "y") if has_targets else None,
-                get_array(group, "weights") if attributes.get("has_weights") else None,
-                np.asarray(attributes["classes"]),
-                np.asarray(attributes["class_counts"], dtype=np.int64),
-                attributes["fingerprint"],
-                attributes["content"],
-                None if names is None else tuple(names),
-                None if target_names is None else tuple(target_names),
-                mark if mark is None or target_names is None else np.nan,
-                None if labelled is None else np.asarray(labelled, dtype=np.int64),
-                get_array(group, "ids") if attributes.get("has_ids") else None,
-                schema,
-                attributes.get("read_as"),
-                expands_sparse=attributes.get("sparse", False),
-            )
-            dataset._check_lengths()
-            if not as_it_is:
-                dataset._expect_chunks(attributes.get("chunk_checksums", {}))
-            elif isinstance(dataset.X, Elsewhere):
-                dataset = replace(dataset, X=dataset.X.as_it_is())
+            classes = np.asarray(attributes["classes"])
+            counts = np.asarray(attributes["class_counts"], dtype=np.int64)
+            labelled = None if labelled is None else np.asarray(labelled, dtype=np.int64)
+        schema = read_schema(attributes)
+        if schema is not None:
+            names = schema.feature_names
+        dataset = cls(
+            location,
+            get_stored(group, "X"),
+            get_array(group, "y") if has_targets else None,
+            get_array(group, "weights") if attributes.get("has_weights") else None,
+            classes,
+            counts,
+            attributes["fingerprint"],
+            attributes["content"],
+            None if names is None else tuple(names),
+            None if target_names is None else tuple(target_names),
+            mark if mark is None or target_names is None else np.nan,
+            labelled,
+            get_array(group, "ids") if attributes.get("has_ids") else None,
+            schema,
+            attributes.get("read_as"),
+            expands_sparse=attributes.get("sparse", False),
+        )
+        dataset._check_lengths()
+        if not as_it_is:
+            dataset._expect_chunks(attributes.get("chunk_checksums", {}))
+        elif isinstance(dataset.X, Elsewhere):
+            dataset = replace(dataset, X=dataset.X.as_it_is())
         return dataset
 
     def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
@@ -445,17 +449,20 @@ class Dataset:
         Raises
         ------
         DataError
-            If the other schema is of other columns or categories, or fills no gaps and this does.
+            If the other schema is of other columns, categories or units, or fills no gaps and this
+            does.
         """
         own = self.schema
-        if own is None or schema is None or own.digest == schema.digest:
+        if own is None or schema is None:
             return self
-        if own.is_plain and schema.is_plain:
+        difference = own.other_unit(schema)
+        same = own.digest == schema.digest or (own.is_plain and schema.is_plain)
+        if difference is None and same:
             return self
         if isinstance(self.location, SideBySide):
             first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
             return first.encoded_by(schema).with_unlabelled(second)
-        difference = own.difference(schema)
+        difference = difference or own.difference(schema)
         if not isinstance(self.X, zarr.Array):
             difference = "stores its features in CSR, and the schema fills gaps"
         if difference is not None:

@@ -24,6 +24,7 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     ExistsError,
     MissingDataError,
+    NewerVersionError,
     NRBFNError,
     ParameterError,
     RunMismatchError,
@@ -45,6 +46,7 @@ from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_run
+from dask_nrbfn.storage.migration import UPGRADE
 from dask_nrbfn.storage.remote import (
     enclosing_group,
     move_group,
@@ -139,11 +141,16 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         raise DamagedDataError(
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
         )
-    if attributes.get("format_version") not in _READ_VERSIONS:
+    version = attributes.get("format_version")
+    if version not in _READ_VERSIONS:
+        problem = (
+            f"{place} has format version {version}, "
+            f"this package reads {_READ_VERSIONS[0]} to {_READ_VERSIONS[-1]}."
+        )
+        if isinstance(version, int) and version > _READ_VERSIONS[-1]:
+            raise NewerVersionError(problem, UPGRADE)
         raise DamagedDataError(
-            f"{place} has format version {attributes.get('format_version')}, "
-            f"this package reads {_READ_VERSIONS[0]} to {_READ_VERSIONS[-1]}.",
-            "Use the version of dask_nrbfn that wrote it, or write it again.",
+            problem, "Use the version of dask_nrbfn that wrote it, or write it again."
         )
     if attributes.pop("checksum", None) != checksum(attributes):
         raise DamagedDataError(
@@ -365,7 +372,8 @@ def _kind_begun(
     if overwrite:
         return None
     raise RunMismatchError(
-        f"{unfinished}, where {location} was begun, is of another {other.removeprefix('of_')}.",
+        f"{unfinished}, where {location} was begun, is of another "
+        f"{other.removeprefix('of_').replace('_', ' ')}.",
         "Take up what was begun, or `overwrite` it, or remove it.",
     )
 

@@ -1,32 +1,59 @@
 """What earlier formats stored, as it is today."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.errors import NewerVersionError, ParameterError
+from dask_nrbfn.params import FitParams, Params, TuneParams
+
 Floats = NDArray[np.float64]
+_AnyParams = TypeVar("_AnyParams", bound=Params)
 
 _RENAMED = {"seed": "random_state"}
 
+UPGRADE = "Upgrade dask_nrbfn: a newer version wrote it."
 
-def todays_params(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored parameters by the names that they have today.
 
-    >>> todays_params({"alpha": 0.1, "seed": 3})
-    {'alpha': 0.1, 'random_state': 3}
+def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
+    """Return the parameters of a fit that `place` has stored, by the names they have today.
+
+    Raises
+    ------
+    NewerVersionError
+        If a parameter or its value is unknown.
+
+    Examples
+    --------
+    >>> stored_params({"alpha": 0.1, "seed": 3}, "run.zarr").random_state
+    3
     """
-    return {_RENAMED.get(name, name): value for name, value in stored.items()}
+    return _known(FitParams, stored, place)
 
 
-def todays_tuning(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a stored tuning tries; before there were efforts it listed all but the fit's own.
+def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:
+    """Return the stored parameters of a tuning, with the errors of `stored_params`.
 
-    >>> todays_tuning({"folds": 3})
-    {'effort': 'quick', 'folds': 3}
+    Before there were efforts a tuning listed all that it tried but what the fit had.
+
+    >>> stored_tuning({"folds": 3}, "run.zarr").effort
+    'quick'
     """
-    return {"effort": "quick", **todays_params(stored)}
+    return _known(TuneParams, {"effort": "quick", **stored}, place)
+
+
+def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> _AnyParams:
+    values = {_RENAMED.get(name, name): value for name, value in stored.items()}
+    unknown = sorted(values.keys() - kind.options().keys())
+    try:
+        if not unknown:
+            return kind(**values)
+        problem = f"{place} was written with the parameter {unknown[0]}, which is unknown here."
+    except ParameterError as error:
+        problem = f"{place} was written with a value that is unknown here: {error.problem}"
+    raise NewerVersionError(problem, UPGRADE)
 
 
 def todays_moments(

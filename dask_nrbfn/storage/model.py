@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError
 from dask_nrbfn.numeric.gradients import heaviest_features
-from dask_nrbfn.numeric.held_out import softmax
+from dask_nrbfn.numeric.held_out import normalized_shares, softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows, is_sparse
@@ -36,10 +36,9 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.migration import todays_params
+from dask_nrbfn.storage.migration import stored_params
 from dask_nrbfn.storage.projection import projection_attributes
 from dask_nrbfn.storage.schema import read_schema, schema_attributes
-from dask_nrbfn.storage.strict import metadata_named
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]
@@ -160,17 +159,12 @@ class Model:
         """Return the class probabilities of scores, float64 (b, K).
 
         With a temperature the softmax that was calibrated on held-out rows, else what the loss
-        makes of each score, divided by the sum of a row: see `Loss.probability`.
+        makes of each score, divided by the sum of a row: see `Loss.probability`. The largest is the
+        label's, also where clipping or rounding makes several equal.
         """
         if self.temperature is not None:
             return softmax(scores, temperature=self.temperature)
-        probabilities = loss_named(self.params.loss).probability(scores)
-        totals = probabilities.sum(axis=1, keepdims=True)
-        # No score of a plain network need be positive.
-        probabilities[totals[:, 0] == 0] = 1.0 / scores.shape[1]
-        totals[totals == 0] = 1.0
-        probabilities /= totals
-        return probabilities
+        return normalized_shares(loss_named(self.params.loss).probability(scores), scores)
 
     def check_columns(self, n_features: int) -> None:
         """Raise DataError unless rows have as many columns as the training rows had."""
@@ -195,8 +189,7 @@ class Model:
 
     def digest(self) -> str:
         """Return a name for what the model predicts."""
-        params = self.params
-        kind = (self.scaling.kind, params.features, params.kernel, params.loss, self.temperature)
+        kind = (self.scaling.kind, *self.params.predicting, self.temperature)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
         content.update(json.dumps(names).encode())
@@ -293,14 +286,13 @@ class Model:
     @classmethod
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
-        with metadata_named(group.store_path):
-            return cls._read(group, attributes_of(group))
-
-    @classmethod
-    def _read(cls, group: zarr.Group, attributes: dict[str, Any]) -> Self:
+        attributes = attributes_of(group)
         classes = read_rows(get_array(group, "classes"))
         names, target_names = attributes["feature_names"], attributes.get("target_names")
-        params = FitParams(**todays_params(attributes["params"]))
+        schema = read_schema(attributes)
+        if schema is not None and not schema.is_plain:
+            names = schema.feature_names
+        params = stored_params(attributes["params"], group.store_path)
         model = cls(
             basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
@@ -320,7 +312,7 @@ class Model:
             target_names=None if target_names is None else tuple(target_names),
             intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
             places=None if params.prune is None else read_rows(get_array(group, "places")),
-            schema=read_schema(attributes),
+            schema=schema,
             projection=None if params.svd is None else read_rows(get_array(group, "projection")),
             read_as=attributes.get("read_as"),
         )

@@ -1,28 +1,40 @@
-"""Columns that are added to obs of an AnnData store in Zarr, in the encodings of AnnData.
+"""Columns that are added to obs of an AnnData store, in Zarr or in an .h5ad file of this machine.
 
-Readers look at the columns that obs lists. These are listed last, once they are whole, and no more
-before they are written over: whoever reads meanwhile, or after the job was killed, finds a store
-without them.
+anndata writes them beside the store. Once they are whole they take their place: columns of Zarr are
+moved into obs and listed last, since readers look at the columns that obs lists; of an .h5ad file a
+copy that has them takes the place of the file. Whoever reads after the job was killed finds the
+store as it was, or without columns that were being exchanged.
 """
 
+import logging
+import os
+import shutil
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dask_nrbfn.errors import ExistsError, MissingDataError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    DataError,
+    ExistsError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+)
+from dask_nrbfn.sources.elements import Frame, installed, is_array
 from dask_nrbfn.storage.dense import Array, read_dense
-from dask_nrbfn.storage.local import DurableStore
-from dask_nrbfn.storage.location import Location, local_path, remote
+from dask_nrbfn.storage.group import replace_group
+from dask_nrbfn.storage.local import DurableStore, flush_tree, replace_path
+from dask_nrbfn.storage.location import Location, join, local_path, remote
 from dask_nrbfn.storage.remote import open_store
-from dask_nrbfn.storage.strict import metadata_named
 
-# 4 MiB of float64.
-_CHUNK_ROWS = 2**19
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,119 +54,190 @@ class NewColumn:
     place: int = 0
     categories: NDArray[Any] | None = None
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return some of the values, (b,)."""
-        values = read_dense(self.values, start, stop)
-        return values.reshape(len(values), -1)[:, self.place]
+    def write(self, group: Any, name: str) -> None:
+        """Write it to a group of Zarr or HDF5 as AnnData does."""
+        import pandas as pd
+
+        values: Any = read_dense(self.values)
+        values = values.reshape(len(values), -1)[:, self.place]
+        if self.categories is not None:
+            text = self.categories.dtype.kind in "TU"
+            categories = self.categories.astype(object) if text else self.categories
+            values = pd.Categorical.from_codes(values, categories)
+        with warnings.catch_warnings():
+            # Of AnnData about its next version.
+            warnings.filterwarnings("ignore", "zarr v3 autosharding")
+            installed("anndata.io").write_elem(group, name, values)
 
 
 class Obs:
-    """The table of the cells of an AnnData store, opened for writing.
+    """The table of the cells of an AnnData store, to which columns are added.
 
     Parameters
     ----------
     location : Location
-        Path or URL of the store.
+        Path or URL of the store, or path of an .h5ad file.
 
     Raises
     ------
     MissingDataError, DamagedDataError, StorageError
         If there is none that can be opened.
+    DataError
+        If its layout is so old that no column can be added.
+    ParameterError
+        If an .h5ad file is write-protected.
     """
 
     def __init__(self, location: Location) -> None:
-        path, url = local_path(location), remote(location)
-        store = DurableStore(path) if path is not None else None
-        if store is None:
-            assert url is not None
-            store = open_store(url)  # type: ignore[assignment]
-        try:
-            with metadata_named(location):
-                root = zarr.open_group(store, mode="r+")
-                self._root = zarr.open_group(store, mode="r+", use_consolidated=False)
-                obs = self._root["obs"]
-                if not isinstance(obs, zarr.Group):
-                    raise TypeError("obs is no group")
-                self._obs = obs
-        except FileNotFoundError as error:
-            raise MissingDataError(
-                f"there is no AnnData store at {location}.", "Give the path of one."
-            ) from error
+        installed("anndata.io")
         self.location = location
-        self._is_consolidated = root.metadata.consolidated_metadata is not None
+        path = local_path(location)
+        real = None if path is None else Path(os.path.realpath(path))
+        self._file = real if real is not None and real.is_file() else None
+        # The superuser may write, and is not meant to.
+        if self._file is not None and not self._file.stat().st_mode & 0o222:
+            raise ParameterError(
+                f"{location} is write-protected, so that no column can be added.",
+                "Copy it and predict the copy, or allow writing.",
+            )
+        self._seen = self._stamp()
+        with self._opened() as root:
+            if is_array(root["obs"]):
+                raise DataError(
+                    f"obs of {location} is one array, as AnnData wrote before its version 0.7.",
+                    "Read it with today's AnnData, write it again, and predict that.",
+                )
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns that there are."""
-        names: Any = self._obs.attrs["column-order"]
-        return list(names)
+        with self._opened() as root:
+            return list(Frame("obs", root["obs"]).columns)
 
     def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
         """Raise ExistsError if a column of such a name may not be written."""
-        taken = {str(self._obs.attrs["_index"]), *([] if overwrite else self.columns)}
+        with self._opened() as root:
+            index = Frame("obs", root["obs"]).index
+        taken = [] if overwrite else self.columns
         for name in names:
+            if name == index:
+                raise ExistsError(
+                    f"obs/{name} of {self.location} has the names of the cells.",
+                    "Give another name.",
+                )
             if name in taken:
                 raise ExistsError(
                     f"{self.location} has a column obs/{name}.",
                     "Give another name, or `overwrite` it.",
                 )
 
-    def add(self, columns: Mapping[str, NewColumn], *, overwrite: bool) -> None:
-        """Write columns, and then list them.
+    def add(self, columns: Mapping[str, NewColumn], *, overwrite: bool, scratch: Location) -> None:
+        """Write columns, and put them into obs once all are written.
+
+        `scratch` is a directory, or a prefix in the same object store, beside the store.
 
         Raises
         ------
         ExistsError
             If there is one of the name, and `overwrite` is false.
+        DataError
+            If an .h5ad file was changed since it was opened here.
         """
         self.check_free(columns, overwrite=overwrite)
-        others = [name for name in self.columns if name not in columns]
-        if others != self.columns:
-            self._list(others)
-        for name, column in columns.items():
-            self._write(name, column)
-        # As they were listed before, where they were.
-        self._list([*others, *columns])
-
-    def _write(self, name: str, column: NewColumn) -> None:
-        if column.categories is None:
-            _copy(self._obs, name, column)
+        if self._file is not None:
+            self._add_to_copy(columns, Path(str(scratch), self._file.name))
             return
-        group = self._obs.create_group(name, overwrite=True)
-        _copy(group, "codes", column)
-        _fill(group, "categories", column.categories)
-        group.attrs.update(_encoding("categorical") | {"ordered": False})
+        with self._opened() as root:
+            new = zarr.open_group(
+                _store(place := join(scratch, "columns")),
+                mode="w",
+                zarr_format=root.metadata.zarr_format,
+            )
+            for name, column in columns.items():
+                column.write(new, name)
+            listed, is_consolidated = self.columns, self._is_consolidated()
+            others = [name for name in listed if name not in columns]
+            if others != listed:
+                self._list(root, others, is_consolidated)
+            for name in columns:
+                replace_group(join(place, name), join(self.location, f"obs/{name}"))
+            self._list(root, [*others, *columns], is_consolidated)
 
-    def _list(self, names: Sequence[str]) -> None:
-        self._obs.attrs["column-order"] = [*names]
-        if self._is_consolidated:
+    def _add_to_copy(self, columns: Mapping[str, NewColumn], copy: Path) -> None:
+        import h5py
+
+        assert self._file is not None
+        listed = [*(name for name in self.columns if name not in columns), *columns]
+        shutil.copy2(self._file, copy)
+        with h5py.File(copy, "r+") as root:
+            for name, column in columns.items():
+                column.write(root["obs"], name)
+            root["obs"].attrs["column-order"] = listed
+        flush_tree(copy.parent)
+        if self._stamp() != self._seen:
+            raise DataError(f"{self.location} was changed meanwhile.", "Predict it again.")
+        replace_path(copy, self._file)
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        if self._file is None:
+            return None
+        found = self._file.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Give the root group: of an .h5ad file to be read, of Zarr to be written too."""
+        with ExitStack() as opened:
+            try:
+                if self._file is not None:
+                    import h5py
+
+                    root: Any = opened.enter_context(h5py.File(self._file, "r"))
+                else:
+                    root = zarr.open_group(_store(self.location), mode="r+", use_consolidated=False)
+                root["obs"]
+            except NRBFNError:
+                raise
+            except FileNotFoundError as error:
+                raise MissingDataError(
+                    f"there is no AnnData store at {self.location}.", "Give the path of one."
+                ) from error
+            except Exception as error:
+                # zarr and h5py have no error in common for what they cannot make sense of.
+                raise DamagedDataError(
+                    f"{self.location} cannot be read as AnnData ({type(error).__name__}: {error}).",
+                    "Check the place, or write it again with AnnData.",
+                ) from error
+            yield root
+
+    def _is_consolidated(self) -> bool:
+        try:
+            root = zarr.open_group(_store(self.location), mode="r")
+        except (ValueError, TypeError, KeyError):
+            # Of an array in uns zarr may not know the type.
+            return True
+        return root.metadata.consolidated_metadata is not None
+
+    def _list(self, root: zarr.Group, columns: list[str], is_consolidated: bool) -> None:
+        root["obs"].attrs["column-order"] = columns
+        if not is_consolidated:
+            return
+        try:
             with warnings.catch_warnings():
                 # That it is no part of Zarr 3 yet; AnnData reads it.
                 warnings.simplefilter("ignore")
-                zarr.consolidate_metadata(self._root.store, path=self._root.path or None)
+                zarr.consolidate_metadata(root.store, path=root.path or None)
+        except (ValueError, TypeError, KeyError) as error:
+            logger.warning(
+                "the consolidated metadata of %s cannot be renewed (%s): open it with "
+                "use_consolidated=False to see the new columns",
+                *(self.location, error),
+            )
 
 
-def _copy(group: zarr.Group, name: str, column: NewColumn) -> None:
-    n_rows, dtype = column.values.shape[0], column.values.dtype
-    rows = min(n_rows, _CHUNK_ROWS)
-    array = group.create_array(name, shape=(n_rows,), dtype=dtype, chunks=(rows,), overwrite=True)
-    for start in range(0, n_rows, rows):
-        array[start : start + rows] = column.read(start, min(start + rows, n_rows))
-    array.attrs.update(_encoding("array"))
-
-
-def _fill(group: zarr.Group, name: str, values: NDArray[Any]) -> None:
-    text = values.dtype.kind in "TU"
-    array = group.create_array(
-        name,
-        shape=values.shape,
-        dtype=str if text else values.dtype,
-        chunks=(max(1, len(values)),),
-        overwrite=True,
-    )
-    array[:] = values.astype(np.dtypes.StringDType()) if text else values
-    array.attrs.update(_encoding("string-array" if text else "array"))
-
-
-def _encoding(kind: str) -> dict[str, Any]:
-    return {"encoding-type": kind, "encoding-version": "0.2.0"}
+def _store(location: Location) -> Any:
+    path, url = local_path(location), remote(location)
+    if path is not None:
+        return DurableStore(path)
+    assert url is not None
+    return open_store(url)

@@ -174,15 +174,17 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     fs, old = file_system(source)
     _, new = file_system(target)
     names = [path.removeprefix(f"{old}/") for path in fs.find(old)]
-    names.remove("zarr.json")
+    # Zarr 2 calls it otherwise.
+    root = next(name for name in ("zarr.json", ".zgroup", ".zarray") if name in names)
+    names.remove(root)
     try:
         fs.pipe_file(f"{new}/{_MOVING}", b"")
         with suppress(FileNotFoundError):
-            fs.rm_file(f"{new}/zarr.json")
+            fs.rm_file(f"{new}/{root}")
         if replaced := [path for path in fs.find(new) if path != f"{new}/{_MOVING}"]:
             fs.rm(replaced)
         fs.copy([f"{old}/{name}" for name in names], [f"{new}/{name}" for name in names])
-        fs.copy([f"{old}/zarr.json"], [f"{new}/zarr.json"])
+        fs.copy([f"{old}/{root}"], [f"{new}/{root}"])
         fs.rm_file(f"{new}/{_MOVING}")
     except Exception as error:
         raise StorageError(

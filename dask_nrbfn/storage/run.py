@@ -50,7 +50,7 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import LabelledRows
 from dask_nrbfn.storage.members import members_of
-from dask_nrbfn.storage.migration import todays_params, todays_tuning
+from dask_nrbfn.storage.migration import stored_params, stored_tuning
 from dask_nrbfn.storage.projection import projection_attributes
 from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import checksum, metadata_named
@@ -186,26 +186,27 @@ class Run:
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
+        tuning = attributes.get("tuning")
+        run = cls(
+            location,
+            attributes["run_id"],
+            stored_params(attributes["params"], location),
+            stored_tuning(tuning, location) if tuning else None,
+            attributes["fingerprint"],
+            attributes["n_rows"],
+            attributes["n_parts"],
+            PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
+            attributes,
+            stored,
+        )
         with metadata_named(location):
-            tuning = attributes.get("tuning")
-            run = cls(
-                location,
-                attributes["run_id"],
-                FitParams(**todays_params(attributes["params"])),
-                TuneParams(**todays_tuning(tuning)) if tuning else None,
-                attributes["fingerprint"],
-                attributes["n_rows"],
-                attributes["n_parts"],
-                PartLayout(*(attributes[name] for name in ("n_rows", "part_rows", "chunk_rows"))),
-                attributes,
-                stored,
+            sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
+            sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
+        if not sound:
+            raise DamagedDataError(
+                f"the numbers of rows in the attributes of {location} do not fit together.",
+                "Restore its zarr.json from a copy, or fit again.",
             )
-            fitted = sum(member["n_rows"] for member in attributes["members"])
-            if run.n_rows != fitted or run.layout.part_rows < 1 or run.layout.chunk_rows < 1:
-                raise DamagedDataError(
-                    f"the numbers of rows in the attributes of {location} do not fit together.",
-                    "Restore its zarr.json from a copy, or fit again.",
-                )
         return run
 
     def _check_same(

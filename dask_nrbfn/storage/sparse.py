@@ -19,7 +19,7 @@ from dask_nrbfn.storage.dense import (
     sealed,
     write_dense,
 )
-from dask_nrbfn.storage.strict import checksum, metadata_named
+from dask_nrbfn.storage.strict import checksum
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -75,21 +75,20 @@ class SparseArray:
             If they are not what was written.
         """
         place = group.store_path
-        with metadata_named(place):
-            recorded: dict[str, Any] = group.attrs.asdict()
-            if recorded.pop("checksum", None) != checksum(recorded):
-                raise _changed(place)
-            n_rows, n_features = recorded["shape"]
-            rows = cls(
-                get_array(group, "data"),
-                get_array(group, "indices"),
-                get_array(group, "indptr"),
-                (n_rows, n_features),
-                recorded["chunk_rows"],
-                recorded["n_values"],
-                recorded["most_values"],
-            )
-            lengths = [array.shape for array in rows.arrays.values()]
+        recorded: dict[str, Any] = group.attrs.asdict()
+        if recorded.pop("checksum", None) != checksum(recorded):
+            raise _changed(place)
+        n_rows, n_features = recorded["shape"]
+        rows = cls(
+            get_array(group, "data"),
+            get_array(group, "indices"),
+            get_array(group, "indptr"),
+            (n_rows, n_features),
+            recorded["chunk_rows"],
+            recorded["n_values"],
+            recorded["most_values"],
+        )
+        lengths = [array.shape for array in rows.arrays.values()]
         if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
             raise _changed(place)
         return rows

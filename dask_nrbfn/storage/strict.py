@@ -72,16 +72,20 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
 
 @contextmanager
 def metadata_named(place: object) -> Iterator[None]:
-    """Say which metadata it is that zarr cannot make sense of, however that shows."""
+    """Name the metadata that makes no sense; the block calls zarr, or takes values of attributes.
+
+    zarr has no one error for it: flipped, cut and exchanged metadata raised all of these.
+    """
     try:
         yield
-    except (NRBFNError, OSError, MemoryError):
+    except (NRBFNError, OSError):
+        # What is not there is a ValueError to zarr too.
         raise
     except ImportError as error:
         raise ParameterError(
             f"{place} needs a package that is not installed ({error}).", "Install it."
         ) from error
-    except Exception as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise DamagedDataError(
             f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
             "Restore it from a copy, or write the data again.",

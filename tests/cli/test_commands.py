@@ -44,7 +44,8 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
     assert "error_rate" in succeed("evaluate", fitted, data, "--workers", 0)
     succeed("predict", fitted, data, out, "--probabilities", "--scores", "--workers", 0)
     names = [f"{name}_{label}" for name in ("probability", "score") for label in range(3)]
-    assert out.read_text().splitlines()[0] == ",".join(f'"{name}"' for name in ["label", *names])
+    header = ",".join(f'"{name}"' for name in ["prediction", *names])
+    assert out.read_text().splitlines()[0] == header
     for path in (data, fitted, fitted / "model"):
         assert "n_features         4" in succeed("inspect", path)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 import zarr
 from zarr.storage import MemoryStore
 
@@ -18,7 +20,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.sources import open_source
+from dask_nrbfn.sources import open_source, tabular
 from dask_nrbfn.sources.open import holds_rows
 from dask_nrbfn.sources.survey import TableOptions
 from dask_nrbfn.storage.model import Model
@@ -26,7 +28,7 @@ from tests.cli.program import PROGRAM, refuse, succeed
 from tests.tables import spirals, write_table
 
 INLINE = ("--workers", 0)
-PARAMS = FitParams(scale="standard", alpha=1e-6)
+PARAMS, ENGINE = FitParams(scale="standard", alpha=1e-6), InlineEngine()
 
 
 def people(n_rows, seed=0):
@@ -85,10 +87,98 @@ def test_predict__columns_by_name_and_others_kept(tmp_path, place):
     expected, _ = predicted(place, rows, tmp_path, *INLINE)
     mixed = rows[rows.columns[::-1]].assign(more=1.50)
     found, figures = predicted(place, mixed, tmp_path, "--keep", "person, note, age", *INLINE)
-    assert found.columns.tolist() == ["person", "note", "age", "label"]
-    pd.testing.assert_frame_equal(found[["person", "label"]], expected)
+    assert found.columns.tolist() == ["person", "note", "age", "prediction"]
+    pd.testing.assert_frame_equal(found[["person", "prediction"]], expected)
     pd.testing.assert_frame_equal(found[["note", "age"]], rows[["note", "age"]])
     assert figures["ignored_columns"] == ["more"]
+
+
+def test_predict__keeps_the_label_of_the_file(tmp_path, place):
+    rows = people(90, seed=1)
+    expected, _ = predicted(place, rows, tmp_path, "--probabilities", *INLINE)
+    options = ("--keep", "bought", "--probabilities", *INLINE)
+    found, _ = predicted(place, rows, tmp_path, *options)
+    shares = ["probability_no", "probability_yes"]
+    assert found.columns.tolist() == ["person", "bought", "prediction", *shares]
+    assert found["bought"].tolist() == rows["bought"].tolist()
+    pd.testing.assert_frame_equal(found[expected.columns], expected)
+    named, _ = predicted(place, rows, tmp_path, *options, "--prediction-name", "guess")
+    pd.testing.assert_frame_equal(named, found.rename(columns={"prediction": "guess"}))
+
+
+def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place):
+    file = write(tmp_path / "rows.csv", people(9).assign(prediction="none"))
+    predict = ("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
+    problem, fix = refuse(*predict, "--keep", "prediction")
+    assert problem == "two columns of the predictions would be called 'prediction'."
+    assert fix == "Leave it out of --keep, or name the predictions with --prediction-name."
+    succeed(*predict, "--keep", "prediction", "--prediction-name", "new")
+    assert {*pd.read_csv(tmp_path / "out.csv")["prediction"]} == {"none"}
+    again = refuse(*predict, "--overwrite", "--prediction-name", "")
+    assert again[0] == "--prediction-name is empty."
+    group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
+    assert "--prediction-name is given, and" in refuse(*group)[0]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_predict__an_id_that_is_a_feature_too(tmp_path, monkeypatch, place, suffix):
+    monkeypatch.setattr(tabular, "SURVEY_ROWS", 17)
+    rows = people(90, seed=1).assign(code=[f"{row % 3 + 1:02d}" for row in range(90)])
+    (rows.to_csv if suffix == ".csv" else rows.to_parquet)(tmp_path / f"rows{suffix}", index=False)
+    predict = ("predict", place / "run", tmp_path / f"rows{suffix}", "--scores", *INLINE)
+    for name in ("person", "age", "code"):
+        succeed(*predict, tmp_path / f"{name}.csv", "--id", name)
+    expected, *found = (
+        pd.read_csv(tmp_path / f"{name}.csv", dtype={"code": str})
+        for name in ("person", "age", "code")
+    )
+    for name, frame in zip(("age", "code"), found, strict=True):
+        assert frame.columns[0] == name
+        assert frame[name].tolist() == rows[name].tolist()
+        pd.testing.assert_frame_equal(frame.iloc[:, 1:], expected.iloc[:, 1:])
+    succeed(*predict[:3], tmp_path / "group", "--id", "age", *INLINE)
+    assert zarr.open_array(tmp_path / "group" / "ids", mode="r").shape == (90,)
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "names"),
+    [
+        ("age", (), ["age"]),
+        ("age", ("--keep", "age"), ["age", "prediction"]),
+        ("age,code", ("--keep", "code"), ["code", "prediction_age", "prediction_code"]),
+        ("age", ("--prediction-name", "years"), ["years"]),
+        ("age,code", ("--prediction-name", "p"), ["p_age", "p_code"]),
+    ],
+)
+def test_predict__names_of_predicted_numbers(tmp_path, targets, options, names):
+    file, out = write(tmp_path / "rows.csv", people(90)), tmp_path / "out.csv"
+    succeed("ingest", file, tmp_path / "rows", "--target", targets, "--drop", "person,note")
+    succeed("fit", tmp_path / "rows", tmp_path / "run", "--alpha", 1e-3, *INLINE)
+    succeed("predict", tmp_path / "run", file, out, *options, *INLINE)
+    assert pd.read_csv(out).columns.tolist() == names
+
+
+def test_formats__are_said_for_every_command(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 2)).round(3)
+    text = "".join(f"{a:8}\t{b:9}  {'pos' if a > 0 else 'neg'}\n" for a, b in rows)
+    train, test, out = tmp_path / "t.data", tmp_path / "t", tmp_path / "out.csv"
+    train.write_text(text)
+    succeed("ingest", train, tmp_path / "d", "--label", "column_2")
+    succeed("fit", tmp_path / "d", tmp_path / "run", "--n-neighbors", "5", *INLINE)
+    test.write_text("0.5:1:neg\n")
+    succeed("predict", tmp_path / "run", train, out, *INLINE)
+    assert len(pd.read_csv(out)) == 60
+    problem, fix = refuse("predict", tmp_path / "run", test, tmp_path / "o.csv", *INLINE)
+    assert "not a known format" in problem
+    assert "--format" in fix
+    said = ("--format", "csv", "--delimiter", ":", *INLINE)
+    succeed("predict", tmp_path / "run", test, tmp_path / "o.csv", *said)
+    assert len(pd.read_csv(tmp_path / "o.csv")) == 1
+    figures = succeed("evaluate", tmp_path / "run", test, "--json", *said)
+    assert json.loads(figures)["n_rows"] == 1
+    succeed("update", tmp_path / "run", test, *said)
+    problem, _ = refuse("predict", tmp_path / "run", tmp_path / "d", tmp_path / "p.csv", *said)
+    assert "format" in problem
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".feather"])
@@ -121,12 +211,15 @@ def test_predict__without_ids(tmp_path, place):
     rows = people(9)
     expected, _ = predicted(place, rows, tmp_path, *INLINE)
     found, _ = predicted(place, rows.drop(columns="person"), tmp_path, *INLINE)
-    pd.testing.assert_frame_equal(found, expected[["label"]])
+    pd.testing.assert_frame_equal(found, expected[["prediction"]])
 
 
 def test_predict__an_unseen_category_is_none_of_the_others(tmp_path, place):
     rows = people(9, seed=2).assign(city="zz")
-    found, _ = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    found, figures = predicted(place, rows, tmp_path, "--scores", *INLINE)
+    assert figures["unseen_categories"] == {"city": 9}
+    evaluated = succeed("evaluate", place / "run", tmp_path / "rows.csv", "--json", *INLINE)
+    assert json.loads(evaluated)["unseen_categories"] == {"city": 9}
     model = Model.load(place / "run")
     names = [column.name for column in model.schema.columns]
     days = (pd.to_datetime(rows["day"]) - pd.Timestamp("1970-01-01")).dt.days
@@ -139,9 +232,31 @@ def test_predict__a_column_of_another_type(tmp_path, place):
     rows = people(9).astype({"age": object})
     rows.loc[3, "age"] = "old"
     file = write(tmp_path / "rows.csv", rows)
-    problem, _ = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
+    problem, fix = refuse("predict", place / "run", file, tmp_path / "out.csv", *INLINE)
     assert "Column 'age' of" in problem
     assert "'old' in line 5" in problem
+    assert fix.endswith("stands for none, or leave the row out, as --skip-bad does.")
+
+
+def test_ingest__a_target_of_text(tmp_path):
+    file = write(tmp_path / "rows.csv", people(9))
+    _, fix = refuse("ingest", file, tmp_path / "rows", "--target", "city")
+    assert fix == "Write numbers in the column of a --target, or name one of classes as --label."
+    _, fix = refuse("ingest", file, tmp_path / "rows", "--weights", "city")
+    assert fix == "Write one number above 0 per row in the column of --weights."
+
+
+def test_evaluate__a_matrix_without_labels(tmp_path):
+    X = sp.random_array((200, 300), density=0.05, format="csr", rng=0)
+    y = np.asarray(X.sum(axis=1)).ravel() > 7.5
+    sp.save_npz(tmp_path / "rows.npz", X)
+    np.save(tmp_path / "y.npy", y)
+    rows, run, labels = tmp_path / "rows", tmp_path / "run", tmp_path / "y.npy"
+    succeed("ingest", tmp_path / "rows.npz", rows, "--y", labels)
+    succeed("fit", rows, run, "--basis", "random", "--basis-size", 20, "--alpha", 1e-4, *INLINE)
+    evaluate = ("evaluate", run, tmp_path / "rows.npz", *INLINE)
+    assert refuse(*evaluate)[1].endswith("or the path of an .npy file as --y.")
+    succeed(*evaluate, "--y", labels)
 
 
 def test_predict__categories_that_are_numbers_elsewhere(tmp_path, place):
@@ -160,7 +275,7 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     found, figures = predicted(place, rows, tmp_path, "--skip-bad", *INLINE)
     assert (figures["n_rows"], figures["n_skipped"]) == (90, 3)
     assert found["person"].tolist() == rows["person"].tolist()
-    assert np.flatnonzero(found["label"].isna()).tolist() == bad
+    assert np.flatnonzero(found["prediction"].isna()).tolist() == bad
     pd.testing.assert_frame_equal(found.drop(index=bad), expected.drop(index=bad))
     problem, _ = refuse("predict", place / "run", tmp_path / "rows.csv", tmp_path / "x", *INLINE)
     assert "in line 5" in problem
@@ -181,7 +296,7 @@ def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
     file, out = write(tmp_path / "rows.csv", rows), tmp_path / "out.csv"
     figures = succeed("predict", run.location, file, out, "--skip-bad", "--json", *INLINE)
     assert json.loads(figures)["n_skipped"] == 1
-    assert pd.read_csv(out)["label"].isna().to_numpy().nonzero()[0].tolist() == [5]
+    assert pd.read_csv(out)["prediction"].isna().to_numpy().nonzero()[0].tolist() == [5]
 
 
 def test_evaluate__a_file_as_its_dataset(tmp_path, place):
@@ -217,6 +332,48 @@ def test_update__a_file_is_known_by_its_name(tmp_path, place):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.csv", "run"]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_refresh__takes_files(tmp_path, place, suffix):
+    frames = [people(90, seed=seed) for seed in (1, 2)]
+    files = [tmp_path / f"{seed}{suffix}" for seed in (1, 2)]
+    for frame, file in zip(frames, files, strict=True):
+        (frame.to_csv if suffix == ".csv" else frame.to_parquet)(file, index=False)
+    run = tmp_path / "run"
+    shutil.copytree(place / "run", run)
+    for n_files in (1, 2):
+        figures = json.loads(succeed("refresh", run, *files[:n_files], "--json", *INLINE))
+        assert (figures["n_rows"], figures["version"]) == (90 * n_files, 0)
+        members = zarr.open_group(run, mode="r").attrs["members"]
+        assert [member["dataset"] for member in members] == [*map(str, files[:n_files])]
+    whole = write(tmp_path / "whole.csv", pd.concat(frames))
+    source = open_source(whole, schema=Model.load(run).schema)
+    expected = fit_dataset(ingest_source(source, MemoryStore()), MemoryStore(), PARAMS, ENGINE)
+    np.testing.assert_allclose(
+        Model.load(run).weights, Model.load(expected.location).weights, rtol=1e-7, atol=1e-9
+    )
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "run",
+        "whole.csv",
+        *(f.name for f in files),
+    }
+    assert "the same rows" in refuse("refresh", run, files[0], files[0], *INLINE)[0]
+
+
+def test_refresh__reads_files_that_were_added_again(tmp_path, place):
+    run, file = tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1))
+    shutil.copytree(place / "run", run)
+    succeed("update", run, file, *INLINE)
+    figures = json.loads(succeed("refresh", run, "--json", *INLINE))
+    assert figures["n_rows"] == 240
+    write(file, people(90, seed=5))
+    problem, fix = refuse("refresh", run, *INLINE)
+    assert "rows.csv has other rows than those that" in problem
+    assert fix == "Give the datasets to fit."
+    file.unlink()
+    assert "rows.csv, which cannot be read" in refuse("refresh", run, *INLINE)[0]
+    assert {each.name for each in tmp_path.iterdir()} == {"run"}
+
+
 def test_predict__what_is_said_of_a_dataset(tmp_path, place):
     predict = ("predict", place / "run", place / "train", tmp_path / "out.csv", *INLINE)
     assert "--delimiter is given" in refuse(*predict, "--delimiter", ";")[0]
@@ -247,7 +404,7 @@ def test_predict__a_model_that_knows_the_names_alone(tmp_path):
     mixed = write(tmp_path / "rows.csv", frame[list("dbac")].assign(more="text", kind=y))
     succeed("predict", tmp_path / "named", mixed, tmp_path / "out.csv", *INLINE)
     labels = Model.load(run.location).scores(X).argmax(axis=1)
-    assert pd.read_csv(tmp_path / "out.csv")["label"].tolist() == labels.tolist()
+    assert pd.read_csv(tmp_path / "out.csv")["prediction"].tolist() == labels.tolist()
     evaluated = succeed("evaluate", tmp_path / "named", mixed, "--label", "kind", "--json", *INLINE)
     assert json.loads(evaluated)["n_errors"] == np.sum(labels != y)
     problem, _ = refuse("predict", tmp_path / "run", mixed, tmp_path / "other.csv", *INLINE)
@@ -297,3 +454,18 @@ def test_fit__of_arrays_takes_no_schema(tmp_path):
     succeed("ingest", tmp_path / "rows.npy", tmp_path / "data")
     problem, _ = refuse("plan", tmp_path / "data", "--schema", tmp_path / "data")
     assert "was made of arrays" in problem
+
+
+def test_predict__without_a_header_and_the_label_before_the_features(tmp_path):
+    lines = [f"{'uv'[i % 2]},{i % 7 + i % 2},{i % 5},{1000 + i}\n" for i in range(60)]
+    train, new = tmp_path / "train.csv", tmp_path / "new.csv"
+    train.write_text("".join(lines))
+    new.write_text("".join(line[2:] for line in lines))
+    said = ("--label", "column_0", "--no-header", "--drop", "column_3")
+    succeed("ingest", train, tmp_path / "rows", *said)
+    succeed("fit", tmp_path / "rows", tmp_path / "run", *INLINE)
+    predict = ("predict", tmp_path / "run")
+    succeed(*predict, train, tmp_path / "out.csv", *INLINE)
+    problem, _ = refuse(*predict, new, tmp_path / "other.csv", *INLINE)
+    assert "no header and 3 columns, but training had 4" in problem
+    assert not (tmp_path / "other.csv").exists()

@@ -119,4 +119,4 @@ def test_report__numbers():
     assert "are labels, the network's height, size" in problem
     problem, fix = refuse("report", "classes", "--evaluate", "c", *HERE)
     assert problem.endswith("has numbers as targets, not labels.")
-    assert fix.startswith("Write it with labels")
+    assert fix.startswith("Name what holds labels: ")

@@ -72,7 +72,10 @@ def test_spelling__option_of_another_command_is_named_with_it(tmp_path):
     unlabelled = write_table(tmp_path / "data.zarr", spirals(60)[0], None).location
     problem, fix = refuse("fit", unlabelled, tmp_path / "run", "--workers", 0)
     assert "has no labels" in problem
-    assert fix == "Write it with labels: ingest --label or ingest --y."
+    assert fix == (
+        "Name what holds labels: a column of a table as ingest --label, a member of an .npz file "
+        "or the path of an .npy file as ingest --y."
+    )
 
 
 def test_spelling__own_option_is_named_alone(tmp_path):
@@ -149,7 +152,7 @@ def marked_names():
 def test_spelling__only_parameters_are_marked():
     options = {param.name for command in commands.commands.values() for param in command.params}
     fields = FitParams.__dataclass_fields__ | TuneParams.__dataclass_fields__
-    in_python_alone = {"class_weight", "sample_weight", "store"}
+    in_python_alone = {"class_weight", "classes", "sample_weight", "store"}
     marked = set(marked_names())
     assert {"basis_size", "label", "chunk_rows"} <= marked
     assert marked <= options | fields.keys() | in_python_alone

@@ -80,9 +80,9 @@ def test_predict__joined_by_ids_and_kept_columns(monkeypatch, tmp_path, model, s
     out = tmp_path / f"out{suffix}"
     predict_dataset(model, write(X, ids, chunk_rows=70), out, InlineEngine(), kept=reader)
     found = READERS[suffix](out)
-    assert found.columns.tolist() == ["row", "note", "label"]
-    pd.testing.assert_frame_equal(found.drop(columns="label"), own, check_dtype=False)
-    assert found["label"].tolist() == Model.load(model).scores(X).argmax(axis=1).tolist()
+    assert found.columns.tolist() == ["row", "note", "prediction"]
+    pd.testing.assert_frame_equal(found.drop(columns="prediction"), own, check_dtype=False)
+    assert found["prediction"].tolist() == Model.load(model).scores(X).argmax(axis=1).tolist()
 
 
 def test_predict__ids_in_a_group(model):
@@ -119,7 +119,7 @@ def test_predict__what_a_group_cannot_hold(tmp_path, model):
             predict_dataset(model, dataset, tmp_path / "out", InlineEngine(), **option)
 
 
-@pytest.mark.parametrize("name", ["row", "label"])
+@pytest.mark.parametrize("name", ["row", "prediction"])
 def test_predict__kept_columns_have_names_of_their_own(tmp_path, model, name):
     kept = pa.table({name: np.arange(150)}).to_reader()
     dataset, out = write(spirals(150)[0], NUMBERS), tmp_path / "out.csv"

@@ -16,6 +16,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import fit
 from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
     DamagedDataError,
@@ -27,6 +28,7 @@ from dask_nrbfn.errors import (
     RunBusyError,
     RunMismatchError,
 )
+from dask_nrbfn.estimators import NRBFNClassifier
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.dataset import Dataset
@@ -528,7 +530,7 @@ def test_fit__bad_tables_are_refused_before_any_task():
     unlabelled = write_table(MemoryStore(), X)
     assert "no labels" in refused(DataError, unlabelled, engine=idle)
     small = write_table(MemoryStore(), X[:20], y[:20])
-    assert refused(ParameterError, small, engine=idle) == (
+    assert refused(ParameterError, small, FitParams(n_neighbors=20), idle) == (
         "n_neighbors=20 needs at least 21 rows, X has n_samples = 20. "
         "Give n_neighbors of at most 19."
     )
@@ -645,3 +647,33 @@ def test_fit__a_long_one_says_how_long(caplog, monkeypatch, least_flops, told):
     said = [entry.getMessage() for entry in caplog.records if "expected:" in entry.getMessage()]
     assert bool(said) is told
     assert all("at most" in each and "s with 60 basis rows, of which" in each for each in said)
+
+
+@pytest.mark.parametrize("n_rows", [4, 15, 20, 21])
+def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
+    X, y = spirals(60)
+    rows = np.r_[[np.flatnonzero(y == 0)[0], np.flatnonzero(y == 1)[0]], np.arange(20, 58)][:n_rows]
+    dataset = write_table(MemoryStore(), X[rows], y[rows])
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
+    assert run.params.n_neighbors == min(n_rows - 1, 20)
+    told = f"each of the few rows has all others as its {n_rows - 1} neighbours" in caplog.text
+    assert told == (n_rows < 21)
+    assert plan_fit(dataset, FitParams(), InlineEngine(), RATES).n_basis >= 2
+    network = NRBFNClassifier(alpha=1e-6).fit(X[rows], y[rows])
+    assert network.params_.n_neighbors == run.params.n_neighbors
+
+
+def test_fit__resumes_a_run_with_the_neighbours_of_the_default(tmp_path):
+    dataset = write_table(MemoryStore(), *spirals(60))
+    fit_dataset(dataset, tmp_path / "run", FitParams(n_neighbors=20), InlineEngine())
+    fit_dataset(dataset, tmp_path / "run", FitParams(), InlineEngine())
+
+
+def test_fit__neighbours_among_rows_with_a_label():
+    X, y = spirals(40)
+    y[np.arange(40) % 3 > 0] = -1
+    run = fit_dataset(
+        write_table(MemoryStore(), X, y, unlabelled=-1), MemoryStore(), FitParams(), InlineEngine()
+    )
+    assert run.params.n_neighbors == np.sum(y >= 0) - 1

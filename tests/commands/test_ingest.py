@@ -344,3 +344,31 @@ def test_ingest__two_jobs_of_one_new_name(tmp_path, overwrite):
     rows = Dataset.open(place).take(np.arange(5))
     np.testing.assert_array_equal(rows, float(overwrite))
     assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {},
+            "no label or target is named: the dataset has rows only, to be predicted. Its columns "
+            "are 'a', 'b', 'c'.",
+        ),
+        ({"label": "b"}, "the rows have 1 class only: 'x'. A fit needs at least two classes."),
+        ({"label": "c", "unlabelled": "0"}, None),
+        ({"target": "a"}, None),
+    ],
+)
+def test_ingest__tells_what_stands_against_a_fit(tmp_path, caplog, options, told):
+    (tmp_path / "d.csv").write_text("a,b,c\n1,x,0\n2,x,1\n3,x,2\n")
+    with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
+        ingest_file(tmp_path / "d.csv", MemoryStore(), **options)
+    lines = [record.message for record in caplog.records[1:]]
+    assert lines == ([] if told is None else [f"ingest: {told}"])
+
+
+def test_ingest__arrays_without_labels(tmp_path, caplog):
+    np.savez(tmp_path / "d.npz", X=np.eye(3))
+    with caplog.at_level("INFO", logger="dask_nrbfn.commands.ingest"):
+        ingest_file(tmp_path / "d.npz", MemoryStore())
+    assert caplog.records[-1].message.endswith("the dataset has rows only, to be predicted.")

@@ -1,27 +1,46 @@
 """Predictions written back to the cells they are of."""
 
 import json
+import os
 import shutil
-from functools import partial
+import threading
+from contextlib import contextmanager
+from functools import partial, partialmethod
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
 
+from dask_nrbfn.commands import obs as commands_obs
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.commands.obs import ObsTarget
 from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import ExistsError, MissingDataError, ParameterError
+from dask_nrbfn.errors import (
+    DataError,
+    ExistsError,
+    MissingDataError,
+    ParameterError,
+    RunBusyError,
+)
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.sources import open_source
 from dask_nrbfn.storage import obs
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
-from tests.cells import drawn_cells, read_cells, write_cells
+from tests.cells import (
+    drawn_cells,
+    read_cells,
+    spoil_consolidated,
+    write_cells,
+    write_compound_cells,
+    write_old_cells,
+)
 from tests.cli.program import refuse, succeed
 
 CELLS = drawn_cells()
@@ -107,7 +126,7 @@ def test_obs__what_is_there_is_kept_unless_overwritten(all_fitted, place):
     annotate(all_fitted, "types", place)
     with pytest.raises(ExistsError, match=r"has a column obs/predicted\..*overwrite"):
         annotate(all_fitted, "numbered", place)
-    with pytest.raises(ExistsError, match="column obs/barcode"):
+    with pytest.raises(ExistsError, match=r"names of the cells\. Give another name\.$"):
         annotate(all_fitted, "types", place, "obs/barcode", overwrite=True)
     annotate(all_fitted, "numbered", place, overwrite=True)
     cells = read_cells(place)
@@ -115,25 +134,214 @@ def test_obs__what_is_there_is_kept_unless_overwritten(all_fitted, place):
     assert list(cells.obs.columns).count("predicted") == 1
 
 
-@pytest.mark.fast_cases(1)
+def dies(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("overwrite", [True, False])
-def test_obs__killed_while_it_writes(fitted, place, overwrite, monkeypatch):
+@pytest.mark.parametrize("suffix", ["zarr", "h5ad"])
+def test_obs__killed_while_it_writes(fitted, place, suffix, overwrite, monkeypatch):
+    place = in_format(place, suffix)
     if overwrite:
         annotate(fitted, "types", place)
-
-    def dies(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(obs, "_fill", dies)
-    with pytest.raises(KeyboardInterrupt):
-        annotate(fitted, "types", place, overwrite=overwrite)
-    assert list(read_cells(place).obs.columns) == list(CELLS.obs.columns)
-    monkeypatch.undo()
-    annotate(fitted, "types", place)
+    before = read_cells(place).obs
+    with monkeypatch.context() as patched:
+        # After labels, which come first, are written.
+        written = obs.NewColumn.write
+        patched.setattr(
+            obs.NewColumn,
+            "write",
+            lambda self, *where: written(self, *where) if self.categories is not None else dies(),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            annotate(fitted, "types", place, overwrite=overwrite)
+    pd.testing.assert_frame_equal(read_cells(place).obs, before)
+    assert [path.name for path in place.parent.iterdir() if path.name.startswith(".")] == []
+    annotate(fitted, "types", place, overwrite=overwrite)
     assert read_cells(place).obs["predicted"].notna().all()
 
 
-@pytest.mark.parametrize("to", ["predicted", "obs/", "obs/a/b", "uns/predicted"])
+def in_format(place, suffix):
+    """Return a store in Zarr, or its cells in an .h5ad file."""
+    return place if suffix == "zarr" else write_cells(CELLS, place.with_suffix(".h5ad"))
+
+
+@pytest.mark.fast_cases(1)
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_obs__killed_while_columns_are_exchanged(fitted, place, step, monkeypatch):
+    annotate(fitted, "types", place)
+    steps = []
+
+    def stops(function, *given):
+        steps.append(function)
+        if len(steps) == step:
+            dies()
+        return function(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(obs, "replace_group", partial(stops, obs.replace_group))
+        patched.setattr(obs.Obs, "_list", partialmethod(stops_listing, stops, obs.Obs._list))
+        with pytest.raises(KeyboardInterrupt):
+            annotate(fitted, "types", place, overwrite=True)
+    # What is listed is whole.
+    assert set(read_cells(place).obs.columns) >= set(CELLS.obs.columns)
+    annotate(fitted, "types", place, overwrite=True)
+    assert read_cells(place).obs["predicted"].notna().all()
+
+
+def stops_listing(self, stops, function, *given):
+    stops(function, self, *given)
+
+
+@pytest.mark.parametrize("suffix", ["zarr", pytest.param("h5ad", marks=pytest.mark.slow)])
+def test_obs__one_job_at_a_time(fitted, place, suffix, monkeypatch):
+    place = in_format(place, suffix)
+    errors = []
+
+    def second_job(*given):
+        with pytest.raises(RunBusyError) as caught:
+            annotate(fitted, "types", place, "obs/other")
+        errors.append(str(caught.value))
+        return write_results(*given)
+
+    write_results = commands_obs.write_results
+    with monkeypatch.context() as patched:
+        patched.setattr(commands_obs, "write_results", second_job)
+        annotate(fitted, "types", place)
+    assert f"process {os.getpid()} on " in errors[0]
+    assert f"works on {place}. Wait until it is done, and predict again." in errors[0]
+    annotate(fitted, "types", place, "obs/other")
+    assert list(read_cells(place).obs.columns[-4:]) == [
+        *("predicted", "predicted_confidence", "other", "other_confidence")
+    ]
+
+
+def test_obs__h5ad(fitted, place, tmp_path):
+    place = in_format(place, "h5ad")
+    place.chmod(0o640)
+    link = tmp_path / "link.h5ad"
+    link.symlink_to(place)
+    check_labels(fitted, "types", link, tmp_path)
+    assert link.is_symlink()
+    assert place.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(ExistsError, match="column obs/predicted"):
+        annotate(fitted, "types", place)
+    annotate(fitted, "types", place, overwrite=True)
+    check_same(place)
+
+
+def check_same(place):
+    cells = read_cells(place)
+    assert list(cells.obs.columns).count("predicted") == 1
+    np.testing.assert_array_equal(cells.X.toarray(), CELLS.X.toarray())
+
+
+def test_obs__h5ad_changed_meanwhile(fitted, place, monkeypatch):
+    place = in_format(place, "h5ad")
+    write_results = commands_obs.write_results
+
+    def changes(*given):
+        write_results(*given)
+        os.utime(place, (0, 0))
+
+    monkeypatch.setattr(commands_obs, "write_results", changes)
+    with pytest.raises(DataError, match="was changed meanwhile"):
+        annotate(fitted, "types", place)
+    assert list(read_cells(place).obs.columns) == list(CELLS.obs.columns)
+
+
+def test_obs__h5ad_that_is_write_protected(fitted, place):
+    place = in_format(place, "h5ad")
+    place.chmod(0o444)
+    before = place.stat()
+    with pytest.raises(ParameterError, match="is write-protected"):
+        annotate(fitted, "types", place)
+    assert place.stat() == before
+
+
+@pytest.mark.parametrize("place_name", ["old.h5ad", "old.zarr"])
+def test_obs__layout_of_0_7(fitted, tmp_path, place_name):
+    place = write_old_cells(CELLS, tmp_path / place_name)
+    annotate(fitted, "types", place)
+    source = open_source(place, x="obsm/X_pca", y="obs/predicted")
+    assert source.unlabelled is None
+    assert open_source(place, x="obsm/X_pca", y="obs/cell_type").unlabelled == ""
+
+
+def test_obs__table_that_is_one_array(fitted, tmp_path):
+    place = write_compound_cells(CELLS, tmp_path / "cells.h5ad")
+    with pytest.raises(DataError, match=r"obs of .* is one array.*write it again"):
+        annotate(fitted, "types", place)
+
+
+@pytest.mark.parametrize("spoiled", [True, False])
+def test_obs__consolidated_metadata_is_renewed(fitted, tmp_path, spoiled, caplog):
+    place = shutil.copytree(fitted / "cells2.zarr", tmp_path / "cells.zarr")
+    if spoiled:
+        spoil_consolidated(place)
+    annotate(fitted, "types", place)
+    assert ("cannot be renewed" in caplog.text) == spoiled
+    root = zarr.open_group(place, mode="r", use_consolidated=not spoiled)
+    assert "predicted" in root["obs"]
+
+
+@pytest.mark.parametrize("zarr_format", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_obs__readers_of_an_object_store_see_whole_columns(fitted, zarr_format, tmp_path):
+    """Overwrite a column, and after every write to the store read what obs lists."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.put(str(fitted / f"cells{zarr_format}.zarr"), "/named/cells.zarr", recursive=True)
+    url = "memory://named/cells.zarr"
+    seen = []
+
+    def read():
+        root = zarr.open_group(url, mode="r", use_consolidated=False)
+        if "predicted" in root["obs"].attrs["column-order"]:
+            column = anndata.io.read_elem(root["obs/predicted"])
+            seen.append((len(column), tuple(column.categories)))
+        else:
+            seen.append(None)
+
+    try:
+        annotate(fitted, "types", url)
+        read()
+        with watched_writes(fs, read):
+            annotate(fitted, "types", url, overwrite=True)
+    finally:
+        fs.rm("/named", recursive=True)
+    assert set(seen) == {None, (60, ("alpha", "beta", "gamma"))}
+    # While the new column is computed and written the old one is there.
+    assert seen.index(None) > len(seen) / 2
+    assert seen[-1] is not None
+
+
+@contextmanager
+def watched_writes(fs, look):
+    """Call `look` after whatever is written to a file system or removed from it."""
+    busy = threading.local()
+
+    def watched(function):
+        def called(*given, **options):
+            done = function(*given, **options)
+            if not getattr(busy, "looks", False):
+                busy.looks = True
+                try:
+                    look()
+                finally:
+                    busy.looks = False
+            return done
+
+        return called
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("pipe_file", "rm_file", "cp_file"):
+            patched.setattr(type(fs), name, watched(getattr(type(fs), name)))
+        yield
+
+
+@pytest.mark.parametrize("to", ["predicted", "obs/", "obs/a/b", "uns/predicted", "obs/__a"])
 def test_obs__no_column(fitted, to):
     place = fitted / "cells3.zarr"
     with pytest.raises(ParameterError, match="to is"):

@@ -106,6 +106,19 @@ def test_onnx__labels_of_every_type(kind):
     check(*drawn(classes=LABELS[kind]))
 
 
+@pytest.mark.parametrize("temperature", [None, 0.05])
+@pytest.mark.parametrize("dtype", onnx_model.DTYPES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_onnx__the_largest_probability_is_that_of_the_label(loss, dtype, temperature):
+    model, rows = drawn(loss=loss, temperature=temperature)
+    model = replace(model, weights=50 * model.weights)
+    proto = onnx_model.onnx_model(model, dtype=dtype).SerializeToString()
+    for some in (rows[:50], rows[:1], rows[:0]):
+        given = given_by(proto, some.astype(dtype))
+        for name in ("scores", "probabilities"):
+            assert (model.classes[given[name].argmax(axis=1)] == given["label"]).all()
+
+
 @pytest.mark.parametrize("temperature", [0.05, 3.0])
 def test_onnx__calibrated(temperature):
     check(*drawn(temperature=temperature, loss="hinge"))
@@ -194,7 +207,8 @@ def test_onnx__a_basis_in_csr(scale, caplog):
     basis = model.basis * (np.abs(model.basis) > np.median(np.abs(model.basis)))
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         check(replace(model, basis=csr_array(basis), scaling=scaling), rows, tolerance=1e-8)
-    assert "has its zeros too: 0.00168 MB" in caplog.text
+    said = "will have 1.88 kiB of float64; ONNX stores the zeros of the sparse basis too, which has"
+    assert said in caplog.text
 
 
 def test_onnx__one_row_and_none():
@@ -206,8 +220,43 @@ def test_onnx__one_row_and_none():
 
 def test_onnx__a_model_too_large_for_the_format(monkeypatch):
     monkeypatch.setattr(onnx_model, "_LARGEST_BYTES", 1000)
-    with pytest.raises(DataError, match=r"float64 numbers, and an ONNX file holds 2 GiB"):
+    with pytest.raises(DataError, match=r"float64 numbers, and an ONNX file holds 2 GiB\. Fit"):
         onnx_model.onnx_model(drawn()[0])
+    model, _ = drawn()
+    with pytest.raises(DataError, match="2 GiB; ONNX stores the zeros of the sparse basis too"):
+        onnx_model.onnx_model(replace(model, basis=csr_array(model.basis)))
+
+
+def test_onnx__the_size_is_said_before_anything_is_written(monkeypatch, tmp_path, caplog):
+    caplog.set_level("INFO", logger="dask_nrbfn")
+    monkeypatch.setattr(onnx_model, "_new_graph", lambda dtype: 1 / 0)
+    model, _ = drawn()
+    sizes = {}
+    for dtype in onnx_model.DTYPES:
+        caplog.clear()
+        with pytest.raises(ZeroDivisionError):
+            onnx_model.write_onnx(model, tmp_path / "model.onnx", told={}, dtype=dtype)
+        (record,) = caplog.records
+        sizes[dtype] = record.getMessage()
+        assert not any(tmp_path.iterdir())
+    assert sizes["float64"] == "export: the file will have 1.88 kiB of float64"
+    assert sizes["float32"] == "export: the file will have 0.94 kiB of float32"
+
+
+@pytest.mark.parametrize("dtype", onnx_model.DTYPES)
+@pytest.mark.parametrize("apart", [10.0, 1e4, 1e6])
+def test_onnx__the_card_says_how_clusters_far_apart_are_rounded(apart, dtype):
+    model, _ = drawn()
+    rng = np.random.default_rng(0)
+    basis = np.concatenate([rng.normal(size=(15, 4)), rng.normal(size=(15, 4)) + apart])
+    rows = np.concatenate([rng.normal(size=(20, 4)), rng.normal(size=(20, 4)) + apart])
+    rows = rows.astype(dtype).astype(np.float64)
+    model = replace(model, basis=basis, width=1.0, weights=rng.uniform(-1, 1, (3, 30)))
+    proto = onnx_model.onnx_model(model, dtype=dtype)
+    card = {each.key: json.loads(each.value) for each in proto.metadata_props}
+    given = given_by(proto.SerializeToString(), rows.astype(dtype))
+    error = np.abs(given["scores"] - model.scores(rows)).max()
+    assert error < 10 * card["rounding"] + 10 * np.finfo(dtype).eps
 
 
 def test_onnx__no_such_type():

@@ -178,14 +178,41 @@ def test_predict__tables(tmp_path, place, new_rows, suffix, wanted):
     frame = READERS[suffix](out)
     scores = model.scores(X)
     columns = [f"{name}_{label}" for name in ("probability", "score") for label in NAMES]
-    assert frame.columns.tolist() == ["label", *(columns if wanted else ())]
-    assert frame["label"].tolist() == NAMES[scores.argmax(axis=1)].tolist()
+    assert frame.columns.tolist() == ["prediction", *(columns if wanted else ())]
+    assert frame["prediction"].tolist() == NAMES[scores.argmax(axis=1)].tolist()
     if wanted:
         expected = np.hstack([model.probabilities(scores), scores])
         np.testing.assert_allclose(frame[columns], expected, rtol=1e-9, atol=1e-12)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     with pytest.raises(ExistsError, match="exists"):
         predict_dataset(place / "run", write_table(MemoryStore(), X), out, InlineEngine())
+
+
+def tied_model(place):
+    """Return a model most of whose scores are clipped, or differ by less than float32 shows."""
+    model = Model.load(place / "run")
+    weights = 40 * model.weights
+    weights[2] = weights[1] + 1e-9 * model.weights[0]
+    return replace(model, weights=weights)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_predict__the_largest_probability_written_is_that_of_the_label(
+    tmp_path, place, new_rows, suffix
+):
+    X, _ = new_rows
+    tied_model(place).save(model_place := MemoryStore())
+    out = tmp_path / f"out{suffix}"
+    dataset = write_table(MemoryStore(), X, chunk_rows=70)
+    predict_dataset(model_place, dataset, out, InlineEngine(), probabilities=True, scores=True)
+    frame = READERS[suffix](out)
+    labels = NAMES[tied_model(place).scores(X).argmax(axis=1)]
+    assert frame["prediction"].tolist() == labels.tolist()
+    for name in ("probability", "score"):
+        written = frame[[f"{name}_{label}" for label in NAMES]].to_numpy()
+        assert NAMES[written.argmax(axis=1)].tolist() == labels.tolist()
+    clipped = np.clip(tied_model(place).scores(X), 0, 1)
+    assert (NAMES[clipped.argmax(axis=1)] != labels).sum() > 10
 
 
 def test_predict__probabilities_in_a_group(place, new_rows):

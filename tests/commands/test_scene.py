@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -108,6 +109,17 @@ def test_map__opens_in_xarray_as_the_scene_does(place, tmp_path):
     assert [name.name for name in tmp_path.iterdir()] == ["map"]
 
 
+def test_map__of_a_scene_with_coordinates_named_as_results(place, tmp_path):
+    scene = drawn_scene().assign_coords(label=("x", np.arange(9)), probability=("y", np.ones(7)))
+    written = write_scene(scene, tmp_path / "scene.zarr")
+    found, _ = mapped(place / "run", written, tmp_path / "map", probabilities=True)
+    assert {*found.coords} == {"time", "class", "x", "lon", "spatial_ref"}
+    assert found["label"].dims == ("time", "y", "x")
+    written = write_scene(drawn_scene().rename(x="label"), tmp_path / "renamed.zarr")
+    with pytest.raises(NRBFNError, match="dimension named label, as its map has"):
+        mapped(place / "run", written, tmp_path / "other")
+
+
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_map__scaled_integers_are_what_xarray_reads(place, tmp_path, zarr_format):
@@ -133,6 +145,24 @@ def test_map__integers_without_a_scale(place, tmp_path):
     np.testing.assert_array_equal(
         found["label"], network.predict(scene["reflectance"], feature_dim="band")
     )
+
+
+def test_map__the_largest_written_is_that_of_the_label(place, tmp_path):
+    model = Model.load(place / "run")
+    weights = 40 * model.weights
+    weights[1:] = weights[0]
+    # Less than float32 shows, either way.
+    weights[1] += 1e-9 * model.weights[1]
+    replace(model, weights=weights).save(tmp_path / "model")
+    found, _ = mapped(
+        tmp_path / "model", place / "scene.zarr", tmp_path / "m", probabilities=True, scores=True
+    )
+    labels = found["label"].to_numpy()
+    known = ~np.isnan(labels)
+    for name in ("probability", "score"):
+        written = np.moveaxis(found[name].to_numpy(), found[name].dims.index("class"), -1)[known]
+        np.testing.assert_array_equal(model.classes[written.argmax(axis=-1)], labels[known])
+    assert len(set(labels[known].tolist())) > 1
 
 
 @pytest.mark.slow
@@ -245,7 +275,7 @@ def test_predict__program_refuses(place, tmp_path):
         ((run, scene, out, "--feature-dim", "z"), "no variables along z"),
         ((run, scene, out, "--variable", "a", "--feature-dim", "band"), "--variable is a"),
         ((run, scene, out, "--variable", "cover", "--feature-dim", "band"), "not band"),
-        ((run, place / "none", out, *OPTIONS), "there is no Zarr group"),
+        ((run, place / "none", out, *OPTIONS), "does not exist"),
         ((run, scene, tmp_path / "a/b.csv", *OPTIONS), ".csv"),
     ):
         problem, _ = refuse("predict", *arguments)

@@ -91,8 +91,8 @@ def test_program__says_what_the_columns_are(table, tmp_path):
 
 def test_program__gap_is_named_with_its_remedy(table, tmp_path):
     problem, fix = refuse("ingest", table, tmp_path / "data", "--label", "y", "--drop", "who")
-    assert problem == f"Column 'a' of {table} has no value in line 2."
-    assert fix.startswith("Say --missing: impute")
+    assert problem == f"Column 'a' of {table} has no value in line 2 and 4 further rows."
+    assert fix.startswith("Say --missing impute to fill such cells in, --missing drop")
 
 
 def test_program__lists_have_commas_between_and_quotes_around(tmp_path):
@@ -102,3 +102,26 @@ def test_program__lists_have_commas_between_and_quotes_around(tmp_path):
     schema = Dataset.open(tmp_path / "data").schema
     assert [column.kind for column in schema.columns] == ["category", "category", "number"]
     assert schema.written == {"missing_values": ["-", "x"]}
+
+
+def test_schema__says_how_columns_are_written(tmp_path):
+    (tmp_path / "rows.csv").write_text("mass,day\n12 kg,31.12.2020\n3 kg,1.1.1970\n")
+    out, path = tmp_path / "data", tmp_path / "schema.toml"
+    succeed("ingest", tmp_path / "rows.csv", out, "--write-schema", path)
+    assert 'written = "1234.5 kg"' in path.read_text()
+    again = load_schema(path)
+    assert again == Dataset.open(out).schema == load_schema(out)
+    for text, wrong in (("1234.5 kg", "kilos"), ("%d.%m.%Y", "dd.mm.yyyy")):
+        (tmp_path / "wrong.toml").write_text(path.read_text().replace(text, wrong))
+        with pytest.raises(DataError, match=f"written as '{wrong}'"):
+            load_schema(tmp_path / "wrong.toml")
+
+
+def test_program__takes_formats_of_dates(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b\n01/02/1970,02/01/1970\n")
+    ingest = ("ingest", tmp_path / "rows.csv", tmp_path / "data", "--overwrite")
+    succeed(*ingest, "--date-format", "%m/%d/%Y", "--date-format", "a=%d/%m/%Y")
+    assert Dataset.open(tmp_path / "data").X[:].tolist() == [[31, 31]]
+    problem, fix = refuse(*ingest, "--date", "a")
+    assert "'01/02/1970' may be day first or month first" in problem
+    assert fix == "Say --date-format a=%d/%m/%Y or say --date-format a=%m/%d/%Y."

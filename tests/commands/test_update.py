@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -802,3 +803,22 @@ def test_update_run__training_r2_is_that_of_all_rows(features):
     close(record["training_r2"], updated)
     forgotten = update_run(run.location, two, InlineEngine(), forget=True)
     close(forgotten["training_r2"], fitted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model/weights", "moments/packed_gram", "basis/values"])
+def test_update__says_what_mends_a_damaged_run(run, rows, name):
+    def damage(place):
+        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+        chunk = next(path for path in files if path.name != "zarr.json")
+        chunk.write_bytes(chunk.read_bytes()[:-3])
+
+    place = Path(run.location)
+    damage(place / name)
+    with pytest.raises(DamagedDataError, match="Call fit, or tune, with the dataset and options"):
+        update(run, rows[1])
+    fit_dataset(rows[0], run.location, PARAMS, InlineEngine())
+    update(run, rows[1])
+    if not name.startswith("basis"):
+        damage(place / "versions" / "1")
+        with pytest.raises(DamagedDataError, match=r"Refresh .*, or restore it from a copy"):
+            update(run, rows[2])

@@ -65,6 +65,32 @@ def test_metrics__names_follow_the_conventions(tmp_path):
             assert family.name.endswith(("_bytes", "_seconds"))
 
 
+def test_metrics__every_name_type_and_label(tmp_path):
+    export(tmp_path / "m.prom")
+    found = {}
+    for family in text_string_to_metric_families((tmp_path / "m.prom").read_text()):
+        (sample,) = family.samples
+        found[sample.name] = (family.type, *sample.labels)
+    of_job = ("command", "run")
+    of_stage = (*of_job, "stage")
+    assert found == {
+        "nrbfn_stage_in_progress": ("gauge", *of_stage),
+        "nrbfn_stage_tasks": ("gauge", *of_stage),
+        "nrbfn_stage_tasks_done": ("gauge", *of_stage),
+        "nrbfn_stage_rows": ("gauge", *of_stage),
+        "nrbfn_stage_duration_seconds": ("gauge", *of_stage),
+        "nrbfn_stage_peak_memory_bytes": ("gauge", *of_stage),
+        "nrbfn_stage_predicted_memory_bytes": ("gauge", *of_stage),
+        "nrbfn_stage_starts_total": ("counter", *of_stage),
+        "nrbfn_stage_errors_total": ("counter", *of_stage),
+        "nrbfn_task_retries_total": ("counter", *of_job),
+        "nrbfn_workers_lost_total": ("counter", *of_job),
+        "nrbfn_job_errors_total": ("counter", *of_job),
+        "nrbfn_job_start_time_seconds": ("gauge", *of_job),
+        LAST_SUCCESS: ("gauge", *of_job),
+    }
+
+
 def test_metrics__textfile_keeps_the_last_success(tmp_path):
     textfile = tmp_path / "m.prom"
     with pytest.raises(ZeroDivisionError):

@@ -23,12 +23,12 @@ def test_stage__counts_its_tasks(engine):
         assert figures.in_progress
         engine.run(work.square, [(i,) for i in range(5)], label="moments")
         engine.run(work.square, [(1,)], label="combine")
-        so_far = figures.seconds_so_far()
+        so_far = figures.seconds_so_far
     assert list(engine.watch.stages) == ["moments"]
     assert engine.watch.stages["moments"] is figures
     assert (figures.n_rows, figures.n_tasks, figures.n_done) == (300, 6, 6)
     assert (figures.n_starts, figures.n_errors, figures.in_progress) == (1, 0, False)
-    assert 0 < so_far <= figures.seconds == figures.seconds_so_far()
+    assert 0 < so_far <= figures.seconds == figures.seconds_so_far
     assert figures.peak_bytes == engine.peak_bytes == engine.watch.peak_bytes > 0
     assert figures.predicted_bytes == engine.expected_bytes == 2**30
 

@@ -110,7 +110,7 @@ def test_classifier__approximate_neighbors_in_the_processes_of_a_search():
 def test_classifier__save_and_load(tmp_path, table):
     X, y = table
     names = np.array(["ä", "b", "c"])[y]
-    network = NRBFNClassifier(scale="standard", random_state=3, alpha=1e-6).fit(X, names)
+    network = NRBFNClassifier(20, scale="standard", random_state=3, alpha=1e-6).fit(X, names)
     network.save(tmp_path / "model")
     loaded = NRBFNClassifier.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.decision_function(X), network.decision_function(X))

@@ -112,6 +112,20 @@ def missing(cube):
     return cube.isnull().any("band").to_numpy()
 
 
+def test_predict_proba__dimension_named_class(scene, network):
+    cube = scene["reflectance"].rename(x="class")
+    assert "class" in network.predict(cube, feature_dim="band").dims
+    with pytest.raises(NRBFNError, match=r"dimension named class.*Rename it"):
+        network.predict_proba(cube, feature_dim="band")
+
+
+@pytest.mark.parametrize("dtype", [object, complex])
+def test_predict__features_that_are_no_numbers(scene, network, dtype):
+    for cube in (scene["reflectance"], scene["reflectance"].chunk()):
+        with pytest.raises(NRBFNError, match=r"reflectance (has dtype|holds Python objects)"):
+            network.predict(cube.astype(dtype), feature_dim="band")
+
+
 def test_predict__bands_are_found_by_name(scene, network):
     cube = scene["reflectance"]
     further = cube.isel(band=[0]).assign_coords(band=["infrared"])
@@ -169,7 +183,8 @@ def test_fit__refuses(scene):
         (cube, cover * np.nan, "band", "no pixel of X"),
         (cube, cover.astype(object), "band", "cover holds Python objects"),
         (scene, ["cover", "height"], "band", "y has 2 variables"),
-        (scene.assign(other=cube), "cover", "band", "X has 2 variables"),
+        (scene, cover.to_numpy(), None, "y is of type ndarray"),
+        (scene, "cover", "wavelength", "no variables along feature_dim=wavelength"),
     ):
         with pytest.raises(NRBFNError, match=message):
             network.fit(X, y, feature_dim=dim)
@@ -181,7 +196,7 @@ def test_cubes__without_xarray(network, monkeypatch):
     rows = np.zeros((4, 3))
     monkeypatch.setitem(sys.modules, "xarray", None)
     for use in (network.predict, lambda X, **how: network.fit(X, None, **how)):
-        with pytest.raises(ParameterError, match=r"needs a package that is not installed"):
+        with pytest.raises(ParameterError, match=r"need a package that is not installed"):
             use(rows, feature_dim="band")
 
 

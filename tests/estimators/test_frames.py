@@ -1,5 +1,6 @@
 """Frames of any library are fitted and predicted as they are: text, categories, dates, gaps."""
 
+import logging
 import subprocess
 import sys
 
@@ -159,7 +160,7 @@ def test_frames__saved_network_predicts_the_file_of_a_frame(tmp_path, table, net
     arguments = ["predict", "model", "people.csv", "labels.csv", "--probabilities"]
     subprocess.run([sys.executable, "-m", "dask_nrbfn", *arguments], cwd=tmp_path, check=True)
     written = pa.csv.read_csv(tmp_path / "labels.csv").to_pandas()
-    assert written["label"].tolist() == network.predict(frame).tolist()
+    assert written["prediction"].tolist() == network.predict(frame).tolist()
     np.testing.assert_allclose(
         written[["probability_no", "probability_yes"]], network.predict_proba(frame), rtol=1e-12
     )
@@ -230,7 +231,9 @@ def test_frames__value_that_no_row_had(whole):
 
 def test_frames__gap_is_refused_unless_it_is_filled(table):
     frame, labels = table
-    with pytest.raises(DataError, match=r"Column 'age' of X has no value in row 4 .*missing"):
+    with pytest.raises(
+        DataError, match=r"X has no value in some rows of 2 columns: 'age' 7, 'sex' 3.*missing"
+    ):
         clone(NETWORK).set_params(missing="error").fit(frame, labels)
     with pytest.raises(ParameterError, match="missing is 'drop'"):
         clone(NETWORK).set_params(missing="drop").fit(frame, labels)
@@ -350,3 +353,51 @@ def test_score__rows_that_do_not_belong_together(table, network):
     shifted = dd.from_pandas(pd.Series(labels[:-1]), npartitions=3)
     with pytest.raises(DataError, match=r"y has \d+ rows of block \d"):
         network.score(lazy, shifted)
+
+
+WRITTEN = {
+    "price": ["$1,234.50", "$7.00", "$12.25"] * 20,
+    "day": ["31.12.2020", "1.1.1970", "2.1.1971"] * 20,
+}
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dd.from_pandas])
+def test_frames__numbers_and_dates_as_text(make, tmp_path):
+    frame = dd.from_pandas(pd.DataFrame(WRITTEN), npartitions=3)
+    if make is not dd.from_pandas:
+        frame = make(WRITTEN)
+        dataset = ingest_arrays(frame, None, MemoryStore())
+    else:
+        dataset = ingest_dask(frame, None, tmp_path / "data")
+    written = [(column.kind, column.written) for column in dataset.schema.columns]
+    assert written == [("number", "$1,234.5"), ("date", "%d.%m.%Y")]
+    pd.DataFrame(WRITTEN).to_csv(tmp_path / "rows.csv", index=False)
+    source = open_source(tmp_path / "rows.csv")
+    assert source.schema.columns == dataset.schema.columns
+    np.testing.assert_array_equal(dataset.X[:], next(source.blocks(60)).X)
+
+
+def test_frames__rows_of_weight_0_fill_no_gaps():
+    frame, labels = people()
+    weights = np.ones(N)
+    weights[:20] = 0
+    odd = frame.copy()
+    odd.loc[odd.index[:20], "age"] = 1e6
+    odd.loc[odd.index[:20], "sex"] = "x"
+    found = clone(NETWORK).fit(odd, labels, weights)
+    expected = clone(NETWORK).fit(frame[20:], labels[20:])
+    assert found.schema_ == expected.schema_
+    np.testing.assert_array_equal(found.predict(frame), expected.predict(frame))
+
+
+def test_frames__categories_that_training_did_not_have_are_said(caplog):
+    frame, labels = people()
+    network = clone(NETWORK).fit(frame, labels)
+    with caplog.at_level(logging.WARNING, "dask_nrbfn"):
+        caplog.clear()
+        network.predict(frame)
+        assert caplog.records == []
+        network.predict(frame.assign(sex=["d"] * (N - 1) + ["e"]))
+    (record,) = caplog.records
+    expected = "X: column sex: 60 rows have a value that training did not have: 'd' and 1 other"
+    assert record.getMessage() == expected

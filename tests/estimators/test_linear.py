@@ -45,6 +45,16 @@ def test_linear_classifier__attributes(table):
     np.testing.assert_array_equal(line.classes_[probabilities.argmax(axis=1)], line.predict(X))
 
 
+def test_linear_classifier__the_largest_probability_is_that_of_the_label(table):
+    X, y = table
+    line = LinearRegressionClassifier().fit(X, y)
+    far = 1e3 * X
+    scores = line.decision_function(far)
+    assert (np.clip(scores, 0, 1).argmax(axis=1) != scores.argmax(axis=1)).any()
+    probabilities = line.predict_proba(far)
+    np.testing.assert_array_equal(line.classes_[probabilities.argmax(axis=1)], line.predict(far))
+
+
 def test_linear_classifier__least_squares_of_the_indicators(table):
     X, y = table
     line = LinearRegressionClassifier(alpha=0.0).fit(X, y)

@@ -145,14 +145,15 @@ def test_partial_fit__arrays_after_a_dataset_in_memory():
     )
 
 
-def test_partial_fit__a_refused_fit_loses_nothing():
+def test_partial_fit__a_refused_fit_loses_nothing(tmp_path):
     first, second, *_ = batches()
     fitted = network().partial_fit(*first)
     with pytest.raises(ValueError, match="NaN"):
         fitted.fit(np.full((5, 4), np.nan), np.arange(5))
     fitted.partial_fit(*second)
+    lazy = [da.from_array(part) for part in first]
     with pytest.raises(DataError, match="no row of the class 9"):
-        network().partial_fit(*first, classes=[0, 1, 2, 9])
+        network(store=tmp_path).partial_fit(*lazy, classes=[0, 1, 2, 9])
     refused = network()
     with pytest.raises(DataError):
         refused.partial_fit(*first, classes=[9])
@@ -266,3 +267,45 @@ def test_tuned__chooses_a_penalty():
     assert (tuned.penalty_, tuned.alpha_) == (best["penalty"], best["alpha"])
     assert len(tuned.path_) == 4
     assert tuned.params_.penalty == tuned.penalty_
+
+
+@pytest.mark.parametrize("balanced", [None, "balanced"])
+@pytest.mark.parametrize("names", [np.arange(3), np.array(["ant", "bee", "cow"])])
+@pytest.mark.parametrize("basis", ["sknn", "random", "kmeans"])
+def test_partial_fit__classes_that_the_first_batch_lacks(basis, names, balanced):
+    labels, lacks = names[Y], Y != 1
+    options = {"alpha": 1e-6, "basis": basis, "class_weight": balanced, "n_neighbors": 5}
+    fitted = NRBFNClassifier(**options).partial_fit(X[lacks], labels[lacks], classes=names)
+    assert fitted.classes_.tolist() == names.tolist()
+    assert {*fitted.predict(X[lacks])} == {*labels[lacks]}
+    shares = fitted.predict_proba(X)
+    assert shares.shape == (len(X), 3)
+    np.testing.assert_array_equal(shares[:, 1], 0)
+    alone = NRBFNClassifier(**options).fit(X[lacks], labels[lacks])
+    np.testing.assert_allclose(shares[:, [0, 2]], alone.predict_proba(X), atol=1e-9)
+    fitted.partial_fit(X[~lacks], labels[~lacks])
+    # A basis at the border of two classes says little of a third one.
+    assert np.mean(fitted.predict(X) == labels) > (0.5 if basis == "sknn" else 0.7)
+    if balanced is None:
+        np.testing.assert_allclose(
+            fitted.weights_, reference_weights(fitted, X, labels), rtol=1e-5, atol=1e-7
+        )
+
+
+def test_partial_fit__a_first_batch_of_one_class():
+    one = Y == 2
+    fitted = network().partial_fit(X[one], Y[one], classes=range(3))
+    assert {*fitted.predict(X)} == {2}
+    fitted.partial_fit(X[~one], Y[~one])
+    assert fitted.predict_proba(X).shape == (len(X), 3)
+    assert {*fitted.predict(X)} == {0, 1, 2}
+
+
+def test_partial_fit__a_label_that_is_none_of_the_classes():
+    with pytest.raises(DataError, match="label 2 is none of the classes"):
+        network().partial_fit(X, Y, classes=[0, 1])
+
+
+def test_partial_fit__few_rows_and_many_classes():
+    fitted = NRBFNClassifier(alpha=1e-3).partial_fit(X[:3], [0, 1, 0], classes=np.arange(10))
+    assert fitted.predict_proba(X).shape == (len(X), 10)

@@ -56,11 +56,11 @@ def test_activations__of_csr_as_of_arrays(share, of_basis, as_array, kind):
     distances = BasisDistances.from_basis(features.basis, scaling)
     expected = BasisDistances.from_basis(dense(basis), scaling)
     squared = expected.squared(dense(X))
-    np.testing.assert_allclose(distances.squared(rows), squared, rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(distances.squared(rows), squared, rtol=1e-10, atol=1e-10)
     nearest = np.empty((2, 70), dtype=np.intp)
     is_like(distances.total(rows, nearest=nearest[0]), expected.total(dense(X), nearest=nearest[1]))
     # Of basis rows that are equally near rounding makes one the nearest.
-    np.testing.assert_allclose(*squared[np.arange(70), nearest], rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(*squared[np.arange(70), nearest], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])

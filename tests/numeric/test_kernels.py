@@ -94,8 +94,8 @@ def inverse_multiquadric(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, f"{kernels.__name__}.inverse_multiquadric", module)
     option = FitParams.options()["kernel"]
-    monkeypatch.setitem(vars(option), "choices", (*KERNELS, "inverse_multiquadric"))
-    yield "inverse_multiquadric"
+    monkeypatch.setitem(vars(option), "choices", (*KERNELS, "inverse-multiquadric"))
+    yield "inverse-multiquadric"
     kernel_named.cache_clear()
 
 

@@ -342,6 +342,12 @@ def test_weighted_sums__activations_times_weights(n_rows):
     np.testing.assert_array_equal(features.weighted_sums(X, weights, buffer=buffer), sums)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_slopes__of_rows_whose_squares_overflow_are_0(kernel):
+    features = RadialFeatures.from_basis(draw(7, 4), 0.9, kernel=kernel, normalized=False)
+    assert not features.slopes(np.full((2, 4), 1e200)).any()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_rows", [0, 1, 130])
 def test_weighted_sums__every_kind(n_rows, kind):

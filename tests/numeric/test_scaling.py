@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
+from dask_nrbfn.numeric.rows import canonical, dense
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -191,6 +193,21 @@ def test_unit__rows_have_length_1():
 def test_unit__row_of_zeros_stays():
     scaled = Scaling("unit", np.zeros(2), np.ones(2)).apply(np.array([[0.0, 0.0], [0.0, -5.0]]))
     np.testing.assert_array_equal(scaled, [[0.0, 0.0], [0.0, -1.0]])
+
+
+@pytest.mark.parametrize("magnitude", [1e-310, 1e-160, 1e-145, 1e145, 1e160, 1e307])
+def test_unit__rows_whose_squares_leave_float64(magnitude):
+    rows = np.array([[3.0, 0.0, 4.0], [0.3, -0.1, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    X = rows.copy()
+    X[0] *= magnitude
+    X[3] *= magnitude
+    unit = Scaling("unit", np.zeros(3), np.ones(3))
+    expected = unit.apply(rows)
+    np.testing.assert_allclose(unit.apply(X), expected, rtol=1e-12)
+    np.testing.assert_array_equal(unit.apply(X)[1:3], expected[1:3])
+    scaled = unit.apply(canonical(csr_array(X)))
+    np.testing.assert_allclose(dense(scaled), expected, rtol=1e-12)
+    np.testing.assert_array_equal(dense(scaled)[1:3], dense(unit.apply(csr_array(rows)))[1:3])
 
 
 def test_unit__narrow_types_do_not_overflow():

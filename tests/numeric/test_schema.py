@@ -170,3 +170,27 @@ def test_digest__is_of_the_features_alone():
     assert changed(0, fill=0.0, name="years").coding_factor == FILLED.coding_factor
     assert changed(2, categories=("f", "n")).coding_factor != FILLED.coding_factor
     assert Schema(COLUMNS[:2], missing="impute").coding_factor == 1
+
+
+def test_schema__names_of_features_are_unique():
+    columns = (
+        Column("day", "date", missing=0.5),
+        Column("day_cos", "number"),
+        Column("c", "category", ("(missing)", "(other)", "x"), others=True, missing=0.5),
+        Column("c=x", "boolean"),
+    )
+    assert Schema(columns, missing="impute").feature_names == (
+        *("day", "day_cos_", "day_sin", "day_missing", "day_cos"),
+        *("c=(missing)", "c=(other)", "c=x_", "c=(other)_", "c=(missing)_", "c=x"),
+    )
+
+
+def test_schema__units_of_numbers_must_agree():
+    kilos, grams, plain = (
+        Schema((Column("w", "number", written=written),))
+        for written in ("1234.5 kg", "1,234.5 g", "")
+    )
+    assert kilos.other_unit(grams) == "has the column 'w' written as 1234.5 kg, not as 1,234.5 g"
+    tight = Schema((Column("w", "number", written="1,234.5kg"),))
+    assert [kilos.other_unit(other) for other in (plain, tight, Schema(()))] == [None] * 3
+    assert kilos.digest == grams.digest == plain.digest

@@ -81,6 +81,25 @@ def test_concerns__borders_of_the_grids(tuned, quiet, alpha, factor, expected):
     assert problems(run) == expected
 
 
+@pytest.mark.parametrize(
+    ("factor", "beyond"), [(0.3, "0.3,0.15,0.075, which begin there"), (1.0, "1,2,4, which begin")]
+)
+def test_concerns__widths_beyond_those_that_were_searched(
+    monkeypatch, tuned, altered, factor, beyond
+):
+    chosen = tuned.stages["search"]["chosen"] | {"width_factor": factor}
+    results = results_of(FinishedRun.of(altered(tuned, search={"chosen": chosen})), None)
+
+    def remedy():
+        concerns = find_concerns(results)
+        return next(each.remedy for each in concerns if "width_factor=" in each.problem)
+
+    assert remedy().startswith("Try ")
+    by_itself = replace(tuned.tuning, width_factors=None)
+    monkeypatch.setattr(FinishedRun, "tuning", by_itself)
+    assert f"width_factors={beyond}" in remedy()
+
+
 def test_concerns__no_border_where_nothing_is_beyond():
     X, y = spirals(150)
     tuning = TuneParams(

@@ -23,3 +23,11 @@ def test_schema_text__of_many_columns_has_the_first_and_the_label():
     assert len(lines) == 1 + 40 + 1 + 1
     assert lines[-2].split() == ["y", "label", "-", "-", "-"]
     assert lines[-1] == "  and 60 columns more"
+
+
+def test_schema_text__shows_how_columns_are_written():
+    columns = {"price": {"kind": "number", "written": "$1,234.5"}, "n": {"kind": "number"}}
+    assert [line.split()[2] for line in schema_text({"columns": columns}).splitlines()[1:]] == [
+        "$1,234.5",
+        "-",
+    ]

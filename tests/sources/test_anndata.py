@@ -1,6 +1,10 @@
+import json
+import subprocess
 import sys
 import warnings
+from functools import partial
 
+import anndata
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,12 +15,22 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
-from dask_nrbfn.sources import open_source
+from dask_nrbfn.numeric.rows import dense
+from dask_nrbfn.numeric.schema import Column, Schema
+from dask_nrbfn.sources import elements, open_source
 from dask_nrbfn.sources.anndata import source_of
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.open import holds_rows
 from dask_nrbfn.storage.dataset import Dataset
-from tests.cells import drawn_cells, write_cells
+from dask_nrbfn.storage.elsewhere import Elsewhere
+from tests.cells import (
+    drawn_cells,
+    spoil_consolidated,
+    write_cells,
+    write_compound_cells,
+    write_old_cells,
+)
+from tests.cli.program import refuse, succeed
 
 CELLS = drawn_cells()
 PLACES = ("cells2.zarr", "cells3.zarr", "cells.h5ad")
@@ -128,12 +142,124 @@ def test_anndata__refuses(stored, options, message):
         all_of(open_source(stored / "cells3.zarr", **options))
 
 
-def test_anndata__refuses_csc(tmp_path):
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__csc_in_several_readings(tmp_path, monkeypatch, place):
     cells = drawn_cells()
     cells.X = cells.X.tocsc()
-    place = write_cells(cells, tmp_path / "cells.zarr")
-    with pytest.raises(DataError, match=r"csc_matrix.*tocsr"):
-        open_source(place)
+    place = write_cells(cells, tmp_path / place)
+    monkeypatch.setattr(elements, "_CSC_BYTES", 700)
+    source = open_source(place)
+    assert source.x.readings == 5
+    assert source.stored_at is None
+    blocks = [block.X for block in source.blocks(7)]
+    assert [X.shape[0] for X in blocks] == [7] * 8 + [4]
+    np.testing.assert_array_equal(np.concatenate([X.toarray() for X in blocks]), cells.X.toarray())
+
+
+def check_old(place, x="obsm/X_pca"):
+    source = open_source(place, x=x, y="obs/cell_type", weights="obs/age")
+    X, y, weights, ids = all_of(source)
+    np.testing.assert_array_equal(X, CELLS.obsm["X_pca"])
+    assert y.tolist() == CELLS.obs["cell_type"].astype(object).fillna("").tolist()
+    assert ids.tolist() == CELLS.obs_names.tolist()
+    np.testing.assert_array_equal(weights, CELLS.obs["age"])
+    genes = open_source(place)
+    assert genes.feature_names == tuple(CELLS.var_names)
+    X, *_ = dense_of(genes)
+    np.testing.assert_array_equal(X, CELLS.layers["dense"])
+
+
+def dense_of(source):
+    blocks = [block._replace(X=dense(block.X)) for block in source.blocks(11)]
+    return [
+        None if parts[0] is None else np.concatenate(parts) for parts in zip(*blocks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_anndata__tables_as_structured_arrays(tmp_path, encoding):
+    place = write_compound_cells(CELLS, tmp_path / "cells.h5ad", encoding)
+    check_old(place)
+    X, *_ = all_of(open_source(place, x="obsm/X_two"))
+    np.testing.assert_array_equal(X, CELLS.obsm["X_pca"][:, :2])
+    raw = open_source(place, x="raw/X")
+    assert raw.feature_names == ("r0", "r1", "r2")
+    np.testing.assert_array_equal(all_of(raw)[0], CELLS.layers["dense"][:, :3])
+    with pytest.raises(DataError, match="it has X, raw/X, obsm/X_pca, obsm/X_two"):
+        open_source(place, x="obsm/X_umap")
+
+
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__layout_of_0_7(tmp_path, place):
+    check_old(write_old_cells(CELLS, tmp_path / place))
+    assert holds_rows(tmp_path / place)
+
+
+def test_anndata__group_that_does_not_say_what_it_is(tmp_path):
+    place = tmp_path / "cells.zarr"
+    root = zarr.create_group(place)
+    root.create_array("X", data=CELLS.layers["dense"])
+    root.create_array("obs/kind", data=np.arange(60) % 3)
+    root.create_array("var/index", data=np.array(CELLS.var_names, dtype=np.dtypes.StringDType()))
+    source = open_source(place, y="obs/kind")
+    X, y, _, ids = all_of(source)
+    np.testing.assert_array_equal(X, CELLS.layers["dense"])
+    assert y.tolist() == [0, 1, 2] * 20
+    assert ids is None
+    assert source.feature_names == tuple(CELLS.var_names)
+    root.create_array("raw.X", data=CELLS.obsm["X_pca"])
+    root.create_array("raw.var/index", data=np.arange(5))
+    for x, values in {"X": CELLS.layers["dense"], "raw/X": CELLS.obsm["X_pca"]}.items():
+        dataset = ingest_file(place, tmp_path / "d", x=x, y="obs/kind", overwrite=True)
+        assert isinstance(dataset.X, Elsewhere)
+        np.testing.assert_array_equal(dataset.take(np.arange(60)), values)
+
+
+@pytest.mark.parametrize("write", [partial(write_cells, zarr_format=2), write_old_cells])
+def test_anndata__consolidated_metadata_that_zarr_cannot_read(tmp_path, caplog, write):
+    place = write(CELLS, tmp_path / "cells.zarr")
+    spoil_consolidated(place)
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        check_old(place)
+    assert "without its consolidated metadata" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__raw(tmp_path, place):
+    cells = drawn_cells()
+    cells.raw = cells
+    source = open_source(write_cells(cells[:, :4].copy(), tmp_path / place), x="raw/X")
+    assert source.feature_names == tuple(cells.var_names)
+    np.testing.assert_array_equal(dense_of(source)[0], cells.X.toarray())
+
+
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__frame_in_obsm(tmp_path, place):
+    cells = drawn_cells()
+    shares = pd.DataFrame({"T": np.arange(60.0), "B": np.arange(60)}, index=cells.obs_names)
+    cells.obsm["shares"] = shares
+    cells.obsm["mixed"] = shares.assign(T=cells.obs["cell_type"])
+    place = write_cells(cells, tmp_path / place)
+    source = open_source(place, x="obsm/shares")
+    assert source.feature_names == ("T", "B")
+    np.testing.assert_array_equal(all_of(source, 7)[0], shares)
+    assert (
+        Dataset.open(ingest_file(place, tmp_path / "d", x="obsm/shares").location).n_features == 2
+    )
+    with pytest.raises(DataError, match=r"obsm/mixed/T of .* has no numbers"):
+        open_source(place, x="obsm/mixed")
+
+
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__label_that_is_nan_is_none(tmp_path, place, caplog):
+    cells = drawn_cells()
+    cells.obs["cluster"] = np.where(np.arange(60) % 4 == 1, np.nan, np.arange(60) % 3 - 1.0)
+    place = write_cells(cells, tmp_path / place)
+    with caplog.at_level("INFO", logger="dask_nrbfn"):
+        dataset = ingest_file(place, tmp_path / "d", x="obsm/X_pca", y="obs/cluster")
+    assert dataset.classes.tolist() == [-1, 0, 1]
+    assert dataset.n_unlabelled == 15
+    assert "15 of 60 rows have no label in obs/cluster" in caplog.text
 
 
 def test_anndata__obs_of_another_length(tmp_path):
@@ -169,10 +295,104 @@ def test_anndata__options_of_tables(stored):
         open_source(stored / "cells3.zarr", y="obs/count", weights="obs/count")
 
 
-def test_anndata__without_h5py(stored, monkeypatch):
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ParameterError, match=r"dask-nrbfn\[anndata\]"):
-        open_source(stored / "cells.h5ad")
+@pytest.mark.parametrize(
+    ("place", "options", "package"),
+    [
+        ("cells3.zarr", {"x": "X"}, "anndata"),
+        ("cells3.zarr", {"x": "obsm/X_pca", "y": "obs/maybe"}, "anndata"),
+        ("cells.h5ad", {"x": "obsm/X_pca"}, "h5py"),
+    ],
+)
+def test_anndata__without_a_package(stored, monkeypatch, place, options, package):
+    for name in sys.modules.keys() & {package, f"{package}.io"}:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ParameterError, match=rf"{package}.*dask-nrbfn\[anndata\]"):
+        open_source(stored / place, **options)
+
+
+@pytest.mark.slow
+def test_anndata__is_not_loaded_for_what_it_is_not_needed(stored):
+    """It takes as long to load as a million cells to ingest."""
+    program = (
+        "import sys; from dask_nrbfn.sources import open_source;"
+        "s = open_source(sys.argv[1], x='obsm/X_pca', y='obs/cell_type', weights='obs/w');"
+        "print(next(s.blocks(60)).y[0], 'anndata' in sys.modules, 'pandas' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program, stored / "cells3.zarr"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == ["alpha", "False", "False"]
+
+
+def named_otherwise(names, tmp_path, place="cells.zarr"):
+    """Write the same cells with genes of other names, or in another order."""
+    cells = drawn_cells()
+    more = np.concatenate([cells.layers["dense"], np.full((60, 2), 7.0)], axis=1)
+    known = [*cells.var_names, "extra-0", "extra-1"]
+    values = more[:, [known.index(name) for name in names]]
+    with warnings.catch_warnings(action="ignore"):
+        # Of names that are not unique.
+        cells = anndata.AnnData(values, cells.obs, pd.DataFrame(index=names))
+    return write_cells(cells, tmp_path / place)
+
+
+ORDERS = {
+    "reversed": [*reversed(CELLS.var_names)],
+    "more": ["extra-1", *CELLS.var_names, "extra-0"],
+    "same": [*CELLS.var_names],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("place", ["cells.zarr", "cells.h5ad"])
+def test_anndata__genes_are_found_by_name(tmp_path, order, place):
+    schema = Schema(tuple(Column(name, "number") for name in CELLS.var_names))
+    source = open_source(named_otherwise(ORDERS[order], tmp_path, place), schema=schema)
+    np.testing.assert_array_equal(all_of(source)[0], CELLS.layers["dense"])
+    assert source.feature_names == tuple(CELLS.var_names)
+    assert (source.stored_at is None) == (order != "same" or place.endswith("h5ad"))
+
+
+def test_anndata__genes_of_sparse_counts_are_found_by_name(stored):
+    wanted = ("gene-3", "gene-1", "gene-19")
+    schema = Schema(tuple(Column(name, "number") for name in wanted))
+    X, *_ = dense_of(open_source(stored / "cells3.zarr", schema=schema))
+    np.testing.assert_array_equal(X, CELLS.layers["dense"][:, [3, 1, 19]])
+
+
+def test_anndata__genes_that_are_not_there(tmp_path):
+    schema = Schema(tuple(Column(name, "number") for name in CELLS.var_names))
+    place = named_otherwise([*CELLS.var_names[5:], "extra-0"], tmp_path)
+    with pytest.raises(DataError, match="lacks gene-0, gene-1, gene-2 and 2 more, of the 20"):
+        open_source(place, schema=schema)
+    twice = named_otherwise(["gene-0", *CELLS.var_names], tmp_path, "twice.zarr")
+    with pytest.raises(DataError, match="has the feature gene-0 2 times"):
+        open_source(twice, schema=schema)
+
+
+@pytest.mark.slow
+def test_program__genes_in_another_order(tmp_path):
+    cells = tmp_path / "cells.zarr"
+    write_cells(drawn_cells(), cells)
+    other = named_otherwise(ORDERS["more"], tmp_path, "other.zarr")
+    read = ("--x", "layers/dense", "--y", "obs/cell_type")
+    succeed("ingest", cells, tmp_path / "d", *read)
+    succeed("fit", tmp_path / "d", tmp_path / "r", "--n-neighbors", 5, "--workers", 0)
+    options = ("--x", "X", "--workers", 0)
+    succeed("predict", tmp_path / "r", cells, tmp_path / "p1.csv", "--workers", 0)
+    succeed("predict", tmp_path / "r", other, tmp_path / "p2.csv", *options)
+    assert (tmp_path / "p1.csv").read_text() == (tmp_path / "p2.csv").read_text()
+    rates = [
+        json.loads(succeed("evaluate", tmp_path / "r", *given, "--json"))["error_rate"]
+        for given in ((cells, "--workers", 0), (other, *options))
+    ]
+    assert rates[0] == rates[1]
+    # Taken by name they are the same rows.
+    problem, _ = refuse("update", tmp_path / "r", other, *options)
+    assert "holds the rows of" in problem
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -6,7 +6,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.sources.dialect import DELIMITERS, QUOTES, Dialect, check_dialect, sniffed
+from dask_nrbfn.sources.dialect import (
+    DELIMITERS,
+    QUOTES,
+    Dialect,
+    check_dialect,
+    has_header,
+    sniffed,
+)
 
 USUAL = Dialect()
 
@@ -27,6 +34,13 @@ def lines_of(text):
         ('a, b\n1, "x, y"\n2, z\n', Dialect(padded=True)),
         ("a, b\n1, 'x, y'\n", Dialect(quote="'", padded=True)),
         ("1, 'x'\n'2', 'y'\n", Dialect(quote="'", padded=True)),
+        ("A11 6 A34\nA12 48 A32\n", Dialect(delimiter=" ")),
+        ("a  b\n1\t 2\n", Dialect(delimiter=" ")),
+        ("1.5\t2\t\t3\n1\t2\t3\n", Dialect(delimiter=" ")),
+        ('18.0   8   307.0\t"a b"\n9.0    4   97.0\t"c"\n', Dialect(delimiter=" ")),
+        ("1 a;b x\n2 c y|z\n", Dialect(delimiter=" ")),
+        (' "1"  "a;b"\n"2" "c, d"\n', Dialect(delimiter=" ")),
+        ("1 'a b'\n2 'c'\n", Dialect(delimiter=" ", quote="'")),
     ],
 )
 def test_sniffed__another_way(text, way):
@@ -52,10 +66,24 @@ def test_sniffed__another_way(text, way):
         'a,y\n1, "x" or so\n',
         'a,y\n1,"of 1, ""say"""\n',
         "a,y\n1,'" + "x" * 200_000 + "'\n",
+        "full name\nJane Doe\n",  # no numbers
+        "2020-01-01 10:00\n2020-01-02 11:30\n",
+        "a, b\n1, 2\n",
+        "12 kg,5\n13 kg,5,6\n",
+        "Room 5\nRoom 6 b\n",
     ],
 )
 def test_sniffed__in_doubt_the_usual_way(text):
     assert sniffed(lines_of(text), USUAL) == USUAL
+
+
+def test_sniffed__tabs_stay_where_spaces_are_in_text():
+    text = "day\tx\n2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
+    assert sniffed(lines_of(text), USUAL) == Dialect(delimiter="\t")
+    text = "2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
+    assert sniffed(lines_of(text), USUAL) == Dialect(delimiter="\t")
+    aligned = "1   5\t1\n2   6\t2\n"
+    assert sniffed(lines_of(aligned), Dialect(delimiter="\t")) == Dialect(delimiter="\t")
 
 
 def test_sniffed__last_row_of_a_text_that_goes_on_may_be_a_part():
@@ -68,6 +96,37 @@ def test_sniffed__what_was_said_stays():
     lines = lines_of("'a';'b'\n'1';'x'\n")
     assert sniffed(lines, USUAL, delimiters=[","]) == USUAL
     assert sniffed(lines, USUAL, quotes=['"']) == Dialect(delimiter=";")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5.1,3.5,1.4,0.2,a\n4.9,3.0,1.4,0.2,b\n", False),
+        ("A11,6,4,4,67,2\nA12,48,2,2,22,1\n", False),
+        ("M,0.455,15\nF,0.35,7\n", False),
+        ("74,85,123,1\n73,84,122,1\n", False),
+        ("1.0,2.0,3.0\n4.0,5.0,6.0\n", False),
+        ("x,y\n1,2\n", True),
+        ("x,2.5\n1,z\n", True),  # a number above text
+        ("name,2019,2020,2021\na,1,2,3\n", True),
+        ("0,1,2,3\n5,5,5,5\n", True),
+        ("2021,2020,2019\n5,5,5\n", True),
+        ("y," + ",".join(f"{850 + j / 2}" for j in range(9)) + "\n1" + ",2" * 9 + "\n", True),
+        ("a,b\n", True),
+        ("'30-39',yes,3\n'40-49',no,1\n", True),
+        ("", True),
+    ],
+)
+def test_has_header__as_the_first_rows_show(text, expected):
+    assert has_header(lines_of(text), USUAL) is expected
+
+
+def test_has_header__as_columns_are_named():
+    numbers, words = lines_of("1.5,0.5,1.5\n1,2,3\n"), lines_of("a,b,c\nx,y,z\n")
+    assert has_header(numbers, USUAL, ["1.5"])
+    assert not has_header(words, USUAL, ["column_2"])
+    assert has_header(words, USUAL, ["column_3"])
+    assert has_header(lines_of("column_1,b\n1,2\n"), USUAL, ["column_1"])
 
 
 CELLS = st.text("ab1,;|\t'\" ", max_size=6)
@@ -130,6 +189,6 @@ def test_check_dialect__what_cannot_be(said, message):
         check_dialect(**nothing | said)
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", ":", "~"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", ":", "~", " "])
 def test_check_dialect__any_mark_is_a_delimiter(delimiter):
     check_dialect(delimiter=delimiter, quote='"', decimal=".", encoding="cp1252")

@@ -132,8 +132,14 @@ def test_parquet__any_row_groups_give_the_same_schema_and_rows(tmp_path, group_r
 
 
 def test_formats__first_gap_is_named(tmp_path, name):
-    with pytest.raises(DataError, match=r"Column '\w+' of .* has no value in (row|line) .*missing"):
+    with pytest.raises(DataError, match=r"rows of 6 columns: 'age' 10, .*'sex' \d+\. .*missing"):
         list(open_source(written(table(), tmp_path, name), **ROLES).blocks(50))
+    rows = table().select(["age", "label"])
+    (tmp_path / "one").mkdir()
+    with pytest.raises(
+        DataError, match=r"'age' of .* has no value in (row|line) .* 9 further rows"
+    ):
+        open_source(written(rows, tmp_path / "one", name), label="label")
 
 
 def test_formats__a_given_schema_is_taken(tmp_path, name):
@@ -257,6 +263,16 @@ def test_parquet__statistics_say_what_need_not_be_looked_at(
     file = next(iter(open_source(path, table=TableOptions(missing="drop")).tables))
     assert isinstance(file, TypedFile)
     assert file.tells("a") is not looked_at
+
+
+def test_parquet__rows_with_nan_or_without_a_list_are_left_out(tmp_path):
+    table = {"a": [1.5, np.nan, 3, 4], "v": pa.array([[1, 2], [3, 4], None, [5, 6]]), "y": [1] * 4}
+    path = written(pa.table(table), tmp_path)
+    source = open_source(path, label="y", table=TableOptions(missing="drop", drop=("v",)))
+    assert (source.n_rows, [len(block.X) for block in source.blocks(9)]) == (3, [3])
+    source = open_source(path, x="a,v", label="y", table=TableOptions(missing="drop"))
+    assert [block.X.tolist() for block in source.blocks(9)] == [[[1.5, 1, 2], [4, 5, 6]]]
+    assert source.n_rows == 2
 
 
 def test_parquet__numbers_that_look_like_ids_are_said(tmp_path, caplog):

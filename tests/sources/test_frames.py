@@ -18,7 +18,7 @@ from dask_nrbfn.sources.frames import plain_labels, plain_rows
 N = 12
 TRUTH = np.arange(N) % 3 == 0
 LABELS = {
-    "truth": (TRUTH, [0, 1]),
+    "truth": (TRUTH, [False, True]),
     "0 and 1": (TRUTH.astype(np.int8), [0, 1]),
     "1.0 and 0.0": (TRUTH.astype(np.float32), [0, 1]),
     "whole floats": (np.arange(N) % 3 * 2.0 - 2, [-2, 0, 2]),

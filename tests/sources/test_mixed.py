@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
-from dask_nrbfn.sources import delimited, open_source
+from dask_nrbfn.sources import delimited, gaps, open_source
 from dask_nrbfn.sources.survey import TableOptions
 
 N = 60
@@ -120,6 +120,40 @@ def test_csv__rows_that_lack_values_are_left_out_and_counted(tmp_path, caplog):
     assert (source.n_rows, rows.X[:, 0].tolist(), rows.y.tolist()) == (2, [1.5, 2], ["u", "v"])
 
 
+@pytest.mark.parametrize(("held_bytes", "n_reads"), [(1 << 20, 2), (1000, 3)])
+@pytest.mark.parametrize("with_schema", [False, True])
+def test_csv__rows_that_lack_values_need_two_reads(
+    tmp_path, monkeypatch, caplog, held_bytes, n_reads, with_schema
+):
+    monkeypatch.setattr(gaps, "HELD_BYTES", held_bytes)
+    rng = np.random.default_rng(0)
+    rows = [[str(rng.integers(9) / 2) for _ in range(8)] for _ in range(300)]
+    for row, place in zip(rng.integers(300, size=400), rng.integers(8, size=400), strict=True):
+        rows[row][place] = "?"
+    texts = [f"t{row}" if row % 3 else "" for row in range(300)]
+    text = "".join(",".join([*row, own, "y"]) + "\n" for row, own in zip(rows, texts, strict=True))
+    path = csv_of(tmp_path, ",".join([*"abcdefgh", "id", "y"]) + "\n" + text)
+    options, schema = TableOptions(missing="drop"), None
+    if with_schema:
+        schema, options = open_source(path, label="y", table=options).schema, TableOptions()
+    read = []
+    batches = delimited.CsvTable.batches
+    monkeypatch.setattr(
+        delimited.CsvTable, "batches", lambda *given: read.append(1) or batches(*given)
+    )
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    source = open_source(path, label="y", table=options, schema=schema)
+    whole = [row for row in rows if "?" not in row]
+    assert source.schema.ignored == ("id",)
+    np.testing.assert_array_equal(rows_of(source).X, np.array(whole, float))
+    assert source.n_rows == len(whole)
+    assert len(read) == n_reads
+    counts = ", ".join(
+        f"{name} {sum(row[j] == '?' for row in rows)}" for j, name in enumerate("abcdefgh")
+    )
+    assert f"{300 - len(whole)} rows that lack values are left out: {counts}" in caplog.text
+
+
 def test_csv__gaps_of_columns_that_are_left_out_do_not_count(tmp_path):
     lines = "".join(f"{i / 8},{'' if i % 2 else f'x{i}'},\n" for i in range(240))
     path = csv_of(tmp_path, "a,free,empty\n" + lines)
@@ -225,9 +259,11 @@ def test_schema__decides_alone(tmp_path):
 
 def test_schema__feature_that_is_asked_for_as_something_else(tmp_path):
     table = csv_of(tmp_path, "id,a,c,y\n1,2,p,u\n")
-    for role in ({"label": "a"}, {"weights": "a"}, {"table": TableOptions(id="a")}):
-        with pytest.raises(ParameterError, match=r"(label|weights|id)=a names the features"):
+    for role in ({"label": "a"}, {"weights": "a"}):
+        with pytest.raises(ParameterError, match=r"(label|weights)=a names the features"):
             open_source(table, schema=known(tmp_path), **role)
+    rows = rows_of(open_source(table, schema=known(tmp_path), table=TableOptions(id="a")))
+    assert (rows.ids.tolist(), rows.X[:, 0].tolist()) == ([2], [2.0])
 
 
 def test_schema__without_categories_has_them_looked_for(tmp_path):
@@ -296,3 +332,170 @@ def test_options__of_tables_are_none_of_arrays(tmp_path):
     np.save(tmp_path / "d.npy", np.ones((3, 2)))
     with pytest.raises(ParameterError, match=r"drop=\('a',\) does not go with .*d\.npy"):
         open_source(tmp_path / "d.npy", table=TableOptions(drop=("a",)))
+
+
+WRITTEN = {
+    "price": ["$1,234.50", "$7", "-$12.25"],
+    "mass": ["12 kg", "3.5 kg", "1 kg"],
+    "day": ["31.12.2020", "1.1.1970", "2.1.1970"],
+    "moment": ["12/31/1970 06:00 PM", "1/1/1970 12:00 AM", "1/2/1970 12:00 PM"],
+}
+STORED = [[1234.5, 12, 18627, 364.75], [7, 3.5, 0, 0], [-12.25, 1, 1, 1.5]]
+
+
+def quoted(columns):
+    rows = [columns, *zip(*columns.values(), strict=True)]
+    return "".join(",".join(f'"{cell}"' for cell in row) + "\n" for row in rows)
+
+
+def test_csv__numbers_and_dates_as_people_write_them(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "dask_nrbfn"):
+        source = open_source(csv_of(tmp_path, quoted(WRITTEN)))
+    written = {column.name: column.written for column in source.schema.columns}
+    assert written == {
+        **{"price": "$1,234.5", "mass": "1234.5 kg"},
+        **{"day": "%d.%m.%Y", "moment": "%m/%d/%Y %I:%M %p"},
+    }
+    assert "ingest: price: numbers written as $1,234.5" in caplog.text
+    assert rows_of(source).X.tolist() == STORED
+    schema = Schema.from_dict(source.schema.to_dict())
+    assert schema == source.schema
+    again = {name: cells[::-1] for name, cells in reversed(WRITTEN.items())}
+    path = csv_of(tmp_path, quoted(again), "again.csv")
+    assert rows_of(open_source(path, schema=schema)).X.tolist() == STORED[::-1]
+    path = csv_of(tmp_path, quoted({**WRITTEN, "mass": ["12 kg", "300 g", "?"]}), "other.csv")
+    message = r"Column 'mass' of .* has '300 g' in line 3, which is not a number written as 1234.5"
+    with pytest.raises(DataError, match=message):
+        rows_of(open_source(path, schema=schema))
+    spoiled = rows_of(open_source(path, schema=schema, spoiled=True))
+    assert np.isnan(spoiled.X[:, 1]).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("missing", ["error", "drop", "impute"])
+def test_csv__gaps_among_numbers_with_units(tmp_path, missing):
+    cells = [f"{i} kg" if i else "?" for i in range(9)]
+    path = csv_of(tmp_path, quoted({"a": range(9), "mass": cells}))
+    options = TableOptions(missing=missing, numeric=("a",))
+    if missing == "error":
+        with pytest.raises(DataError, match=r"'mass' of .* has no value in line 2"):
+            open_source(path, table=options)
+        return
+    source = open_source(path, table=options)
+    kept = range(missing == "drop", 9)
+    np.testing.assert_array_equal(rows_of(source).X[:, 1], [i or np.nan for i in kept])
+    assert source.schema.columns[1].fill == (4.5 if missing == "impute" else 0)
+
+
+def test_csv__a_few_cells_of_another_form_are_named(tmp_path):
+    cells = [f"{i} kg" for i in range(1, 200)]
+    path = csv_of(tmp_path, quoted({"mass": [*cells, "heavy"]}))
+    with pytest.raises(
+        DataError, match=r"has 'heavy' in line 201, .* written as 1234.5 kg\. Write"
+    ):
+        open_source(path)
+    assert open_source(path, table=TableOptions(missing_values=("heavy",), missing="drop")).n_rows
+    assert not open_source(path, table=TableOptions(categorical=("mass",))).schema.is_plain
+    few = csv_of(tmp_path, quoted({"a": [0.5] * 10, "mass": [*cells[:9], "heavy"]}))
+    assert open_source(few).schema.columns[1].kind == "category"
+    with pytest.raises(DataError, match="has 'heavy' in line 11"):
+        open_source(few, table=TableOptions(numeric=("mass",)))
+
+
+@pytest.mark.parametrize("text", ["a;b\n1.234,50;2\n234,5;3\n", "a;b\n1.234;2\n2.345,0;3\n"])
+def test_csv__thousands_of_tables_with_decimal_commas(tmp_path, text):
+    source = open_source(csv_of(tmp_path, text), decimal=",")
+    assert source.schema.columns[0].written == "1.234,5"
+    assert rows_of(source).X[0, 0] // 1 == 1234
+    again = open_source(csv_of(tmp_path, text, "again.csv"), schema=source.schema)
+    np.testing.assert_array_equal(rows_of(again).X, rows_of(source).X)
+
+
+def test_csv__commas_that_may_be_decimal_are_no_thousands(tmp_path):
+    with pytest.raises(DataError, match=r"which is not a number\. Say decimal="):
+        open_source(csv_of(tmp_path, "a;b\n1,234;2\n2,345;3\n"))
+    source = open_source(csv_of(tmp_path, 'a,b\n"1,234",2\n"2,345",3\n'))
+    assert rows_of(source).X.tolist() == [[1234, 2], [2345, 3]]
+
+
+def test_csv__days_as_whole_numbers_are_dates_when_that_is_said(tmp_path, caplog):
+    path = csv_of(tmp_path, "a,day\n1,19700102\n2,20201231\n")
+    with caplog.at_level(logging.INFO, "dask_nrbfn"):
+        assert rows_of(open_source(path)).X[0, 1] == 19700102
+    assert "day looks like a date" in caplog.text
+    for options in (TableOptions(date=("day",)), TableOptions(date_format=("day=%Y%m%d",))):
+        assert rows_of(open_source(path, table=options)).X.tolist() == [[1, 1], [2, 18627]]
+
+
+def test_csv__an_index_of_pandas_is_no_feature(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "dask_nrbfn"):
+        source = open_source(csv_of(tmp_path, ",a\n0,2.5\n1,3.5\n2,1\n"))
+    assert (source.feature_names, source.schema.ignored) == (("a",), ("",))
+    assert "'' is left out: it counts the rows" in caplog.text
+    for text in (",a\n7,1\n", "a\n1\n"):
+        assert rows_of(open_source(csv_of(tmp_path, text), schema=source.schema)).X == [[1]]
+
+
+def test_csv__gaps_of_all_columns_are_in_one_message(tmp_path):
+    path = csv_of(tmp_path, "a,b,c,d\n1,,x,1\n,,y,1\n3,2,,1\n")
+    with pytest.raises(DataError) as caught:
+        open_source(path)
+    assert caught.value.problem == (
+        f"{path} has no value in some rows of 3 columns: 'a' 1, 'b' 2, 'c' 1."
+    )
+    assert caught.value.remedy.startswith("Say missing='impute' to fill such cells in")
+
+
+def test_schema__new_categories_are_counted(tmp_path, caplog):
+    schema = open_source(
+        csv_of(tmp_path, "c,v\nred,1.5\nblue,2\n"), table=TableOptions(categorical=("v",))
+    ).schema
+    path = csv_of(tmp_path, "c,v\nteal,1.50\nred,2.0\nteal,2.00\npink,3\n?,2\n", "new.csv")
+    with caplog.at_level(logging.WARNING, "dask_nrbfn"):
+        source = open_source(path, schema=schema, spoiled=True)
+        for block_rows in (1, 5):
+            caplog.clear()
+            np.testing.assert_array_equal(
+                rows_of(source, block_rows).X, [[-1, 0], [1, 1], [-1, 1], [-1, -1], [np.nan, 1]]
+            )
+            assert [record.getMessage() for record in caplog.records] == [
+                "ingest: column c: 3 rows have a value that training did not have: "
+                "'teal' and 1 other",
+                "ingest: column v: 1 row has a value that training did not have: '3'",
+            ]
+
+
+@pytest.mark.parametrize("late", ["1,234", "1,000,000.5", "$5", "1.5 kg"])
+def test_csv__numbers_whose_first_rows_are_bare(tmp_path, monkeypatch, late):
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    cells = [*map(str, range(90)), *[late] * 9]
+    path = csv_of(tmp_path, quoted({"a": cells, "y": range(99)}))
+    if "," not in late:
+        with pytest.raises(DataError, match=r"has '.*' in line 92, which is not a number\. Write"):
+            open_source(path, label="y")
+        return
+    source = open_source(path, label="y")
+    rows = rows_of(source)
+    number = float(late.replace(",", ""))
+    assert rows.X.ravel().tolist() == [*range(90), *[number] * 9]
+    assert (rows.y.tolist(), source.schema.columns[0].written) == ([*range(99)], "1,234.5")
+
+
+def test_file__without_a_header_and_the_label_before_the_features(tmp_path):
+    lines = [f"{'uv'[i % 2]},{i % 7},{i % 5},{1000 + i}\n" for i in range(60)]
+    table, names = TableOptions(drop=("column_3",)), {"label": "column_0", "no_header": True}
+    train = open_source(csv_of(tmp_path, "".join(lines)), table=table, **names)
+    given = {"schema": train.schema, "no_header": True}
+    rows_of(open_source(csv_of(tmp_path, "".join(lines)), **given))
+    unlabelled = csv_of(tmp_path, "".join(line[2:] for line in lines), "new.csv")
+    message = r"no header and 3 columns, but training had 4: .*Give all columns"
+    with pytest.raises(DataError, match=message):
+        open_source(unlabelled, **given)
+
+
+def test_file__without_a_header_and_the_label_after_the_features(tmp_path):
+    lines = [f"{i % 7},{i % 5},{1000 + i},{'uv'[i % 2]}\n" for i in range(60)]
+    table, names = TableOptions(drop=("column_2",)), {"label": "column_3", "no_header": True}
+    train = open_source(csv_of(tmp_path, "".join(lines)), table=table, **names)
+    unlabelled = csv_of(tmp_path, "".join(f"{line[:-3]}\n" for line in lines), "new.csv")
+    assert open_source(unlabelled, schema=train.schema, no_header=True).y_dtype is None

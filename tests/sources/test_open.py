@@ -1,3 +1,6 @@
+import gzip
+import logging
+
 import numpy as np
 import pytest
 
@@ -10,10 +13,71 @@ def test_open_source__missing(tmp_path):
         open_source(tmp_path / "absent.csv")
 
 
-@pytest.mark.parametrize("name", ["d.xlsx", "d", "d.gz"])
-def test_open_source__unknown_suffix(tmp_path, name):
-    (tmp_path / name).write_text("1")
-    with pytest.raises(DataError, match=r"not a known format\. Supported are \.npz, .*\.libsvm"):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d", b"1"),
+        ("d.gz", b"1"),
+        ("d.dat", b"a,b\n1,\x00\n"),
+        ("d.dat", b"a,b\n1,\x07\n"),
+        ("d.txt", b"This is text.\nIt has lines, and words.\n"),
+        ("d.json", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n'),
+        ("d.arff", b"@relation x\n"),
+        ("d.xml", b"<a>\n</a>\n"),
+        ("d.dat", b"x\n1\n2\n"),
+        ("d.dat", b"\n\n"),
+        ("d.dat", b"1 " + b"x" * 200_000 + b"\n2 y\n"),
+        ("d.dat", b"# x\n# y\n"),
+    ],
+)
+def test_open_source__unknown_suffix(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    message = r"not a known format, .*Say its format: npz, .*csv, .*Supported are \.npz, .*\.libsvm"
+    with pytest.raises(DataError, match=message):
+        open_source(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["d", "d.data", "d.DAT", "d.txt.gz", "sub.dir/d.test"])
+def test_open_source__text_with_an_unknown_suffix_is_read_as_it_looks(tmp_path, caplog, name):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    text = b"a;b;y\n1;2;x\n3;4;z\n"
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    source = open_source(path, label="y")
+    assert (source.n_rows, source.feature_names) == (2, ("a", "b"))
+    assert caplog.messages[0] == f"ingest: {path} is read as csv, as its first lines show"
+    path.write_bytes(b"1 1:0.5 3:2\n-1 2:1e3\n")
+    if path.suffix != ".gz":
+        assert open_source(path).n_features == 3
+
+
+@pytest.mark.parametrize("name", ["d.data", "d"])
+def test_open_source__format_is_said(tmp_path, name):
+    (tmp_path / name).write_text("a\n1\n2\n")
+    assert open_source(tmp_path / name, format="csv").n_rows == 2
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    (tmp_path / "x.npy").rename(tmp_path / name)
+    assert open_source(tmp_path / name, format="npy").n_features == 2
+    with pytest.raises(ParameterError, match=r"format is 'xls'\. Give one of npz, npy, csv"):
+        open_source(tmp_path / name, format="xls")
+    with pytest.raises(ParameterError, match=r"format=csv does not go with .*scene"):
+        open_source(tmp_path, format="csv", feature_dim="band")
+
+
+def test_open_source__format_of_a_directory(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f"part-{number}").write_text(f"a:b\n{number}:5\n")
+    source = open_source(tmp_path, format="csv", delimiter=":")
+    assert [block.X.tolist() for block in source.blocks(9)] == [[[1, 5], [2, 5]]]
+    # What is said of CSV is of CSV.
+    assert open_source(tmp_path, delimiter=":").n_rows == 2
+
+
+@pytest.mark.parametrize("name", ["d.xls", "d.ods"])
+def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"which is not read\. Save the sheet as CSV or \.xlsx"):
         open_source(tmp_path / name)
 
 
@@ -22,7 +86,7 @@ def test_open_source__not_a_path():
         open_source(np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "svm"])
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "svm", "data"])
 def test_open_source__no_bytes(tmp_path, suffix):
     (tmp_path / f"d.{suffix}").touch()
     with pytest.raises(DataError, match=r"is empty: it has no bytes"):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.sources.quotes import (
+    BlanksOut,
     QuoteScan,
     line_of_byte,
     line_of_long_row,
@@ -82,3 +83,53 @@ def test_line_of_row__quotes_may_span_lines(skip_empty, lines, end):
         for row in range(len(lines))
     ]
     assert found == lines
+
+
+def without_blanks(text, sizes, delimiter):
+    stream, blanks_out, found = io.BytesIO(text.encode()), BlanksOut(delimiter, QUOTE), b""
+    for piece in (*(stream.read(size) for size in sizes), stream.read(), b""):
+        # An empty piece is the end, and nothing comes after it.
+        found += blanks_out.feed(piece) if piece else b""
+    return (found + blanks_out.feed(b"")).decode()
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.text('a, \n"', max_size=5), st.integers(0, 3)), min_size=1),
+        min_size=1,
+        max_size=4,
+    ),
+    sizes=st.lists(st.integers(1, 6)),
+)
+def test_blanks_out__of_quotes_any_division_gives_the_text_without_the_spaces(rows, sizes):
+    cells = [[('"' + text.replace('"', '""') + '"', n) for text, n in row] for row in rows]
+    padded, bare = (
+        "\n".join(",".join(" " * (n * kept) + cell for cell, n in row) for row in cells)
+        for kept in (1, 0)
+    )
+    assert without_blanks(padded, sizes, b",") == bare
+
+
+CELL = st.one_of(
+    st.text("ab.,5'", min_size=1, max_size=4),
+    st.text('a, \t\n"', max_size=5).map(lambda text: '"' + text.replace('"', '""') + '"'),
+    st.just('a"b'),
+)
+
+
+@given(
+    rows=st.lists(st.lists(CELL, min_size=1, max_size=4), min_size=1, max_size=4),
+    blanks=st.lists(st.text(" \t", min_size=1, max_size=3), min_size=20, max_size=20),
+    ends=st.lists(st.text(" \t", max_size=2), min_size=8, max_size=8),
+    end=st.sampled_from(["\n", "\r\n", "\r"]),
+    sizes=st.lists(st.integers(1, 6)),
+)
+def test_blanks_out__of_aligned_text_any_division_gives_one_tab_between_cells(
+    rows, blanks, ends, end, sizes
+):
+    blanks, ends = iter(blanks), iter(ends)
+    aligned = ""
+    for row in rows:
+        aligned += next(ends) + row[0]
+        aligned += "".join(next(blanks) + cell for cell in row[1:]) + next(ends) + end
+    assert without_blanks(aligned, sizes, b" ") == "".join("\t".join(row) + end for row in rows)

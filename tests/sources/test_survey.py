@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.sources import survey
-from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions, decide
+from dask_nrbfn.sources.decide import decide
+from dask_nrbfn.sources.survey import ColumnSurvey, Roles, TableOptions
 from tests.numeric.chunkings import row_chunkings, split
 
 N = 300
@@ -24,24 +25,29 @@ def surveyed(array, kind):
 def decided(columns, **options):
     kinds = {name: kind for name, (kind, _) in columns.items()}
     surveys = {name: surveyed(array, kinds[name]) for name, (_, array) in columns.items()}
-    return decide(surveys, Roles("y"), TableOptions(**options))
+    schema, lines, _ = decide(surveys, Roles("y"), TableOptions(**options))
+    return schema, tuple(str(Advice(line)) for line in lines)
 
 
 def figures(found):
     return (
-        *(found.n_rows, found.n_missing, found.n_different, found.are_whole, found.texts),
+        *(found.n_rows, found.n_missing, found.n_different, found.are_whole, found.are_days),
+        *(found.texts, found.overflows),
         *(found.looks_like_id, found.median if found.kind == "number" else None),
     )
 
 
 @given(lengths=row_chunkings(N))
-@pytest.mark.parametrize("kind", ["number", "category"])
-def test_survey__any_division(kind, lengths):
+@pytest.mark.parametrize("most_texts", [40, 2**16])
+@pytest.mark.parametrize("first", [-40, 20_200_101])
+@pytest.mark.parametrize("kind", ["number", "category", "text"])
+def test_survey__any_division(kind, first, most_texts, lengths):
     rng = np.random.default_rng(0)
-    values = rng.integers(-40, 40, N).astype(np.float64)
+    values = rng.integers(first, first + 80, N).astype(np.float64)
     values[rng.random(N) < 0.1] = np.nan
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(survey, "_MOST_HASHES", 16)
+        patch.setattr(survey, "MOST_TEXTS", most_texts)
         parts = [surveyed(pa.array(part), kind) for part in split(values, lengths)]
         one = ColumnSurvey(kind)
         for part in split(values, lengths):
@@ -59,12 +65,13 @@ def test_survey__texts_are_counted():
 
 
 def test_survey__too_many_texts(monkeypatch):
-    monkeypatch.setattr(survey, "_MOST_TEXTS", 10)
+    monkeypatch.setattr(survey, "MOST_TEXTS", 10)
+    monkeypatch.setattr(survey, "_MOST_HASHES", 5)
     parts = [surveyed([f"{i}" for i in range(start, start + 8)], "category") for start in (0, 4)]
-    assert parts[0].texts is not None
+    assert not parts[0].overflows
     both = parts[0] + parts[1]
-    assert (both.texts, both.n_different, both.looks_like_id) == (None, 11, True)
-    with pytest.raises(DataError, match="'a' has more than 10 values"):
+    assert (both.overflows, both.n_different, both.looks_like_id) == (True, 11, True)
+    with pytest.raises(DataError, match="'a' has more than 65536 values"):
         decide({"a": both}, Roles(), TableOptions(categorical=("a",)))
 
 
@@ -123,7 +130,7 @@ def test_decide__ids_are_not_taken_without_a_word(kind, values, taken, words):
 @pytest.mark.parametrize("n_rows", [20, 70])
 def test_decide__numbers_with_a_text_among_them_are_said(n_rows):
     texts = [*(f"{i / 8}" for i in range(n_rows - 1)), "tall"]
-    columns = {"n": ("number", [0.5] * n_rows), "x": ("category", texts)}
+    columns = {"n": ("number", [0.5] * n_rows), "x": ("text", texts)}
     _, lines = decided(columns)
     expected = f"{n_rows - 1} of {n_rows} values are numbers, but 'tall' is none"
     assert expected in lines[-1]
@@ -135,10 +142,13 @@ def test_decide__gaps():
     schema, _ = decided(columns, missing="impute")
     number, category = schema.columns
     assert (number.fill, number.missing, category.missing) == (3.0, 0.25, 0.25)
-    with pytest.raises(
-        DataError, match=r"Column 'n' has no value in 1 of its rows\. Say missing: impute"
-    ):
+    message = (
+        r"the table has no value in some rows of 2 columns: 'n' 1, 'c' 1\. Say missing='impute'"
+    )
+    with pytest.raises(DataError, match=message):
         decided(columns)
+    with pytest.raises(DataError, match=r"Column 'n' has no value in 1 of its rows\. Say missing="):
+        decided({"n": columns["n"]})
     schema, _ = decided(columns, missing="drop")
     assert [column.missing for column in schema.columns] == [0, 0]
 
@@ -164,11 +174,160 @@ def test_options__that_contradict(options, message):
         ([pa.int64(), pa.float32()], "number"),
         ([pa.int64(), pa.bool_()], "number"),
         ([pa.null(), pa.bool_()], "boolean"),
-        ([pa.string(), pa.float64()], "category"),
-        ([pa.null()], "category"),
+        ([pa.string(), pa.float64()], "text"),
+        ([pa.null()], "text"),
+        ([pa.dictionary(pa.int8(), pa.string())], "category"),
         ([pa.list_(pa.int8()), pa.int8()], None),
     ],
 )
 def test_options__kind_of_the_files_of_a_table(types, kind):
     assert TableOptions().kind("a", types) == kind
-    assert TableOptions(date=("a",)).kind("a", types) == "date"
+    assert TableOptions(date=("a",)).kind("a", types) == (kind and "text")
+    assert TableOptions(categorical=("a",)).kind("a", types) == "category"
+
+
+def test_survey__days_are_whole_numbers_of_eight_digits():
+    for numbers, are_days in (
+        ([20201231, 19000101, None], True),
+        ([20201231, 20200230], False),
+        ([20201231, 20201231.5], False),
+        ([20201231, 18991231], False),
+    ):
+        assert surveyed(pa.array(numbers, pa.float64()), "number").are_days is are_days
+    schema, (line,) = decided({"day": ("number", [20201231, 20200101])})
+    assert schema.columns[0].kind == "number"
+    assert "day looks like a date" in line
+    assert "date_format='day=%Y%m%d'" in line
+
+
+@pytest.mark.parametrize("n_rows", [60, 3000])
+def test_decide__numbers_and_dates_of_text_are_recognized(monkeypatch, n_rows):
+    # Of many texts some are kept, and decide.
+    monkeypatch.setattr(survey, "MOST_TEXTS", 1000)
+    monkeypatch.setattr(survey, "_MOST_HASHES", 500)
+    rng = np.random.default_rng(0)
+    prices = rng.integers(1, 10**9, n_rows) / 100
+    days = np.datetime64("1990-01-01") + rng.integers(0, 9000, n_rows)
+    texts = [f"{day:%m/%d/%Y}" for day in days.astype(object)]
+    columns = {"p": ("text", [f"${price:,.2f}" for price in prices]), "d": ("text", texts)}
+    schema, lines = decided(columns, missing="impute")
+    assert [(each.kind, each.written) for each in schema.columns] == [
+        ("number", "$1,234.5"),
+        ("date", "%m/%d/%Y"),
+    ]
+    assert lines == ("p: numbers written as $1,234.5", "d: dates written as %m/%d/%Y")
+    share = (prices < schema.columns[0].fill).mean()
+    assert share == pytest.approx(0.5, abs=0.02 if n_rows < 1000 else 0.08)
+
+
+def test_decide__days_that_may_be_months_are_said():
+    texts = ["01/02/2020", "03/04/2020"]
+    schema, (line,) = decided({"day": ("text", texts)})
+    assert schema.columns[0].kind == "category"
+    assert line == (
+        "day looks like a date: '01/02/2020' may be day first or month first; "
+        "say date_format='day=%d/%m/%Y' or say date_format='day=%m/%d/%Y'."
+    )
+    with pytest.raises(DataError, match=r"may be day first or month first\. Say date_format="):
+        decided({"day": ("text", texts)}, date=("day",))
+    for options in ({"date_format": ("%d/%m/%Y",)}, {"date_format": ("day=%d/%m/%Y",)}):
+        (column,) = decided({"day": ("text", texts)}, **options)[0].columns
+        assert (column.kind, column.written) == ("date", "%d/%m/%Y")
+
+
+def test_decide__texts_that_are_not_all_alike_stay_text():
+    units = ["12 kg", "300 g"] * 5
+    schema, (line,) = decided({"w": ("text", units)})
+    assert schema.columns[0].kind == "category"
+    assert line == (
+        "w has numbers of several units, '12 kg', '300 g', and is text. Write one unit, or leave "
+        "the column out with drop='w'."
+    )
+    _, (line,) = decided({"d": ("text", ["31.12.2020", "1.1.2021", "soon"])})
+    assert "2 of 3 values are dates written as %d.%m.%Y, but 'soon' is none" in line
+    assert decided({"w": ("text", ["12 kg"])}, categorical=("w",))[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "remedy"),
+    [
+        (["469,13 €", "1.000,00 €", "7 €"], "they have decimal commas."),
+        (["469,13 €", "12,50 €"], "they have decimal commas."),
+        (["1.234 €", "999 €"], "points stand between thousands, or numeric='p' if before decimals"),
+    ],
+)
+def test_decide__decimal_commas_of_which_nothing_is_said(texts, remedy):
+    def decided_by(decimal, **options):
+        found = ColumnSurvey("text", decimal=decimal)
+        found.add(pa.array(texts))
+        schema, lines, _ = decide({"p": found}, Roles("y"), TableOptions(**options))
+        return schema.columns[0], str(Advice(lines[0]))
+
+    column, line = decided_by("")
+    assert (column.kind, line.startswith(f"p has numbers such as {min(texts)!r}")) == (
+        "category",
+        True,
+    )
+    assert f"is text. Say decimal=, if {remedy}" in line
+    assert decided_by(",")[0].kind == "number"
+    if "numeric" in remedy:
+        assert decided_by("", numeric=("p",))[0].written == "1234.5 €"
+
+
+@pytest.mark.parametrize("texts", [["12.5 €", "1 €"], ["$1,234.5", "$1"], ["12 €", "3 €"]])
+def test_decide__decimals_that_only_points_can_have(texts):
+    found = ColumnSurvey("text", decimal="")
+    found.add(pa.array(texts))
+    schema, (line,), _ = decide({"p": found}, Roles("y"), TableOptions())
+    assert (schema.columns[0].kind, "numbers written as" in line) == ("number", True)
+
+
+def test_decide__nearly_all_values_are_enough():
+    texts = [f"{i} kg" for i in range(199)]
+    decision = decide({"w": surveyed([*texts, "heavy"], "text")}, Roles(), TableOptions())
+    assert (decision.schema.columns[0].written, decision.unread) == (
+        "1234.5 kg",
+        decision.schema.columns,
+    )
+    decision = decide({"w": surveyed([*texts[:90], "heavy"], "text")}, Roles(), TableOptions())
+    assert (decision.schema.columns, decision.unread) == ((), ())
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "Unnamed: 0.1"])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("n_rows", [3, 9000])
+def test_decide__an_index_is_left_out(name, first, n_rows):
+    numbers = np.random.default_rng(0).permutation(n_rows) + first
+    columns = {name: ("number", numbers), "a": ("number", [0.5] * n_rows)}
+    schema, (line,) = decided(columns)
+    assert schema.ignored == (name,)
+    assert (
+        line == f"{name or repr('')} is left out: it counts the rows, as an index of pandas does."
+    )
+    columns[name] = "number", numbers * 2
+    if name:
+        assert len(decided(columns)[0].columns) == 2
+    else:
+        with pytest.raises(DataError, match="Column 1 of the table has no name"):
+            decided(columns)
+
+
+def test_decide__categories_that_are_one_number_are_one():
+    texts = ["1.5", "1.50", "2", "2.0", "10"]
+    schema, (line,) = decided({"v": ("category", texts)})
+    assert schema.columns[0].categories == ("1.5", "10", "2")
+    assert line == "v has '1.50' and '1.5', which are one category: their number is one."
+    schema, lines = decided({"v": ("category", [*texts, "x"])})
+    assert "1.50" in schema.columns[0].categories
+    assert lines == ()
+
+
+def test_decide__dates_with_and_without_a_time():
+    texts = ["2020-01-02", "2020-01-02 03:04"]
+    for options in ({}, {"date": ("d",)}):
+        (column,) = decided({"d": ("text", texts)}, **options)[0].columns
+        assert (column.kind, column.written) == ("date", "")
+    texts = ["31.12.2020", "31.12.2020 03:04"]
+    survey = surveyed(texts, "text")
+    decision = decide({"d": survey}, Roles(), TableOptions(date=("d",)))
+    assert decision.unread[0].written == "%d.%m.%Y"

@@ -218,7 +218,8 @@ def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
     monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
     monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
-    message = r"'true' in line 42, which is not a number\. Write .*missing_values.*categorical"
+    remedy = "one number above 0 per row" if weights else ".*missing_values.*categorical"
+    message = rf"'true' in line 42, which is not a number\. Write {remedy}"
     with pytest.raises(DataError, match=message):
         list(open_source(path, weights=weights).blocks(5))
 
@@ -264,7 +265,7 @@ def test_csv__value_that_is_not_finite_is_named(
         list(open_source(path, label="y").blocks(100))
     # Nine rows of two lines each and an empty line follow the header.
     assert caught.value.problem == f"Column 'b' of {path} has {has} in line 21."
-    remedy = "Say missing: impute" if has == "no value" else "every value must be finite"
+    remedy = "Say missing='impute' to fill" if has == "no value" else "every value must be finite"
     assert remedy in caught.value.remedy
 
 
@@ -357,7 +358,8 @@ def test_csv__line_is_that_of_any_editor(tmp_path, text):
         ("a,b\n", "is empty: it has no rows"),
         ("a,b", "is empty: it has no rows"),
         ("a,a\n1,2\n", "several columns named 'a'"),
-        (",a\n0,2\n", r"Column 1 of .* has no name"),
+        (",a\n3,2\n", r"Column 1 of .* has no name"),
+        ("a,\n3,0\n", r"Column 2 of .* has no name"),
     ],
 )
 def test_csv__what_cannot_be_used(tmp_path, text, message):
@@ -556,6 +558,23 @@ def test_parquet__labels_of_two_types(tmp_path):
     parquet_of(tmp_path, {"a": [1.0], "y": ["x"]}, "2.parquet")
     with pytest.raises(DataError, match=r"Column 'y' is numbers in some .* strings in others"):
         open_source(tmp_path, label="y")
+
+
+@pytest.mark.parametrize("labels", [["u", "v"], [3, 5], [True, False]])
+@pytest.mark.parametrize(
+    "options", [{"table": TableOptions(missing="drop")}, {"unlabelled": ""}], ids=["drop", "kept"]
+)
+def test_parquet__file_of_a_directory_without_any_label(tmp_path, labels, options):
+    for name, values in (("a", [None, None]), ("b", labels), ("c", [None])):
+        table = pa.table({"x": np.arange(float(len(values))), "y": pa.array(values)})
+        arrow_parquet.write_table(table, tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match=r"Label column 'y' of .* has type null"):
+        open_source(tmp_path, label="y")
+    source = open_source(tmp_path, label="y", **options)
+    _, y = collect(source)
+    assert source.boolean_labels == (labels == [True, False])
+    none = [source.empty_label]
+    assert y.tolist() == (labels if "table" in options else none * 2 + labels + none)
 
 
 @pytest.mark.parametrize("index", [None, "id"])

@@ -1,23 +1,26 @@
 """CSV as it is found: real files in the ways that people write them."""
 
 import gzip
-import io
 import logging
+import re
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.sources import delimited, open_source
-from dask_nrbfn.sources.dialect import Dialect
-from dask_nrbfn.sources.survey import TableOptions
-from dask_nrbfn.sources.textfile import _Unpadding
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.survey import Roles, TableOptions
+from dask_nrbfn.sources.tables import Asked
+from dask_nrbfn.sources.textfile import text_files
 
 X = [[1.5, 2.0], [-3.25, 4.0]]
+
+
+def asked_of(path):
+    return Asked(origin=str(path), roles=Roles(), options=TableOptions())
 
 
 def written(path, text, encoding="utf-8"):
@@ -174,6 +177,15 @@ def test_text__of_another_encoding_than_said(tmp_path):
         open_source(path, label="y", encoding="ascii")
 
 
+def test_text__of_windows_has_the_encoding_that_the_error_names(tmp_path):
+    prices = "".join(f"{100 + i} €;{'uv'[i % 2]}\n" for i in range(60))
+    path = written(tmp_path / "d.csv", "p;y\n" + prices, "cp1252")
+    with pytest.raises(DamagedDataError, match=r"such as (\S+), which") as caught:
+        open_source(path, label="y")
+    encoding = re.search(r"such as (\w+)", str(caught.value))[1]
+    assert open_source(path, label="y", encoding=encoding).schema.columns[0].written == "1234.5 €"
+
+
 @pytest.mark.parametrize(
     "options", [{"delimiter": ";"}, {"no_header": True}, {"encoding": "latin-1"}]
 )
@@ -184,32 +196,168 @@ def test_text__dialect_is_of_csv_alone(tmp_path, options):
         open_source(tmp_path / "d.npy", **options)
 
 
+CARS = (
+    '18.0   8   ?      3504.  1\t"chevrolet chevelle"\n'
+    '9.5    4   307.0  34.    3\t"vw 1131, deluxe"\n'
+    '24.0   4   113.0  95.0   3\t"toyota \t corona"\n'
+)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("options", [{}, {"delimiter": " "}, {"delimiter": " ", "no_header": True}])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text__blanks_between_cells(tmp_path, caplog, end, options, encoding):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    path = written(tmp_path / "cars.csv", f" {CARS} ".replace("\n", end), encoding)
+    found = read(path, label="column_5", table=TableOptions(missing="impute"), **options)
+    expected = [[18, 8, np.nan, 3504, 1], [9.5, 4, 307, 34, 3], [24, 4, 113, 95, 3]]
+    names = tuple(f"column_{j}" for j in range(5))
+    assert found[0] == names
+    np.testing.assert_array_equal(found[1], expected)
+    assert found[2] == ["chevrolet chevelle", "vw 1131, deluxe", "toyota \t corona"]
+    header = "" if "no_header" in options and encoding != "utf-16" else ", no header"
+    told = "utf-16" if encoding == "utf-16" else "utf-8"
+    if not options:
+        line = f'ingest: {path} has blanks between cells, " around text, {told}{header}'
+        assert line in caplog.messages
+
+
+@pytest.mark.parametrize("batch_bytes", [24, 1000])
+def test_text__blanks_and_a_header(tmp_path, monkeypatch, batch_bytes):
+    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
+    path = written(tmp_path / "d.txt", "  a   b \t y\n1.5 2 x\n\n  \n-3.25\t\t4   é  \n")
+    assert read(path, label="y") == (("a", "b"), X, ["x", "é"])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1 2 x", "line 5 has 3 cells, not 2"),
+        ("lots x", "Column 'a' of .* has 'lots' in line 5, which is not a number"),
+        ('1 "x', "ends inside a quote that opens in line 5"),
+        ("1", "line 5 has 1 cells, not 2"),
+    ],
+)
+@pytest.mark.parametrize("begin", ["# drawn\n#  by hand \na y\n1 x\n", " a  y \n1 'x'\n\n \n"])
+def test_text__blanks_leave_lines_as_they_are(tmp_path, row, message, begin):
+    path = written(tmp_path / "d.csv", f"{begin}{row}\n")
+    with pytest.raises(DataError, match=message):
+        read(path, label="y", delimiter=" ", table=TableOptions(numeric=("a",)))
+
+
+@pytest.mark.parametrize("delimiter", ["\t", "tab", r"\t"])
+def test_text__tab_as_it_is_typed(tmp_path, delimiter):
+    path = written(tmp_path / "d.csv", "a\tb,y\tb\n1.5\tx,y\t2\n-3.25\té\t4\n")
+    assert read(path, label="b,y", delimiter=delimiter) == (("a", "b"), X, ["x,y", "é"])
+    dataset = ingest_file(path, tmp_path / "d.zarr", label="b,y", delimiter=delimiter)
+    assert dataset.schema.written == {"delimiter": "\t"}
+
+
+@pytest.mark.parametrize(
+    ("begin", "skipped"),
+    [
+        ("# drawn by hand\n", "a line"),
+        ('# drawn, by hand; with care\n#\n\n# 5" wide\n', "4 lines"),
+        ("#a comment\r\n", "a line"),
+        ("# a; title\n# b\n", "2 lines"),
+        ("# 1; 2; 3\n", "a line"),  # as many cells as the table: the next line is its header
+        ("sep=;\n", "a line"),
+        ('"sep=;"\r\n# x\n', "2 lines"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_text__lines_before_the_table(tmp_path, caplog, begin, skipped, encoding):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    path = written(tmp_path / "d.csv", f"{begin}a;b;y\n1.5;2;x\n-3.25;4;é\n", encoding)
+    assert read(path, label="y") == (("a", "b"), X, ["x", "é"])
+    (line,) = caplog.messages
+    assert line.endswith(f", {skipped} before the table")
+    written(path, f"{begin}a;b;y\n1.5;2;x\nlots;4;é\n", encoding)
+    n_lines = begin.count("\n")
+    with pytest.raises(DataError, match=f"has 'lots' in line {n_lines + 3}, which"):
+        read(path, label="y", table=TableOptions(numeric=("a",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("#id,a,y\n1,2,x\n", ("#id", "a")),
+        ("# made of 2, 3, 4 and 5,\n#id,a,y\n1,2,x\n", ("#id", "a")),
+        ('"#id",a,y\n1,2,x\n', ("#id", "a")),
+        ("id,#a,y\n1,2,x\n", ("id", "#a")),
+        ("#id,a,y\n", ("#id", "a")),
+        ("#\n1\n", ()),
+    ],
+)
+def test_text__number_sign_may_begin_a_header(tmp_path, text, names):
+    path = written(tmp_path / "d.csv", text)
+    way = text_files((File(str(path)),), named=())[0]
+    found = delimited.CsvTable.of(way, asked_of(path)).names
+    assert found == (*names, "y") if names else found == ("#",)
+
+
+@pytest.mark.parametrize("said", [{}, {"no_header": True}])
+def test_text__comments_above_rows_without_a_header(tmp_path, said):
+    path = written(tmp_path / "d.txt", "\n# a b c\n\n1.0 2.0 x\n4.0 5.0 x\n")
+    assert read(path, label="column_2", **said)[1] == [[1, 2], [4, 5]]
+    written(path, "# made by me\n# by hand\n1.0 2.0 x 3.0\n4.0 5.0 x 6.0\n")
+    assert read(path, label="column_2", **said)[1] == [[1, 2, 3], [4, 5, 6]]
+    written(path, "#a,b,c\n1,2,x\n4,5,x\n")
+    assert read(path, label="column_2", **said)[1] == [[1, 2], [4, 5]]
+    written(path, "#1,a,b\n#1,b,a\n2,a,b\n")
+    assert read(path, label="column_2", **said)[2] == ["b", "a", "b"]
+    written(path, "\nfoo\n1\n")
+    assert delimited.CsvTable.of(text_files((File(str(path)),))[0], asked_of(path)).names == ("",)
+
+
+def test_text__rows_may_begin_with_a_number_sign(tmp_path):
+    path = written(tmp_path / "d.csv", "#1,5.5,x\n#2,6.5,y\n#1,7.5,x\n")
+    names, _, labels = read(path, label="column_2")
+    assert (names, labels) == (("column_0", "column_1"), ["x", "y", "x"])
+
+
+@pytest.mark.parametrize("mark", ["   ?", "?  ", " \t NA \t", " " * 40])
+@pytest.mark.parametrize("place", [0, 40, 99])
+def test_text__mark_of_no_value_with_blanks_around(tmp_path, monkeypatch, mark, place):
+    monkeypatch.setattr(delimited, "TEXT_BYTES", 64)
+    monkeypatch.setattr(delimited, "TOGETHER_BYTES", 64)
+    values = [f"{row / 2}" for row in range(100)]
+    values[place] = mark
+    text = "".join(f"{value},{row},true\n" for row, value in enumerate(values))
+    path = written(tmp_path / "d.csv", "a,b,c\n" + text)
+    _, found, _ = read(path, table=TableOptions(missing="impute"))
+    expected = np.column_stack([np.arange(100) / 2, np.arange(100), np.ones(100)])
+    expected[place, 0] = np.nan
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_text__without_header_as_the_first_row_shows(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    rows = "5.1,3.5,1.4,0.2,Iris-setosa\n4.9,3.0,1.4,0.2,Iris-versicolor\n"
+    path = written(tmp_path / "iris.csv", rows)
+    dataset = ingest_file(path, tmp_path / "iris.zarr", label="column_4")
+    assert (dataset.n_rows, dataset.n_features) == (2, 4)
+    assert caplog.messages[0].endswith("utf-8, no header")
+    # Nor have the files to predict from, whatever their first rows show.
+    assert dataset.schema.written == {"no_header": True}
+    other = written(tmp_path / "other.csv", "5,3,1,0,Iris-setosa\n")
+    source = open_source(other, schema=dataset.schema)
+    assert source.n_rows == 1
+
+
+def test_text__first_row_that_may_be_a_header_is_asked_for(tmp_path):
+    path = written(tmp_path / "d.csv", "'30-39','yes','no'\n'40-49','no','yes'\n")
+    with pytest.raises(DataError, match=r"no column 'y'; .* If the first line is a row, say no_he"):
+        read(path, label="y")
+    written(path, "p,x,p\ne,x,s\n")
+    with pytest.raises(DataError, match=r"named 'p'\. .* If the first line is a row, say no_he"):
+        read(path)
+    assert read(path, label="column_0")[2] == ["p", "e"]
+
+
 def test_ingest__a_table_as_it_is_found(tmp_path):
     path = written(tmp_path / "d.csv.zst", "1,5; <=50K\n2,5; >50K\n", "latin-1")
     options = {"label": "column_1", "decimal": ",", "no_header": True, "encoding": "latin-1"}
     dataset = ingest_file(path, tmp_path / "d.zarr", **options)
     assert (dataset.n_rows, dataset.feature_names) == (2, ("column_0",))
     assert list(dataset.classes) == ["<=50K", ">50K"]
-
-
-@given(
-    rows=st.lists(
-        st.lists(st.tuples(st.text('a, \n"', max_size=5), st.integers(0, 3)), min_size=1),
-        min_size=1,
-        max_size=4,
-    ),
-    sizes=st.lists(st.integers(1, 6)),
-)
-def test_unpadding__any_division_gives_the_text_without_the_spaces(rows, sizes):
-    cells = [[('"' + text.replace('"', '""') + '"', n) for text, n in row] for row in rows]
-    padded, bare = (
-        "\n".join(
-            ",".join(" " * (n * kept * (i + j > 0)) + cell for j, (cell, n) in enumerate(row))
-            for i, row in enumerate(cells)
-        )
-        for kept in (1, 0)
-    )
-    stream, unpad, found = io.BytesIO(padded.encode()), _Unpadding(Dialect(padded=True)), b""
-    for piece in (*(stream.read(size) for size in sizes), stream.read(), b""):
-        found += unpad(pa.py_buffer(piece))
-    assert found == bare.encode()

@@ -439,7 +439,7 @@ def test_cost__counts_the_penalty(stage):
 
     def cost(penalty):
         tuning = None if stage is WEIGHTS else replace(TUNING, penalties=(penalty,))
-        params = replace(CENTRES, penalty=penalty)
+        params = replace(CENTRES, penalty=penalty, n_neighbors=20)
         sizes = FitSizes.of(dataset, params, search, 500, tuning)
         return sizes.r_tried or sizes.r, stage.cost(sizes).held_bytes
 

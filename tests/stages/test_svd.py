@@ -53,6 +53,11 @@ def components_of(run):
     return run.read("svd/components")
 
 
+def coordinates_of(run):
+    """Return the coordinates of the digits to the bit, which draws and clusters follow."""
+    return write().projected_by(run.location, 12).take(np.arange(len(DIGITS)))
+
+
 def same_scores(one, two, rows, coordinates, atol=1e-8):
     np.testing.assert_allclose(one.scores(rows), two.scores(coordinates), atol=atol)
 
@@ -62,8 +67,7 @@ def same_scores(one, two, rows, coordinates, atol=1e-8):
 def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
     params = replace(PARAMS, **changes)
     run = fit(params)
-    V = components_of(run)
-    coordinates = DIGITS @ V
+    V, coordinates = components_of(run), coordinates_of(run)
     plain = fit(replace(params, svd=None), write(coordinates))
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
     assert run.stages["svd"]["explained"] > 0.9
@@ -75,7 +79,7 @@ def test_fit__is_that_of_the_coordinates_given_as_rows(changes):
 def test_tune__is_that_of_the_coordinates_given_as_rows():
     tuning = TuneParams(effort="quick", folds=3, alphas=(1e-2, 1e-6), width_factors=(0.5, 1.0))
     run = tune_dataset(write(), MemoryStore(), PARAMS, tuning, ENGINE)
-    coordinates = DIGITS @ components_of(run)
+    coordinates = coordinates_of(run)
     plain = replace(PARAMS, svd=None)
     plain = tune_dataset(write(coordinates), MemoryStore(), plain, tuning, ENGINE)
     assert describe(run.location)["error_rate"] == describe(plain.location)["error_rate"]
@@ -96,7 +100,7 @@ def test_tune__judges_on_other_rows():
 def test_embed__is_that_of_the_coordinates_given_as_rows():
     params = replace(PARAMS, components=2)
     run = embed_dataset(write(), MemoryStore(), params, ENGINE)
-    coordinates = DIGITS @ components_of(run)
+    coordinates = coordinates_of(run)
     plain = replace(params, svd=None)
     plain = embed_dataset(write(coordinates), MemoryStore(), plain, ENGINE)
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates, 1e-6)
@@ -242,16 +246,16 @@ def test_update__adds_rows_as_if_they_had_been_there(tmp_path):
         for name, rows in (("one", slice(200)), ("two", slice(200, 300)))
     )
     runs = [fit(PARAMS, one, tmp_path / name) for name in ("added", "merged")]
-    V = components_of(runs[0])
+    V, coordinates = components_of(runs[0]), coordinates_of(runs[0])
     update_run(runs[0].location, two, ENGINE)
     branch_run(runs[1].location, tmp_path / "branch")
     update_run(tmp_path / "branch", two, ENGINE)
     merge_runs(runs[1].location, tmp_path / "branch", ENGINE)
-    plain = fit(replace(PARAMS, svd=None), write(DIGITS[:200] @ V, LABELS[:200]))
-    update_run(plain.location, write(DIGITS[200:] @ V, LABELS[200:]), ENGINE)
+    plain = fit(replace(PARAMS, svd=None), write(coordinates[:200], LABELS[:200]))
+    update_run(plain.location, write(coordinates[200:], LABELS[200:]), ENGINE)
     expected = Model.load(plain.location)
     for run in runs:
-        same_scores(Model.load(run.location), expected, DIGITS, DIGITS @ V)
+        same_scores(Model.load(run.location), expected, DIGITS, coordinates)
         assert attributes_of(open_group(run.location, kind="run"))["format_version"] == 6
     record = update_run(runs[0].location, one, ENGINE, forget=True)
     assert record["reasons"] == ["40 of the forgotten rows are basis rows of the model"]
@@ -331,7 +335,7 @@ def test_fit__of_rows_in_csr_is_that_of_the_same_rows_in_an_array():
 def test_fit__of_rows_without_labels_and_of_numbers():
     labels = np.where(np.arange(300) % 2 == 0, LABELS, -1)
     run = fit(PARAMS, write(y=labels, unlabelled=-1))
-    coordinates = DIGITS @ components_of(run)
+    coordinates = coordinates_of(run)
     plain = fit(replace(PARAMS, svd=None), write(coordinates, labels, unlabelled=-1))
     same_scores(Model.load(run.location), Model.load(plain.location), DIGITS, coordinates)
     beside = write().with_unlabelled(write(DIGITS + 0.5, None, chunk_rows=80))

@@ -12,12 +12,13 @@ from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
     MissingDataError,
+    NewerVersionError,
     NRBFNError,
 )
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group
+from dask_nrbfn.storage.group import open_group, update_record
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
@@ -415,13 +416,13 @@ def test_dataset_metadata__flipped_column_count(text_dataset):
 def test_model_metadata__newer_format(tmp_path):
     make_model().save(tmp_path / "model")
     edit_attributes(tmp_path / "model", format_version=8)
-    with pytest.raises(DamagedDataError, match="format version 8, this package reads 3 to 7"):
+    with pytest.raises(NewerVersionError, match=r"reads 3 to 7\. Upgrade dask_nrbfn: a newer"):
         Model.load(tmp_path / "model")
 
 
 def test_run_metadata__newer_format(run):
     edit_attributes(run.location, format_version=8)
-    with pytest.raises(DamagedDataError, match="format version 8, this package reads 3 to 7"):
+    with pytest.raises(NewerVersionError, match="format version 8, this package reads 3 to 7"):
         Run.open(run.location)
 
 
@@ -431,3 +432,33 @@ def test_model_metadata__newer_format_inside_a_run(run):
     edit_attributes(f"{run.location}/model", format_version=8)
     with pytest.raises(DamagedDataError, match="format version 8"):
         Model.load(run.location)
+
+
+@pytest.mark.parametrize(
+    ("stored", "problem"),
+    [
+        ({"kernel_exponent": 0.7}, "the parameter kernel_exponent, which is unknown here"),
+        ({"kernel": "laplace-l1"}, "a value that is unknown here: kernel is 'laplace-l1'"),
+    ],
+)
+def test_metadata__parameters_of_a_newer_version(run, tmp_path, stored, problem):
+    make_model().save(tmp_path / "model")
+    for place, open_it in ((tmp_path / "model", Model.load), (run.location, Run.open)):
+        group = zarr.open_group(str(place), mode="r+")
+        update_record(group, {"params": {**group.attrs["params"], **stored}})
+        with pytest.raises(NewerVersionError, match=f"{problem}.* Upgrade dask_nrbfn: a newer"):
+            open_it(place)
+
+
+def test_run_metadata__a_tuning_of_a_newer_version(run):
+    tuning = {"folds": 3, "trees": [1, 2]}
+    update_record(zarr.open_group(str(run.location), mode="r+"), {"tuning": tuning})
+    with pytest.raises(NewerVersionError, match="the parameter trees, which is unknown here"):
+        Run.open(run.location)
+
+
+def test_model__a_mistake_of_ours_is_no_damage(tmp_path, monkeypatch):
+    make_model().save(tmp_path / "model")
+    monkeypatch.setattr(Model, "_check_shapes", lambda model, group: len(model))
+    with pytest.raises(TypeError, match="has no len"):
+        Model.load(tmp_path / "model")

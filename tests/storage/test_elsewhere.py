@@ -70,6 +70,7 @@ def test_elsewhere__reads_whole_chunks(tmp_path, monkeypatch):
     root.create_array("obsm/X_pca", data=values, chunks=(13, 2))
     root.create_array("obs/index", data=np.arange(60))
     root["obs"].attrs.update({"_index": "index", "column-order": []})
+    root.create_group("var")
     dataset = ingest_file(tmp_path / "cells.zarr", tmp_path / "d", x="obsm/X_pca")
     assert dataset.chunk_rows == 26
     np.testing.assert_array_equal(dataset.take(np.arange(60)), values)

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import LOSSES, FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import edit_attributes, make_model, table, text, write_dataset
@@ -143,7 +145,7 @@ def test_probabilities__without_a_temperature_are_clipped_scores():
     probabilities = make_model().probabilities(scores)
     third = [1 / 3] * 3
     expected = [[0.25, 0.75, 0.0], [0.5, 0.25, 0.25], third, [0.5, 0.5, 0.0]]
-    np.testing.assert_allclose(probabilities, expected, rtol=1e-15)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.3])
@@ -154,6 +156,35 @@ def test_probabilities__sum_to_one_and_follow_the_scores(temperature):
     np.testing.assert_array_equal(np.argsort(probabilities, axis=1), np.argsort(scores, axis=1))
     empty = make_model(temperature=temperature).probabilities(np.empty((0, 3)))
     assert empty.shape == (0, 3)
+
+
+# Numbers that clipping, saturation or rounding makes equal.
+TIED = st.sampled_from(
+    [-90.0, -2.0, -1.0, 0.0, 1e-17, 0.5, 0.5 + 1e-16, 1.0, 1.5, 40.0, 41.0, 90.0]
+)
+
+
+@given(
+    scores=st.lists(st.lists(TIED | st.floats(-2, 2), min_size=3, max_size=3), min_size=1),
+    loss=st.sampled_from(LOSSES),
+    temperature=st.sampled_from([None, 1e-3, 0.3, 1e3]),
+)
+def test_probabilities__the_largest_is_that_of_the_label(scores, loss, temperature):
+    scores = np.array(scores)
+    model = make_model(temperature=temperature, params=FitParams(loss=loss))
+    probabilities = model.probabilities(scores)
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), scores.argmax(axis=1))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-14)
+    assert probabilities.min() >= 0.0
+
+
+def test_probabilities__of_clipped_ties_differ_in_float32_too():
+    scores = np.array([[1.1, 1.2, -0.1], [0.2, 0.2, 0.1], [-3.0, -2.0, -1.0]])
+    probabilities = make_model().probabilities(scores)
+    assert probabilities.astype(np.float32).argmax(axis=1).tolist() == [1, 0, 2]
+    expected = [[0.5, 0.5, 0.0], [0.4, 0.4, 0.2], [1 / 3] * 3]
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-6)
+    assert probabilities[1].tolist() == [0.4, 0.4, 0.2]
 
 
 @pytest.mark.parametrize(
@@ -257,3 +288,8 @@ def test_save__replaces_only_when_told(tmp_path):
     second.save(tmp_path / "model", overwrite=True)
     assert_same_bits(Model.load(tmp_path / "model"), second)
     assert [path.name for path in Path(tmp_path).iterdir()] == ["model"]
+
+
+def test_digest__of_a_model_stays():
+    # Runs and predictions hold it.
+    assert make_model().digest() == "aa58cb722275b475faf5ade091cbf69e"

@@ -23,7 +23,7 @@ from dask_nrbfn.storage.run import Run
 from tests.storage.written import table, write_dataset
 
 CHANGES = {
-    "n_neighbors": (20, 21),
+    "n_neighbors": (None, 21),
     "prune": (None, 30),
     "components": (None, 30),
     "confidence_threshold": (0.9, 0.8),

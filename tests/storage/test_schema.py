@@ -233,3 +233,29 @@ def test_model__and_schema_must_fit(tmp_path):
     make_model(schema=FILLED, n_features=4).save(tmp_path / "model")
     with pytest.raises(DamagedDataError, match="do not fit together"):
         Model.load(tmp_path / "model")
+
+
+def test_encoded_by__numbers_of_another_unit_are_refused():
+    kilos, grams, plain = (
+        Schema((Column("w", "number", written=written),))
+        for written in ("1234.5 kg", "1234.5 g", "")
+    )
+    dataset = write_rows(MemoryStore(), np.arange(5.0)[:, None], None, schema=kilos)
+    assert Dataset.open(dataset.location).schema == kilos
+    assert dataset.encoded_by(plain) is dataset
+    with pytest.raises(
+        DataError, match=r"has the column 'w' written as 1234.5 kg, not as 1234.5 g"
+    ):
+        dataset.encoded_by(grams)
+    without = write_rows(MemoryStore(), np.arange(5.0)[:, None], None, schema=plain)
+    assert (dataset.content, dataset.fingerprint) == (without.content, without.fingerprint)
+
+
+def test_model__names_of_features_that_coincided_are_told_apart(tmp_path):
+    schema = Schema((Column("c", "category", ("(missing)",), missing=0.5),), missing="impute")
+    model = make_model(schema=schema, n_features=2)
+    replace(model, feature_names=("c=(missing)", "c=(missing)")).save(tmp_path / "model")
+    loaded = Model.load(tmp_path / "model")
+    assert loaded.feature_names == ("c=(missing)", "c=(missing)_")
+    rows = write_rows(MemoryStore(), np.array([[0.0], [np.nan]]), None, schema=schema)
+    assert loaded.encoded(rows) is rows

@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, module_of
 
 Floats = NDArray[np.float64]
 
@@ -123,5 +122,5 @@ def kernel_named(name: str) -> Kernel:
         If there is none.
     """
     FitParams.options()["kernel"].check("kernel", name)
-    kernel: Kernel = import_module(f"{__name__}.{name}").KERNEL
+    kernel: Kernel = module_of(__name__, name).KERNEL
     return kernel

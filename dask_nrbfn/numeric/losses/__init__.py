@@ -7,12 +7,11 @@ more to add.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, module_of
 
 Floats = NDArray[np.float64]
 
@@ -58,5 +57,5 @@ def loss_named(name: str) -> Loss:
         If there is none.
     """
     FitParams.options()["loss"].check("loss", name)
-    loss: Loss = import_module(f"{__name__}.{name.replace('-', '_')}").LOSS
+    loss: Loss = module_of(__name__, name).LOSS
     return loss

@@ -6,14 +6,13 @@ Each module here is a penalty of its own name: it defines `PENALTY`, and there i
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, module_of
 
 if TYPE_CHECKING:
     # Loads scipy, which naming a penalty does not need.
@@ -80,7 +79,7 @@ def penalty_named(name: str) -> Penalty:
         If there is none.
     """
     FitParams.options()["penalty"].check("penalty", name)
-    penalty: Penalty = import_module(f"{__name__}.{name}").PENALTY
+    penalty: Penalty = module_of(__name__, name).PENALTY
     return penalty
 
 

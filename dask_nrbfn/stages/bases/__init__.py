@@ -7,7 +7,6 @@ there is no more to add.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams
+from dask_nrbfn.params import FitParams, module_of
 from dask_nrbfn.stages.searched import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -173,7 +172,7 @@ _GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given", dr
 
 @cache
 def _source_named(name: str) -> BasisSource:
-    source: BasisSource = import_module(f"{__name__}.{name}").SOURCE
+    source: BasisSource = module_of(__name__, name).SOURCE
     return source
 
 

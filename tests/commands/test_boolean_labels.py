@@ -1,0 +1,140 @@
+"""Labels that are true and false, from the rows to their predictions."""
+
+import json
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import (
+    NRBFNClassifier,
+    evaluate_dataset,
+    fit_dataset,
+    predict_dataset,
+    refresh_run,
+    update_run,
+)
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams
+from tests.cli.program import succeed
+from tests.tables import spirals
+
+X, Y = spirals(120)
+TRUTH = Y > 0
+PARAMS = FitParams(basis="random", basis_size=30, alpha=1e-6)
+ENGINE = InlineEngine()
+
+
+def rows_of(texts):
+    """Return a frame of features and of what stands for false and true."""
+    return pd.DataFrame(X, columns=list("abcd")).assign(y=np.array(texts)[TRUTH.astype(int)])
+
+
+@pytest.mark.parametrize("texts", [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]])
+def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
+    rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
+    data, run = tmp_path / "data", tmp_path / "run"
+    told = json.loads(succeed("ingest", tmp_path / "rows.csv", data, "--label", "y", "--json"))
+    assert (told["classes"], told["class_counts"]) == ([False, True], np.bincount(TRUTH).tolist())
+    assert zarr.open_array(data / "y", mode="r").dtype == np.int64
+    succeed("fit", data, run, "--alpha", 1e-6, "--workers", 0)
+    predict = ("predict", run, tmp_path / "rows.csv", "--probabilities", "--workers", 0)
+    succeed(*predict, tmp_path / "out.csv")
+    succeed(*predict, tmp_path / "out.parquet")
+    found = pd.read_csv(tmp_path / "out.csv", dtype=str)
+    assert {*found["prediction"]} == {"False", "True"}
+    assert found.columns.tolist() == ["prediction", "probability_False", "probability_True"]
+    typed = pd.read_parquet(tmp_path / "out.parquet")["prediction"]
+    assert typed.dtype == bool
+    assert np.mean(typed == TRUTH) > 0.9
+    assert found["prediction"].tolist() == typed.astype(str).tolist()
+    evaluation = json.loads(succeed("evaluate", run, data, "--json", "--workers", 0))
+    assert evaluation["classes"] == [False, True]
+    assert evaluation["n_errors"] == np.sum(typed != TRUTH)
+
+
+@pytest.mark.parametrize("texts", [["0", "1"], ["False", "1"]])
+def test_csv__numbers_beside_truth_stay_numbers(tmp_path, texts):
+    rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
+    classes = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y").classes
+    assert classes.dtype.kind == "i"
+
+
+def test_csv__empty_cells_beside_truth(tmp_path):
+    frame = rows_of([False, True]).astype({"y": object})
+    frame.loc[::5, "y"] = None
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    dataset = ingest_file(tmp_path / "rows.csv", MemoryStore(), label="y", unlabelled="")
+    assert dataset.classes.dtype == bool
+    frame.to_parquet(tmp_path / "rows.parquet")
+    dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y", missing="drop")
+    assert dataset.classes.dtype == bool
+
+
+@pytest.mark.parametrize("form", ["arrays", "nullable", "dask", "npz", "parquet"])
+def test_ingest__boolean_labels_of_any_kind(tmp_path, form):
+    match form:
+        case "arrays":
+            dataset = ingest_arrays(X, TRUTH, MemoryStore())
+        case "nullable":
+            labels = pd.Series(TRUTH).astype("boolean")
+            labels[3] = pd.NA
+            dataset = ingest_arrays(X, labels, MemoryStore(), unlabelled=np.nan)
+        case "dask":
+            rows, labels = da.from_array(X, chunks=(50, -1)), da.from_array(TRUTH, chunks=50)
+            dataset = ingest_dask(rows, labels, MemoryStore())
+        case "npz":
+            np.savez(tmp_path / "rows.npz", X=X, y=TRUTH)
+            dataset = ingest_file(tmp_path / "rows.npz", MemoryStore())
+        case _:
+            rows_of([False, True]).to_parquet(tmp_path / "rows.parquet")
+            dataset = ingest_file(tmp_path / "rows.parquet", MemoryStore(), label="y")
+    assert dataset.classes.dtype == bool
+    network = NRBFNClassifier(**{"basis": "random", "basis_size": 30, "alpha": 1e-6}).fit(dataset)
+    assert network.predict(X).dtype == bool
+
+
+def test_estimator__boolean_labels():
+    for y in (TRUTH, pd.Series(TRUTH).astype("boolean"), TRUTH.tolist()):
+        network = NRBFNClassifier(alpha=1e-6).fit(X, y)
+        assert network.classes_.dtype == network.predict(X).dtype == bool
+
+
+def test_models_and_datasets_of_numbers_and_truth_go_together(tmp_path):
+    truth, numbers = (
+        ingest_arrays(X, labels, tmp_path / name)
+        for name, labels in (("truth", TRUTH), ("numbers", TRUTH.astype(int)))
+    )
+    assert truth.fingerprint == numbers.fingerprint
+    found = []
+    for place, own, other in (("a", truth, numbers), ("b", numbers, truth)):
+        run = fit_dataset(own, tmp_path / place, PARAMS, ENGINE)
+        found += [evaluate_dataset(run.location, each, ENGINE).n_errors for each in (own, other)]
+        later = ingest_arrays(X[:50] + 0.01, TRUTH[:50], MemoryStore())
+        assert update_run(run.location, later, ENGINE)["n_rows"] == 50
+        predict_dataset(run.location, later, tmp_path / f"{place}.parquet", ENGINE)
+        dtype = pd.read_parquet(tmp_path / f"{place}.parquet")["prediction"].dtype
+        assert dtype.kind == ("b" if place == "a" else "i")
+    assert len({*found}) == 1
+
+
+@pytest.mark.parametrize("others", ["truth", "numbers", "further"])
+def test_refresh__several_datasets_keep_truth(tmp_path, others):
+    later = {"truth": TRUTH, "numbers": TRUTH.astype(int), "further": TRUTH + 1}[others]
+    halves = [
+        ingest_arrays(X[rows], labels[rows], tmp_path / f"{rows.start}")
+        for rows, labels in ((slice(0, 60), TRUTH), (slice(60, 120), later))
+    ]
+    fit_dataset(halves[0], tmp_path / "run", PARAMS, ENGINE)
+    refreshed = refresh_run(tmp_path / "run", halves, ENGINE)
+    assert refreshed.read("model/classes").dtype == (np.int64 if others == "further" else bool)
+
+
+def test_dataset__stores_truth_as_numbers(tmp_path):
+    dataset = ingest_arrays(X, TRUTH, tmp_path / "data")
+    assert zarr.open_array(tmp_path / "data" / "y", mode="r").dtype == np.int64
+    assert dataset.codes().tolist() == TRUTH.tolist()

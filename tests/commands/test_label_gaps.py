@@ -1,0 +1,214 @@
+"""Tables of which some rows have no label, or no number as their target."""
+
+import json
+import logging
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from zarr.storage import MemoryStore
+
+from dask_nrbfn import NRBFNClassifier, fit_dataset
+from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.params import FitParams
+from tests.cli.program import refuse, succeed
+from tests.tables import spirals, surfaces
+
+N = 120
+X, Y = spirals(N)
+GAPS = np.arange(N) % 4 == 1
+NAMES = np.array(["ant", "bee", "cow"])
+LABELS = {"whole": Y, "float": Y.astype(float), "text": NAMES[Y], "truth": Y > 0}
+SUFFIXES = [".csv", ".parquet", ".feather"]
+
+
+def table(labels, gaps=GAPS):
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    column = pd.Series(labels).astype(object).where(~gaps, None)
+    return frame.assign(y=column.convert_dtypes() if labels.dtype.kind == "i" else column)
+
+
+def write(place, frame):
+    match place.suffix:
+        case ".csv":
+            frame.to_csv(place, index=False)
+        case ".parquet":
+            frame.to_parquet(place)
+        case _:
+            frame.to_feather(place)
+    return place
+
+
+@pytest.mark.parametrize("mark", ["", "nan"])
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__empty_label_cells_are_unlabelled(tmp_path, suffix, labels, mark):
+    file = write(tmp_path / f"rows{suffix}", table(labels))
+    dataset = ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
+    assert (dataset.n_rows, dataset.n_unlabelled) == (N, GAPS.sum())
+    assert dataset.classes.tolist() == np.unique(labels).tolist()
+    codes = np.where(GAPS, -1, np.unique(labels, return_inverse=True)[1])
+    assert dataset.codes().tolist() == codes.tolist()
+    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
+    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
+    assert run.of_labelled().n_rows == N - GAPS.sum()
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__rows_without_a_label_are_dropped(tmp_path, caplog, suffix, labels):
+    frame = table(labels).assign(w=1.0)
+    frame.loc[2, "a"] = frame.loc[6, "w"] = None
+    whole = ~GAPS & ~np.isin(np.arange(N), (2, 6))
+    file = write(tmp_path / f"rows{suffix}", frame)
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        dataset = ingest_file(file, MemoryStore(), label="y", weights="w", missing="drop")
+    assert f"{N - whole.sum()} rows that lack values are left out: a 1, w 1, y 30" in caplog.text
+    assert dataset.unlabelled is None
+    assert dataset.classes[dataset.codes()].tolist() == labels[whole].tolist()
+    np.testing.assert_allclose(dataset.take(np.arange(whole.sum())), X[whole], rtol=1e-12)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__labels_alone_have_gaps(tmp_path, suffix):
+    file = write(tmp_path / f"rows{suffix}", table(NAMES[Y]))
+    assert ingest_file(file, MemoryStore(), label="y", missing="drop").n_rows == (~GAPS).sum()
+    kept = ingest_file(file, MemoryStore(), label="y", missing="drop", unlabelled="")
+    assert (kept.n_rows, kept.n_unlabelled) == (N, GAPS.sum())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__targets_with_gaps(tmp_path, suffix):
+    T = surfaces(N)[1]
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(t=np.where(GAPS, np.nan, T[:, 0]))
+    file = write(tmp_path / f"rows{suffix}", frame)
+    for mark in ("nan", ""):
+        marked = ingest_file(file, MemoryStore(), target="t", unlabelled=mark)
+        assert (marked.n_rows, marked.n_unlabelled) == (N, GAPS.sum())
+    few = ingest_file(file, MemoryStore(), target="t", missing="drop")
+    assert (few.n_rows, few.unlabelled) == ((~GAPS).sum(), None)
+    targets = few.take_targets(np.arange(few.n_rows))[:, 0]
+    np.testing.assert_allclose(targets, T[~GAPS, 0], rtol=1e-12)
+    with pytest.raises(DataError, match=r"'t' of .* has no value in .*say unlabelled='nan'"):
+        ingest_file(file, MemoryStore(), target="t")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_ingest__several_targets_with_gaps(tmp_path, suffix):
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(t=Y * 1.0, u=Y * 2.0)
+    frame.loc[3, "t"] = frame.loc[[3, 5], "u"] = None
+    file = write(tmp_path / f"rows{suffix}", frame)
+    assert ingest_file(file, MemoryStore(), target="t,u", missing="drop").n_rows == N - 2
+    with pytest.raises(DataError, match="target has nan in only some columns of row 5"):
+        ingest_file(file, MemoryStore(), target="t,u", unlabelled="nan")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_cli__a_label_is_missing(tmp_path, suffix):
+    file, rows = write(tmp_path / f"rows{suffix}", table(NAMES[Y])), tmp_path / "rows"
+    problem, fix = refuse("ingest", file, rows, "--label", "y")
+    assert f"Column 'y' of {file} has no value in " in problem
+    assert fix == (
+        "Say --missing drop to leave such rows out, or say --unlabelled '' to keep them without a "
+        "label."
+    )
+    told = json.loads(succeed("ingest", file, rows, "--label", "y", "--unlabelled", "", "--json"))
+    assert (told["n_unlabelled"], told["classes"]) == (30, NAMES.tolist())
+    succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
+    evaluate = ("evaluate", tmp_path / "run", file, "--workers", 0)
+    assert refuse(*evaluate)[1].startswith("Remove such rows, or say --unlabelled")
+    told = json.loads(succeed(*evaluate, "--unlabelled", "", "--json"))
+    assert (told["n_rows"], told["n_unlabelled"]) == (90, 30)
+
+
+def test_evaluate__leaves_out_what_ingest_dropped(tmp_path):
+    file, rows = write(tmp_path / "rows.csv", table(Y)), tmp_path / "rows"
+    succeed("ingest", file, rows, "--label", "y", "--missing", "drop")
+    succeed("fit", rows, tmp_path / "run", "--alpha", 1e-6, "--workers", 0)
+    told = json.loads(succeed("evaluate", tmp_path / "run", file, "--json", "--workers", 0))
+    assert told["n_rows"] == 90
+    out = tmp_path / "out.csv"
+    succeed("predict", tmp_path / "run", file, out, "--keep", "y", "--workers", 0)
+    assert pd.read_csv(out)["y"].isna().tolist() == GAPS.tolist()
+
+
+def test_ingest__other_marks_beside_empty_cells(tmp_path):
+    frame = table(NAMES[Y])
+    frame.loc[GAPS, "y"] = np.where(np.arange(GAPS.sum()) % 2 == 0, "?", None)
+    file = write(tmp_path / "rows.csv", frame)
+    with pytest.raises(DataError, match="has no value"):
+        ingest_file(file, MemoryStore(), label="y", unlabelled="?")
+    dropped = ingest_file(file, MemoryStore(), label="y", unlabelled="?", missing="drop")
+    assert (dropped.n_rows, dropped.n_unlabelled) == (N - 15, 15)
+
+
+def test_ingest__no_row_has_a_label(tmp_path):
+    file = write(tmp_path / "rows.csv", table(Y, np.ones(N, dtype=bool)))
+    dataset = ingest_file(file, MemoryStore(), label="y", unlabelled="")
+    assert (dataset.n_unlabelled, dataset.n_classes) == (N, 0)
+    with pytest.raises(DataError, match=r"every row of .* lacks a value"):
+        ingest_file(file, MemoryStore(), label="y", missing="drop")
+
+
+@pytest.mark.parametrize("mark", ["", np.nan])
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_ingest_arrays__labels_that_are_missing(labels, mark):
+    frame, y = pd.DataFrame(X, columns=list("abcd")), table(labels)["y"]
+    codes = np.where(GAPS, -1, np.unique(labels, return_inverse=True)[1])
+    lazy = [da.from_array(X, chunks=(50, -1)), da.from_array(y.to_numpy(object), chunks=50)]
+    if labels.dtype.kind == "f":
+        lazy[1] = lazy[1].astype(float)
+    datasets = [ingest_arrays(frame, y, MemoryStore(), unlabelled=mark)]
+    datasets.append(ingest_arrays(X, y.tolist(), MemoryStore(), unlabelled=mark))
+    if labels.dtype.kind in "fU":
+        datasets.append(ingest_dask(*lazy, MemoryStore(), unlabelled=mark))
+        datasets.append(ingest_arrays(X, pl.Series(y.tolist()), MemoryStore(), unlabelled=mark))
+    for dataset in datasets:
+        assert dataset.codes().tolist() == codes.tolist()
+        assert dataset.classes.tolist() == np.unique(labels).tolist()
+
+
+def test_ingest_dask__a_block_without_labels():
+    y = pd.Series([None] * 40 + ["a", "b"] * 20, dtype=object)
+    frame = dd.from_pandas(pd.DataFrame({"x": np.arange(80.0)}), npartitions=2)
+    labels = dd.from_pandas(y, npartitions=2)
+    dataset = ingest_dask(frame, labels, MemoryStore(), unlabelled="")
+    assert (dataset.n_unlabelled, dataset.classes.tolist()) == (40, ["a", "b"])
+
+
+@pytest.mark.parametrize("labels", [LABELS["float"], LABELS["text"]])
+def test_classifier__labels_that_are_missing(labels):
+    y = table(labels)["y"]
+    network = NRBFNClassifier(basis="random", basis_size=20, alpha=1e-8, unlabelled=np.nan)
+    network.fit(pd.DataFrame(X, columns=list("abcd")), y)
+    assert network.classes_.tolist() == np.unique(labels).tolist()
+    assert GAPS[network.basis_indices_].any()
+    network.partial_fit(pd.DataFrame(X[:9], columns=list("abcd")), y[:9])
+    with pytest.raises(DataError, match="has no label in row 1"):
+        network.set_params(unlabelled=None).fit(X, y.tolist())
+
+
+@pytest.mark.parametrize("mark", ["abc", 0.5])
+def test_ingest__a_mark_that_is_no_whole_number(tmp_path, mark):
+    file = write(tmp_path / "rows.csv", table(Y, np.zeros(N, dtype=bool)))
+    with pytest.raises(ParameterError, match="and the targets are numbers"):
+        ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", " "])
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_csv__gaps_that_are_written_as_text(tmp_path, labels, text):
+    frame = table(labels).astype({"y": object})
+    frame.loc[GAPS, "y"] = text
+    file = write(tmp_path / "rows.csv", frame)
+    for mark in ("nan", ""):
+        dataset = ingest_file(file, MemoryStore(), label="y", unlabelled=mark)
+        assert dataset.n_unlabelled == GAPS.sum()
+        assert dataset.classes.tolist() == np.unique(labels).tolist()
+    dataset = ingest_file(file, MemoryStore(), label="y", missing="drop")
+    assert (dataset.n_rows, dataset.n_classes) == (N - GAPS.sum(), len(np.unique(labels)))

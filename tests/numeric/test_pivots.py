@@ -1,0 +1,211 @@
+"""Activations of clusters that lie many widths apart, against distances taken as differences."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.numeric import pivots, strips
+from dask_nrbfn.numeric.pivots import Pivots
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.rows import canonical
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.params import KERNELS
+from tests.numeric.chunkings import row_chunkings, split
+
+WIDTH = 1.0
+ROOTS = {
+    name: np.sqrt(np.longdouble(square)) for name, square in (("matern32", 3), ("matern52", 5))
+}
+LOGARITHMS = {
+    "gaussian": lambda t: -(t**2) / 2,
+    "laplacian": lambda t: -t,
+    "matern32": lambda t: np.log1p(ROOTS["matern32"] * t) - ROOTS["matern32"] * t,
+    "matern52": lambda t: np.log1p(ROOTS["matern52"] * t + 5 * t**2 / 3) - ROOTS["matern52"] * t,
+}
+
+
+def naive(X, basis, *, kernel, normalized):
+    """Return activations from differences of rows, in extended precision."""
+    X, basis = (np.asarray(rows, dtype=np.longdouble) for rows in (X, basis))
+    t = np.sqrt(((X[:, None] - basis[None]) ** 2).sum(axis=2)) / np.longdouble(WIDTH)
+    logarithms = LOGARITHMS[kernel](t)
+    if not normalized:
+        return np.exp(logarithms).astype(np.float64)
+    powers = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float64)
+
+
+def clusters(n_rows, apart, n_features, seed=0, share=1.0):
+    """Return rows of six clusters so many widths apart, and some rows between and beyond them."""
+    rng, own = np.random.default_rng(99), np.random.default_rng(seed)
+    centres = rng.normal(size=(6, n_features)) * apart / np.sqrt(share * n_features)
+    stored = rng.random((6, n_features)) < share
+    places = own.integers(0, 6, n_rows)
+    X = centres[places] + own.normal(size=(n_rows, n_features))
+    n_far = n_rows // 4
+    X[:n_far] *= 10.0 ** own.uniform(-3, 1, (n_far, 1))
+    X *= stored[places]
+    X[-2:] = 0.0
+    return X
+
+
+KINDS = [(kernel, normalized) for kernel in KERNELS for normalized in (True, False)]
+
+
+@pytest.mark.parametrize("apart", [1e3, 1e4, 1e6])
+@pytest.mark.parametrize("n_features", [1, 4, 30])
+@pytest.mark.parametrize(("kernel", "normalized"), KINDS)
+def test_activations__of_clusters_far_apart(apart, n_features, kernel, normalized):
+    X, basis = clusters(90, apart, n_features), clusters(40, apart, n_features, seed=1)
+    X[40:50] = basis[5:15]
+    kind = {"kernel": kernel, "normalized": normalized}
+    features, expected = RadialFeatures.from_basis(basis, WIDTH, **kind), naive(X, basis, **kind)
+    tolerance = np.full(expected.shape, 1e-10)
+    if kernel == "laplacian":
+        # Of a distance near 0 it sees the root of what rounding leaves.
+        nearest = np.sqrt(((X[:, None] - basis[None]) ** 2).sum(axis=2)).min(axis=1)
+        tolerance += 1e-11 / np.maximum(nearest / WIDTH, 1e-6)[:, None]
+    assert (np.abs(features.activations(X) - expected) < tolerance).all()
+    weights = np.random.default_rng(2).normal(size=(3, 40))
+    errors = np.abs(features.weighted_sums(X, weights) - expected @ weights.T)
+    assert (errors < tolerance @ np.abs(weights.T)).all()
+
+
+@pytest.mark.parametrize("apart", [1e2, 1e4, 1e6])
+@pytest.mark.parametrize("share", [0.02, 0.2])
+@pytest.mark.parametrize(("kernel", "normalized"), KINDS)
+def test_activations__of_clusters_far_apart_in_csr(apart, share, kernel, normalized):
+    X, basis = (clusters(n_rows, apart, 120, n_rows, share) for n_rows in (60, 40))
+    kind = {"kernel": kernel, "normalized": normalized}
+    expected = naive(X, basis, **kind)
+    in_csr = [canonical(csr_array(rows)) for rows in (X, basis)]
+    # So near, squares are subtracted, and these kernels take the root of what is left of 0.
+    atol = 1e-7 if apart < 362 and kernel != "gaussian" else 1e-10
+    for rows, basis_rows in ((in_csr[0], in_csr[1]), (in_csr[0], basis), (X, in_csr[1])):
+        features = RadialFeatures.from_basis(basis_rows, WIDTH, **kind)
+        np.testing.assert_allclose(features.activations(rows), expected, atol=atol, rtol=0)
+
+
+def test_activations__of_scaled_clusters_far_apart():
+    X, basis = clusters(60, 1e5, 3), clusters(20, 1e5, 3, seed=1)
+    scaling = Scaling("standard", np.array([1e3, -1e4, 5.0]), np.array([2.0, 0.5, 1.0]))
+    features = RadialFeatures.from_basis(scaling.apply(basis), WIDTH, scaling)
+    expected = naive(scaling.apply(X), scaling.apply(basis), kernel="gaussian", normalized=True)
+    np.testing.assert_allclose(features.activations(X), expected, atol=1e-10, rtol=0)
+    between = naive(features.basis, features.basis, kernel="gaussian", normalized=False)
+    np.testing.assert_allclose(features.between_basis_rows(), between, atol=1e-10, rtol=0)
+
+
+def test_activations__of_clusters_are_those_about_the_origin():
+    """Clusters are moved by whole widths, which loses no digits, so activations stay."""
+    near = np.random.default_rng(0).integers(-512, 512, size=(40, 3)) / 256
+    for apart in (2.0**13, 2.0**20, 2.0**30, 2.0**36):
+        both = np.concatenate([near[:12], near[:12] + apart])
+        for normalized in (True, False):
+            alone = RadialFeatures.from_basis(near[:12], WIDTH, normalized=normalized)
+            features = RadialFeatures.from_basis(both, WIDTH, normalized=normalized)
+            Phi = features.activations(near + apart)
+            assert not Phi[:, :12].any()
+            np.testing.assert_allclose(Phi[:, 12:], alone.activations(near), atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("features", ["normalized", "plain"])
+def test_fit__of_clusters_far_apart(features):
+    X, new = clusters(300, 1e4, 3), clusters(100, 1e4, 3, seed=1)
+    y = np.sin(3 * X).sum(axis=1) > 0
+    network = NRBFNClassifier(
+        basis="random", basis_size=90, width_factor=1e-4, alpha=1e-6, features=features
+    ).fit(X, y)
+    model = network._model
+    t = np.longdouble(model.width)
+    kind = {"kernel": "gaussian", "normalized": features == "normalized"}
+    Phi, Phi_new = (naive(rows / t, model.basis / t, **kind) for rows in (X, new))
+    gram, cross = Phi.T @ Phi, np.stack([~y, y]).astype(float) @ Phi
+    ridge = 1e-6 * np.trace(gram) * np.eye(len(gram))
+    weights = np.linalg.solve(gram + ridge, cross.T).T
+    np.testing.assert_allclose(model.weights, weights, atol=1e-9, rtol=1e-9)
+    np.testing.assert_allclose(model.scores(new), Phi_new @ weights.T, atol=1e-9, rtol=0)
+
+
+@given(lengths=row_chunkings(max_rows=80), apart=st.sampled_from([1e3, 1e6]))
+@settings(max_examples=25)
+def test_activations__of_clusters_in_any_blocks(lengths, apart):
+    X, features = (
+        clusters(sum(lengths), apart, 3),
+        RadialFeatures.from_basis(clusters(30, apart, 3, seed=1), WIDTH),
+    )
+    blocks = [features.activations(block) for block in split(X, lengths)]
+    np.testing.assert_allclose(np.concatenate(blocks), features.activations(X), atol=1e-11, rtol=0)
+
+
+@pytest.mark.parametrize("held", [1, 7, 2**18])
+def test_activations__of_clusters_a_few_at_a_time(monkeypatch, held):
+    X, basis = clusters(50, 1e4, 3), clusters(20, 1e4, 3, seed=1)
+    expected = naive(X, basis, kernel="matern52", normalized=True)
+    monkeypatch.setattr(pivots, "_HELD_ELEMENTS", held)
+    for some in (basis, canonical(csr_array(basis))):
+        Phi = RadialFeatures.from_basis(some, WIDTH, kernel="matern52").activations(X)
+        np.testing.assert_allclose(Phi, expected, atol=1e-10, rtol=0)
+
+
+def test_activations__of_clusters_have_the_same_bits_with_any_threads(monkeypatch):
+    monkeypatch.setattr(strips, "_STRIP_ELEMENTS", 20 * 16)
+    X, basis = clusters(200, 1e5, 3), clusters(20, 1e5, 3, seed=1)
+    for rows in (X, canonical(csr_array(X))):
+        features = RadialFeatures.from_basis(basis, WIDTH)
+        one, three = (features.activations(rows, threads=threads) for threads in (1, 3))
+        np.testing.assert_array_equal(one, three)
+
+
+def test_activations__beside_far_clusters_nothing_is_lost_by_rows_that_overflow():
+    basis = clusters(20, 1e5, 3)
+    X = np.concatenate([basis, [[1e200, 0, 0], [0, -1e160, 1.0], [1e30, 0, 1e20], [np.nan, 0, 0]]])
+    with np.errstate(all="ignore"):
+        Phi = RadialFeatures.from_basis(basis, WIDTH).activations(X)
+    expected = naive(basis, basis, kernel="gaussian", normalized=True)
+    np.testing.assert_allclose(Phi[:20], expected, atol=1e-10, rtol=0)
+    np.testing.assert_allclose(Phi[20:23].sum(axis=1), 1.0, rtol=1e-14)
+    assert np.isnan(Phi[23]).all()
+
+
+@pytest.mark.parametrize("n_features", [1, 8])
+def test_pivots__ordinary_rows_need_none_and_keep_their_bits(n_features):
+    rng = np.random.default_rng(0)
+    X, basis = (rng.standard_t(3, size=(n_rows, n_features)) for n_rows in (200, 30))
+    X[:9] *= 1e5
+    features = RadialFeatures.from_basis(basis, 0.5)
+    assert features._pivots.spread(X) is None
+    plain = features._factors.squared(X, out=None, scratch=None, threads=1)
+    np.testing.assert_array_equal(features._exponents(X, threads=1), plain)
+
+
+def test_pivots__an_outlier_in_the_basis_leaves_the_other_rows_as_they_are():
+    rng = np.random.default_rng(0)
+    X, basis = rng.normal(size=(200, 4)), rng.normal(size=(30, 4))
+    basis[7] = 2e3
+    X[3] = basis[7] + 0.5
+    features = RadialFeatures.from_basis(basis, 1.0)
+    plain = features._factors.squared(X, out=None, scratch=None, threads=1)
+    exponents = features._exponents(X, threads=1)
+    others = np.arange(200) != 3
+    np.testing.assert_array_equal(exponents[others], plain[others])
+    assert exponents[3, 7] == pytest.approx(-0.5, rel=1e-12)
+
+
+def test_groups__have_every_row_once():
+    X, basis = clusters(80, 1e4, 3), clusters(25, 1e4, 3, seed=1)
+    features = RadialFeatures.from_basis(basis, WIDTH)
+    rough = features._factors.squared(X, out=None, scratch=None, threads=1)
+    places = np.arange(0, 80, 2)
+    pivots_of_basis = Pivots(basis, features._factors)
+    spread = pivots_of_basis.spread(X)
+    groups = list(pivots_of_basis.groups(X, rough, spread, places))
+    np.testing.assert_array_equal(np.sort(np.concatenate([g.rows for g in groups])), places)
+    for group in groups:
+        assert group.linear.shape == (len(group.rows), len(group.columns))
+        squares = ((X[group.rows][:, None] - basis[group.columns]) ** 2).sum(axis=2)
+        found = group.linear + group.norms
+        np.testing.assert_allclose(found, -0.5 * squares, rtol=1e-11, atol=1e-11)
