@@ -48,7 +48,7 @@ class SecuredProcesses:
             *("scheduler", "--port", str(self.port), "--scheduler-file", str(file)),
             *("--dashboard-address", f"127.0.0.1:{self.http_port}", "--no-dashboard"),
         )
-        wait_until(file.exists)
+        wait_until(lambda: file.exists() and file.stat().st_size)
         assert json.loads(file.read_text())["address"].startswith("tls://")
         for _ in range(self.n_workers):
             self.start(
