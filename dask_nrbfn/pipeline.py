@@ -218,7 +218,7 @@ def _seen(
 ) -> Dataset:
     """Return the rows as a stage sees them, to read only where there is a run."""
     seen = dataset if stage.of_stored else dataset.projected_by(run, svd)
-    return seen.of_labelled() if stage.of_labelled else seen
+    return seen.of_labelled() if stage.labelled_only else seen
 
 
 def _layout(dataset: Dataset, params: FitParams, engine: Engine) -> PartLayout:
@@ -373,7 +373,7 @@ def run_stage(
         if BASIS.name in run.stages
         else asked_size(params, dataset) or dataset.n_classes
     )
-    seen_run = run.of_labelled() if stage.of_labelled else run
+    seen_run = run.of_labelled() if stage.labelled_only else run
     cost = check_stage_budget(
         stage,
         dataset,

@@ -169,7 +169,7 @@ class Evaluation:
         }
 
 
-class SampledRows(NamedTuple):
+class EvaluatedRows(NamedTuple):
     """Some rows: ``rows`` int64 (m,), their numbers, ``true`` and ``predicted`` float64 (m, q)."""
 
     rows: NDArray[np.int64]
@@ -191,7 +191,7 @@ class NumberEvaluation:
     r2, rmse, mae : list of float
         R^2, root mean squared and mean absolute error of every target. R^2 of one that does not
         vary is 1 if it is met, else 0.
-    sample : SampledRows
+    sample : EvaluatedRows
         At most 2,000 rows, evenly apart: the same ones however the work was divided.
     """
 
@@ -201,7 +201,7 @@ class NumberEvaluation:
     r2: list[float]
     rmse: list[float]
     mae: list[float]
-    sample: SampledRows = field(repr=False, compare=False)
+    sample: EvaluatedRows = field(repr=False, compare=False)
     n_unlabelled: int = 0
 
     @property
@@ -447,7 +447,7 @@ def evaluate_dataset(
         judged = run_tasks(engine, _residuals, arguments, label="evaluate")
         figures = reduce(add, (sums for sums, _ in judged)).figures(0)
         rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
-        sample = SampledRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
+        sample = EvaluatedRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
         return NumberEvaluation(
             dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
         )

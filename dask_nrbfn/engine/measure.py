@@ -59,7 +59,7 @@ def _peak_from_here() -> Iterator[None]:
 
 def reset_peak() -> None:
     """Make the present resident size of this process its peak, if the kernel lets us."""
-    # 5 is documented in proc(5): VmHWM becomes VmRSS. Elsewhere the file does not exist.
+    # 5 is documented in proc(5): VmHWM becomes VmRSS. Other systems have no such file.
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 

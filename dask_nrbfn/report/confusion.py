@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_nrbfn.numeric.confusion import class_figures
-from dask_nrbfn.report.formats import MISSING, Table, count, percent, plural
+from dask_nrbfn.report.formats import MISSING, TextTable, count, percent, plural
 
 Floats = NDArray[np.float64]
 
@@ -62,17 +62,17 @@ class ConfusionTable:
     labels : list of str
     lines : list of ClassLine
         Empty where there are too many classes.
-    pairs : Table
+    pairs : TextTable
         The most frequent confusions: class, label, rows, share of the class.
-    classes : Table
+    classes : TextTable
         Precision, recall, F1 and rows of the classes; of too many those with the least F1.
     """
 
     caption: str
     labels: list[str]
     lines: list[ClassLine]
-    pairs: Table
-    classes: Table
+    pairs: TextTable
+    classes: TextTable
 
     @classmethod
     def of(
@@ -96,13 +96,13 @@ class ConfusionTable:
         )
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """The confusion, or the most frequent ones of too many classes."""
         if not self.lines:
             return self.pairs
         rows = [[line.label, *(cell.text or "0" for cell in line.cells)] for line in self.lines]
         header = ["class", *map(_shortened, self.labels)]
-        return Table(self.caption, header, rows, [False] * len(rows))
+        return TextTable(self.caption, header, rows)
 
 
 def _shortened(label: str) -> str:
@@ -127,7 +127,7 @@ def _lines(own_labels: Sequence[str], counts: Floats, shares: Floats) -> list[Cl
     ]
 
 
-def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -> Table:
+def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -> TextTable:
     figures = class_figures(labels, counts)
     what = f"{title}: precision, recall and F1 of each class"
     if len(figures) > most:
@@ -144,10 +144,10 @@ def _class_table(title: str, labels: Sequence[str], counts: Floats, most: int) -
     rows += [
         [_UNKNOWN, MISSING, MISSING, MISSING, count(row.sum())] for row in counts[len(labels) :]
     ]
-    return Table(what, ["class", "precision", "recall", "F1", "rows"], rows, [False] * len(rows))
+    return TextTable(what, ["class", "precision", "recall", "F1", "rows"], rows)
 
 
-def _pairs(title: str, own_labels: Sequence[str], counts: Floats, shares: Floats) -> Table:
+def _pairs(title: str, own_labels: Sequence[str], counts: Floats, shares: Floats) -> TextTable:
     wrong = counts * (1 - np.eye(*counts.shape))
     order = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_PAIRS]
     places = zip(*np.unravel_index(order, wrong.shape), strict=True)
@@ -162,4 +162,4 @@ def _pairs(title: str, own_labels: Sequence[str], counts: Floats, shares: Floats
         if wrong[own, given]
     ]
     what = f"{title}: the most frequent confusions of {plural(counts.shape[1], 'class')}"
-    return Table(what, ["class", "taken for", "rows", "of the class"], rows, [False] * len(rows))
+    return TextTable(what, ["class", "taken for", "rows", "of the class"], rows)

@@ -7,7 +7,7 @@ from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import Table, class_names, columns
+from dask_nrbfn.report.formats import TextTable, class_names
 from dask_nrbfn.report.results import Fact, results_of
 from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.storage.run import Run
@@ -55,11 +55,8 @@ def class_tables(evaluation: Evaluation) -> str:
     return _text(shown.classes, shown.table)
 
 
-def _text(*tables: Table) -> str:
-    return "\n\n".join(
-        f"{textwrap.fill(table.title, _WIDTH)}\n{columns(table.header, table.rows, table.marked)}"
-        for table in tables
-    )
+def _text(*tables: TextTable) -> str:
+    return "\n\n".join(f"{textwrap.fill(table.title, _WIDTH)}\n{table.text}" for table in tables)
 
 
 def _line(fact: Fact) -> str:

@@ -10,7 +10,7 @@ MISSING = "-"
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Cells of text under a header.
 
     Attributes
@@ -18,14 +18,36 @@ class Table:
     title : str
     header : list of str
     rows : list of list of str
-    marked : list of bool
-        Rows that stand out.
+    marked : sequence of bool
+        Whether each row stands out; empty: none does.
     """
 
     title: str
     header: list[str]
     rows: list[list[str]]
-    marked: list[bool]
+    marked: Sequence[bool] = ()
+
+    @property
+    def text(self) -> str:
+        """The cells in columns: numbers to the right, words to the left, marked rows with a star.
+
+        >>> print(TextTable("", ["rule", "error"], [["a", "1.5"], ["b", "12.0"]], [0, 1]).text)
+          rule  error
+          a       1.5
+        * b      12.0
+        """
+        by_column = list(zip(self.header, *self.rows, strict=True))
+        words = [any(cell[0].isalpha() for cell in cells[1:]) for cells in by_column]
+        widths = [max(map(len, cells)) for cells in by_column]
+        marked = self.marked or [False] * len(self.rows)
+        lines = []
+        for cells, star in zip([self.header, *self.rows], [False, *marked], strict=True):
+            padded = (
+                cell.ljust(width) if word else cell.rjust(width)
+                for cell, width, word in zip(cells, widths, words, strict=True)
+            )
+            lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
+        return "\n".join(lines)
 
 
 def class_names(classes: Iterable[Any]) -> list[str]:
@@ -108,24 +130,3 @@ def listed(items: Sequence[str], most: int = 5) -> str:
     """
     shown = ", ".join(items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
-
-
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]], marked: Sequence[bool]) -> str:
-    """Return a table as text: numbers to the right, words to the left, marked rows with a star.
-
-    >>> print(columns(["rule", "error"], [["a", "1.5"], ["b", "12.0"]], [False, True]))
-      rule  error
-      a       1.5
-    * b      12.0
-    """
-    by_column = list(zip(header, *rows, strict=True))
-    words = [any(cell[0].isalpha() for cell in cells[1:]) for cells in by_column]
-    widths = [max(map(len, cells)) for cells in by_column]
-    lines = []
-    for cells, star in zip([header, *rows], [False, *marked], strict=True):
-        padded = (
-            cell.ljust(width) if word else cell.rjust(width)
-            for cell, width, word in zip(cells, widths, words, strict=True)
-        )
-        lines.append(f"{'*' if star else ' '} {'  '.join(padded)}".rstrip())
-    return "\n".join(lines)

@@ -13,7 +13,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import (
-    Table,
+    TextTable,
     class_names,
     count,
     decimals,
@@ -149,7 +149,7 @@ class Results(ABC):
         """Return which classes were taken for which."""
         return []
 
-    def target_table(self) -> Table | None:
+    def target_table(self) -> TextTable | None:
         """Return the figures of several targets, a line for each."""
         return None
 
@@ -348,7 +348,7 @@ class NumberResults(Results):
         pairs = zip(self.names, r2, strict=True)
         return [f"{name} (R2 {decimals(value)})" for name, value in pairs if value <= limit]
 
-    def target_table(self) -> Table | None:
+    def target_table(self) -> TextTable | None:
         """Return R2 of training, held-out and evaluated rows, and the mean errors."""
         if len(self.names) == 1:
             return None
@@ -361,7 +361,7 @@ class NumberResults(Results):
         if self.evaluation is not None:
             columns |= _judged_columns("evaluated", self.evaluation.figures())
         rows = [list(cells) for cells in zip(self.names, *columns.values(), strict=True)]
-        return Table("Each target", ["target", *columns], rows, [False] * len(rows))
+        return TextTable("Each target", ["target", *columns], rows)
 
     def drawn_targets(self) -> list[DrawnTarget]:
         """Return sampled rows of the targets with the least R2, in the order of the targets."""

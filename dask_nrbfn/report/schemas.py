@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
-from dask_nrbfn.report.formats import MISSING, Table, columns, number, percent, plural
+from dask_nrbfn.report.formats import MISSING, TextTable, number, percent, plural
 
 # All are in JSON.
 _MOST_COLUMNS = 40
 
 
-def schema_table(schema: Mapping[str, Any]) -> Table:
+def schema_table(schema: Mapping[str, Any]) -> TextTable:
     """Return what the first columns are, a row for each; the title says how many more there are."""
     shown = list(schema["columns"].items())[:_MOST_COLUMNS]
     fills = schema.get("missing") == "impute"
@@ -26,11 +26,10 @@ def schema_table(schema: Mapping[str, Any]) -> Table:
         [name, role, *[MISSING] * 3] for role, names in roles.items() for name in names if name
     ]
     further = len(schema["columns"]) - len(shown)
-    return Table(
+    return TextTable(
         f"and {plural(further, 'column')} more" if further else "",
         ["column", "kind", "values", "missing", "filled with"],
         rows,
-        [False] * len(rows),
     )
 
 
@@ -44,8 +43,7 @@ def schema_text(schema: Mapping[str, Any]) -> str:
       y       label        -        -            -
     """
     table = schema_table(schema)
-    text = columns(table.header, table.rows, table.marked)
-    return f"{text}\n  {table.title}" if table.title else text
+    return f"{table.text}\n  {table.title}" if table.title else table.text
 
 
 def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dask_nrbfn.report.formats import Table, count, number, plural
+from dask_nrbfn.report.formats import TextTable, count, number, plural
 from dask_nrbfn.report.results import Results
 from dask_nrbfn.stages.trials import Ridge
 
@@ -10,7 +10,7 @@ from dask_nrbfn.stages.trials import Ridge
 _MOST_TRIED = 10
 
 
-def tuning_tables(results: Results) -> list[Table]:
+def tuning_tables(results: Results) -> list[TextTable]:
     """Return the combinations, if more than one was tried, the penalties, and so the losses.
 
     Raises
@@ -24,7 +24,7 @@ def tuning_tables(results: Results) -> list[Table]:
     return [*tables, _losses(results, tuned["losses"])] if tuned["losses"] else tables
 
 
-def _combinations(results: Results) -> Table:
+def _combinations(results: Results) -> TextTable:
     search, criterion = results.finished.stages["search"], results.criterion.name
     rounds = search.get("rounds") or [search]
 
@@ -39,7 +39,7 @@ def _combinations(results: Results) -> Table:
     shown, chosen = tried[:_MOST_TRIED], search["chosen"]
     # Versions before have tried fewer things.
     varied = [name for name in chosen if len({record[name] for record in tried}) > 1]
-    return Table(
+    return TextTable(
         _caption(search, n_shown=len(shown)),
         [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(tried[0])],
         [
@@ -66,7 +66,7 @@ def _caption(search: dict[str, Any], *, n_shown: int) -> str:
     )
 
 
-def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
+def _penalties(results: Results, path: list[dict[str, Any]]) -> TextTable:
     finished = results.finished
     tuning, record = finished.tuning, finished.stages["validation"]
     assert tuning is not None
@@ -74,7 +74,7 @@ def _penalties(results: Results, path: list[dict[str, Any]]) -> Table:
     tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
     varied = [name for name, values in tried.items() if name != "alpha" and len(values) > 1]
     names = [*varied, "alpha"]
-    return Table(
+    return TextTable(
         f"{plural(len(tried['alpha']), 'alpha')} compared on "
         f"{plural(record['n_rows'], 'held-out row')}, {how}",
         [*names, *results.judged_cells(path[0]), "eps", "gamma"],
@@ -95,8 +95,8 @@ def _value(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-def _losses(results: Results, tried: list[dict[str, Any]]) -> Table:
-    return Table(
+def _losses(results: Results, tried: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
         f"{plural(len(tried), 'loss')} compared on the same rows",
         ["loss", "passes", "taken", "stopped by", *results.judged_cells(tried[0])],
         [

@@ -119,7 +119,7 @@ CONFIDENCE = Stage(
     record=ConfidenceRecord,
     compute=_compute,
     cost=_cost,
-    of_labelled=True,
+    labelled_only=True,
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     keeps_parts=True,
 )

@@ -336,7 +336,7 @@ METRIC = Stage(
     compute=_compute,
     cost=_cost,
     wanted=_wanted,
-    of_labelled=True,
+    labelled_only=True,
     drop_scratch=_drop_scratch,
     remedy=_remedy,
 )

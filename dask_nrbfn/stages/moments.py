@@ -231,6 +231,6 @@ MOMENTS = Stage(
     record=MomentsRecord,
     compute=_compute,
     cost=_cost,
-    of_labelled=True,
+    labelled_only=True,
     grows_with_basis=True,
 )

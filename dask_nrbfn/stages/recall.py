@@ -104,6 +104,6 @@ RECALL = Stage(
     record=RecallRecord,
     compute=_compute,
     cost=_cost,
-    of_labelled=True,
+    labelled_only=True,
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
 )

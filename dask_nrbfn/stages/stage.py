@@ -104,7 +104,7 @@ class Stage(Generic[Record]):
     wanted : callable
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit has the stage.
-    of_labelled : bool
+    labelled_only : bool
         Whether it works on the rows with labels alone, as if there were no others.
     of_stored : bool
         Whether it works on the features, also of a fit to coordinates of them.
@@ -125,7 +125,7 @@ class Stage(Generic[Record]):
     compute: Callable[[StageJob], Record]
     cost: Callable[[FitSizes], StageCost]
     wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
-    of_labelled: bool = False
+    labelled_only: bool = False
     of_stored: bool = False
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks

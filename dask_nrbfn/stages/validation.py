@@ -316,7 +316,7 @@ VALIDATION = Stage(
     record=ValidationRecord,
     compute=_compute,
     cost=_cost,
-    of_labelled=True,
+    labelled_only=True,
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
 )

@@ -6,11 +6,11 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.storage.dense import Array, read_dense, write_dense
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
-from dask_nrbfn.storage.elsewhere import Elsewhere, refers
+from dask_nrbfn.storage.referenced import ReferencedRows, refers
 from dask_nrbfn.storage.sparse import SparseArray, is_csr, write_sparse
 from dask_nrbfn.storage.strict import metadata_named
 
-Stored = Array | SparseArray | Elsewhere
+Stored = Array | SparseArray | ReferencedRows
 
 
 def write_array(
@@ -43,7 +43,7 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     if isinstance(member, zarr.Group) and is_csr(member):
         return SparseArray.open(member)
     if isinstance(member, zarr.Group) and refers(member):
-        return Elsewhere.open(member)
+        return ReferencedRows.open(member)
     return get_array(group, name)
 
 
@@ -57,6 +57,6 @@ def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """
     if isinstance(array, SparseArray):
         return array.read(start, stop)
-    if isinstance(array, Elsewhere):
+    if isinstance(array, ReferencedRows):
         return array.read(start, array.shape[0] if stop is None else stop)
     return read_dense(array, start, stop)

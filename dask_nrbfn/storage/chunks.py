@@ -17,8 +17,8 @@ from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.storage.array import Stored, create_array, get_array, get_stored
 from dask_nrbfn.storage.dense import chunk_checksums
-from dask_nrbfn.storage.elsewhere import digest_of, finish_reference, refer, refers
 from dask_nrbfn.storage.group import REFERRING_VERSION, SPARSE_VERSION, mark_complete
+from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers
 from dask_nrbfn.storage.schema import schema_attributes
 from dask_nrbfn.storage.sparse import (
     INDEX_BYTES,

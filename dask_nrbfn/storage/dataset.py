@@ -33,11 +33,11 @@ from dask_nrbfn.storage.chunks import (
     row_bytes,
 )
 from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
-from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
 from dask_nrbfn.storage.labels import codes_of
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
+from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.schema import check_gaps, read_schema
 from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
@@ -50,7 +50,7 @@ class Dataset:
     Attributes
     ----------
     location : Location
-    X : zarr.Array, SparseArray or Elsewhere (n, c)
+    X : zarr.Array, SparseArray or ReferencedRows (n, c)
         The features, or with a schema the stored values that they are made of as rows are read.
     y : zarr.Array (n,) or float64 (n, q) or None
         Labels, which are integers or strings, or numbers.
@@ -166,7 +166,7 @@ class Dataset:
         dataset._check_lengths()
         if not as_it_is:
             dataset._expect_chunks(attributes.get("chunk_checksums", {}))
-        elif isinstance(dataset.X, Elsewhere):
+        elif isinstance(dataset.X, ReferencedRows):
             dataset = replace(dataset, X=dataset.X.as_it_is())
         return dataset
 

@@ -22,7 +22,7 @@ from dask_nrbfn.sources.anndata import source_of
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.open import holds_rows
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.elsewhere import Elsewhere
+from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import (
     drawn_cells,
     spoil_consolidated,
@@ -211,7 +211,7 @@ def test_anndata__group_that_does_not_say_what_it_is(tmp_path):
     root.create_array("raw.var/index", data=np.arange(5))
     for x, values in {"X": CELLS.layers["dense"], "raw/X": CELLS.obsm["X_pca"]}.items():
         dataset = ingest_file(place, tmp_path / "d", x=x, y="obs/kind", overwrite=True)
-        assert isinstance(dataset.X, Elsewhere)
+        assert isinstance(dataset.X, ReferencedRows)
         np.testing.assert_array_equal(dataset.take(np.arange(60)), values)
 
 

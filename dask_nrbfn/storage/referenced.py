@@ -28,7 +28,7 @@ _DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Elsewhere:
+class ReferencedRows:
     """Rows of another store, opened for reading.
 
     Attributes

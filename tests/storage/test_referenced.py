@@ -17,8 +17,8 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import anndata
 from dask_nrbfn.storage import chunks
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.elsewhere import Elsewhere
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import drawn_cells, write_cells
 
 READ = {"x": "obsm/X_pca", "y": "obs/cell_type"}
@@ -40,14 +40,14 @@ def place(written, tmp_path):
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("x", ["X", "layers/dense", "obsm/X_pca"])
-def test_elsewhere__is_the_copy(written, tmp_path, zarr_format, x):
+def test_referenced__is_the_copy(written, tmp_path, zarr_format, x):
     place = written / f"cells{zarr_format}.zarr"
     options = {"x": x, "y": "obs/cell_type", "weights": "obs/w", "chunk_rows": 7}
     options["sparse"] = "yes" if x == "X" else "auto"
     there = ingest_file(place, tmp_path / "there", **options)
     copied = ingest_file(place, tmp_path / "copied", **options, copy=True)
-    assert isinstance(there.X, Elsewhere)
-    assert not isinstance(copied.X, Elsewhere)
+    assert isinstance(there.X, ReferencedRows)
+    assert not isinstance(copied.X, ReferencedRows)
     assert (there.fingerprint, there.content) == (copied.fingerprint, copied.content)
     assert describe_dataset(there) == describe_dataset(copied)
     assert there.is_sparse == copied.is_sparse
@@ -63,7 +63,7 @@ def test_elsewhere__is_the_copy(written, tmp_path, zarr_format, x):
     assert check_dataset(there).problems == ()
 
 
-def test_elsewhere__reads_whole_chunks(tmp_path, monkeypatch):
+def test_referenced__reads_whole_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "_MAX_CHUNK_ROWS", 30)
     root = zarr.create_group(tmp_path / "cells.zarr", attributes={"encoding-type": "anndata"})
     values = np.random.default_rng(0).normal(size=(60, 5))
@@ -76,7 +76,7 @@ def test_elsewhere__reads_whole_chunks(tmp_path, monkeypatch):
     np.testing.assert_array_equal(dataset.take(np.arange(60)), values)
 
 
-def test_elsewhere__changed_rows_are_named(place, tmp_path):
+def test_referenced__changed_rows_are_named(place, tmp_path):
     dataset = ingest_file(place, tmp_path / "d", **READ, chunk_rows=20)
     zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"][25, 1] = 0
     dataset = Dataset.open(dataset.location)
@@ -88,7 +88,7 @@ def test_elsewhere__changed_rows_are_named(place, tmp_path):
     assert "rows 20 to 40" in problems[0]
 
 
-def test_elsewhere__damaged_and_missing_chunks(place, tmp_path):
+def test_referenced__damaged_and_missing_chunks(place, tmp_path):
     dataset = ingest_file(place, tmp_path / "d", **READ)
     chunk = place / "obsm/X_pca/c/0/0"
     whole = chunk.read_bytes()
@@ -100,14 +100,14 @@ def test_elsewhere__damaged_and_missing_chunks(place, tmp_path):
         dataset.take(np.arange(60))
 
 
-def test_elsewhere__moved(place, tmp_path):
+def test_referenced__moved(place, tmp_path):
     ingest_file(place, tmp_path / "d", **READ)
     place.rename(tmp_path / "moved.zarr")
     with pytest.raises(MissingDataError, match=r"no obsm/X_pca in .*cells.zarr.*Move it back"):
         Dataset.open(tmp_path / "d")
 
 
-def test_elsewhere__of_another_shape(place, tmp_path):
+def test_referenced__of_another_shape(place, tmp_path):
     ingest_file(place, tmp_path / "d", **READ)
     zarr.open_group(place, mode="r+", use_consolidated=False)["obsm/X_pca"].resize((61, 5))
     with pytest.raises(DamagedDataError, match=r"shape \(61, 5\), and had \(60, 5\)"):
@@ -115,17 +115,17 @@ def test_elsewhere__of_another_shape(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_elsewhere__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
+def test_referenced__large_chunks_are_copied(place, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(anndata, "MAX_CHUNK_BYTES", 60 * 5 * 4 - 1)
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         dataset = ingest_file(place, tmp_path / "d", **READ)
-    assert not isinstance(dataset.X, Elsewhere)
+    assert not isinstance(dataset.X, ReferencedRows)
     assert "is copied" in caplog.text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("x", ["obsm/X_pca", "X"])
-def test_elsewhere__fits_as_the_copy(place, tmp_path, x):
+def test_referenced__fits_as_the_copy(place, tmp_path, x):
     options = {"x": x, "y": "obs/cell_type", "chunk_rows": 17}
     options["sparse"] = "yes" if x == "X" else "auto"
     models = []
@@ -139,14 +139,14 @@ def test_elsewhere__fits_as_the_copy(place, tmp_path, x):
 
 
 @pytest.mark.slow
-def test_elsewhere__over_a_url(place, tmp_path):
+def test_referenced__over_a_url(place, tmp_path):
     import fsspec
 
     fs = fsspec.filesystem("memory")
     fs.put(str(place), "/there.zarr", recursive=True)
     try:
         dataset = ingest_file("memory://there.zarr", tmp_path / "d", **READ)
-        assert isinstance(dataset.X, Elsewhere)
+        assert isinstance(dataset.X, ReferencedRows)
         expected = ingest_file(place, tmp_path / "e", **READ)
         assert dataset.fingerprint == expected.fingerprint
     finally:
