@@ -7,13 +7,10 @@ not. What only changes how the work is done (workers, threads, memory) is in `da
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
-from importlib import import_module
 from numbers import Integral, Real
-from os.path import dirname
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any, Self
 
+from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
 
 # What stands before the digest of basis rows that were given.
@@ -158,31 +155,6 @@ class Params:
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain JSON values."""
         return {name: _plain(value) for name, value in asdict(self).items()}
-
-
-def _modules_of(room: str) -> tuple[str, ...]:
-    """Return the names of the modules of a package inside this one, with ``-`` for ``_``.
-
-    Each of them is a choice. They are listed without being imported, so that a command line can
-    name them at once.
-    """
-    modules = iter_modules([f"{dirname(__file__)}/{room}"])
-    return tuple(sorted(found.name.replace("_", "-") for found in modules))
-
-
-def module_of(room: str, name: str) -> ModuleType:
-    """Return the module of a package `room` that defines the choice of a name.
-
-    >>> module_of("dask_nrbfn.numeric.losses", "squared-hinge").__name__
-    'dask_nrbfn.numeric.losses.squared_hinge'
-    """
-    return import_module(f"{room}.{name.replace('-', '_')}")
-
-
-KERNELS = _modules_of("numeric/kernels")
-BASES = _modules_of("stages/bases")
-PENALTIES = _modules_of("numeric/penalties")
-LOSSES = _modules_of("numeric/losses")
 
 
 _N_NEIGHBORS = 20
@@ -344,7 +316,11 @@ class FitParams(Params):
         predicts=True,
     )
     kernel: str = option(
-        "gaussian", str, "How activations fall with distance.", choices=KERNELS, predicts=True
+        "gaussian",
+        str,
+        "How activations fall with distance.",
+        choices=tuple(KERNELS),
+        predicts=True,
     )
     width_factor: float = option(
         1.0, float, "Kernel width over the mean distance to the basis.", least=1e-6, most=10**6
@@ -363,7 +339,7 @@ class FitParams(Params):
         "weights",
         str,
         "What the ridge keeps small: weights, the kernel's own norm, or weights of small clusters.",
-        choices=PENALTIES,
+        choices=tuple(PENALTIES),
     )
     locality: float = option(
         0.0,
@@ -376,7 +352,7 @@ class FitParams(Params):
         "squared",
         str,
         "What a wrong score costs; of all but squared, each class against the others.",
-        choices=LOSSES,
+        choices=tuple(LOSSES),
         predicts=True,
     )
     prune: int | None = option(

@@ -1,4 +1,4 @@
-"""A kernel, a loss, a penalty and a source of a basis: each is one file that no other names."""
+"""A kernel, a loss, a penalty and a source of a basis: each is one file and one line."""
 
 import json
 import os
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import dask_nrbfn
-from tests.tables import spirals, write_table
+from dask_nrbfn.choices import BASES, KERNELS, LOSSES, PENALTIES
+from dask_nrbfn.params import FitParams
 
-NEW_FILES = {
-    "numeric/kernels/inverse_multiquadric.py": """
+FILES = {
+    "numeric/inverse_multiquadric.py": """
 import numpy as np
 from dask_nrbfn.numeric.kernels import DistanceKernel
 KERNEL = DistanceKernel(
@@ -22,7 +23,7 @@ KERNEL = DistanceKernel(
     log_factor=lambda t: -np.log(np.hypot(1, t)),
 )
 """,
-    "numeric/losses/cubed_hinge.py": """
+    "numeric/cubed_hinge.py": """
 import numpy as np
 from scipy.special import expit
 from dask_nrbfn.numeric.losses import Loss
@@ -33,7 +34,7 @@ LOSS = Loss(
     probability=expit,
 )
 """,
-    "numeric/penalties/first_weights.py": """
+    "numeric/first_weights.py": """
 import numpy as np
 from dask_nrbfn.numeric.penalties import Penalty
 PENALTY = Penalty(diagonal=lambda features, shares: 1.0 / np.arange(1, len(features.basis) + 1))
@@ -46,40 +47,87 @@ def choose(run, dataset, size, rule):
 SOURCE = BasisSource(choose=choose, described=lambda params, capped: "the first of all")
 """,
 }
+# The table that a line is added to, and the line.
+LINES = {
+    "KERNELS": '"inverse_multiquadric": "numeric.inverse_multiquadric:KERNEL",',
+    "LOSSES": '"cubed-hinge": "numeric.cubed_hinge:LOSS",',
+    "PENALTIES": '"first_weights": "numeric.first_weights:PENALTY",',
+    "BASES": '"first-rows": "stages.bases.first_rows:SOURCE",',
+}
+CHOSEN = {
+    "kernel": "inverse_multiquadric",
+    "loss": "cubed-hinge",
+    "penalty": "first_weights",
+    "basis": "first-rows",
+}
+SCRIPT = """
+import json, sys
+from dask_nrbfn import NRBFNClassifier
+from tests.tables import spirals
+
+X, y = spirals(200)
+for name, value in json.loads(sys.argv[1]).items():
+    values = {"basis": "random", "basis_size": 30, "alpha": 1e-6} | {name: value}
+    print(NRBFNClassifier(**values).fit(X, y).score(X, y))
+"""
 
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory):
-    """Give a directory with a copy of the package that has one more file of each kind."""
+    """Return a directory with a copy of the package that has one more choice of each kind."""
     place = tmp_path_factory.mktemp("extended")
     own = Path(dask_nrbfn.__file__).parent
-    shutil.copytree(own, place / own.name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in NEW_FILES.items():
-        (place / own.name / name).write_text(text)
-    write_table(place / "data", *spirals(200))
+    package = place / own.name
+    shutil.copytree(own, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in FILES.items():
+        assert not (package / name).exists()
+        (package / name).write_text(text)
+    choices = (package / "choices.py").read_text()
+    for table, line in LINES.items():
+        begin = f"{table} = Choices(\n    {{\n"
+        assert begin in choices
+        choices = choices.replace(begin, f"{begin}        {line}\n")
+    (package / "choices.py").write_text(choices)
     return place
 
 
+def run_python(place, *arguments):
+    root = Path(dask_nrbfn.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{root}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_choices__one_more_is_one_file_and_one_line(extended):
+    (extended / "fits.py").write_text(SCRIPT)
+    scores = [float(line) for line in run_python(extended, "fits.py", json.dumps(CHOSEN)).split()]
+    assert len(scores) == len(CHOSEN)
+    assert min(scores) > 0.6
+
+
+def test_choices__one_more_is_an_option_of_the_command(extended):
+    shown = run_python(extended, "-m", "dask_nrbfn", "fit", "--help")
+    assert all(value in shown for value in CHOSEN.values())
+
+
 @pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        ("kernel", "inverse-multiquadric"),
-        ("loss", "cubed-hinge"),
-        ("penalty", "first-weights"),
-        ("basis", "first-rows"),
-    ],
+    ("parameter", "table"),
+    [("kernel", KERNELS), ("loss", LOSSES), ("penalty", PENALTIES), ("basis", BASES)],
 )
-def test_choices__one_more_is_one_file(extended, option, name):
-    run = extended / f"run-{option}"
-    fit = ["fit", extended / "data", run, f"--{option}", name, "--basis-size", 30, "--alpha", 1e-6]
-    for command in (fit, ["evaluate", run, extended / "data", "--json"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "dask_nrbfn", *map(str, command), "--workers", "0"],
-            cwd=extended,
-            env={**os.environ, "PYTHONPATH": str(extended)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["error_rate"] < 0.4
+def test_choices__every_line_names_an_object(parameter, table):
+    names = [name for name in FitParams.options()[parameter].choices if name != "auto"]
+    assert names == list(table) == sorted(table)
+    kinds = {type(each).__mro__[-2] for each in table.values()}
+    assert len(kinds) == 1
+
+
+def test_choices__listing_names_loads_no_scipy():
+    command = "import sys, dask_nrbfn.params; print({'numpy', 'scipy', 'sklearn'} & {*sys.modules})"
+    assert run_python(Path.cwd(), "-c", command).strip() == "set()"

@@ -5,12 +5,13 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Self
 
+from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.params import KERNELS, LOSSES, PENALTIES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.storage.dataset import Dataset
 
@@ -28,9 +29,9 @@ _NORMAL: dict[str, tuple[str, ...]] = {
     "basis_rules": ("least-confident", "uniform"),
 }
 _THOROUGH = _NORMAL | {
-    "kernels": KERNELS,
-    "penalties": PENALTIES,
-    "losses": LOSSES,
+    "kernels": tuple(KERNELS),
+    "penalties": tuple(PENALTIES),
+    "losses": tuple(LOSSES),
     "bases": ("sknn", "random", "kmeans"),
 }
 _TRIED: dict[str, dict[str, tuple[str, ...]]] = {

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import factors
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures, Scratch
 from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
-from dask_nrbfn.params import KERNELS
 from tests.numeric.test_radial import LOGARITHMS
 
 P = 200

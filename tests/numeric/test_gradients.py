@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric.gradients import LEAST_WEIGHT, GradientSums, feature_weights
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling
-from dask_nrbfn.params import KERNELS
 from tests.numeric.chunkings import row_chunkings, split
 
 
@@ -51,7 +51,7 @@ def test_gradients__a_basis_row_has_none_of_its_own(kernel):
     assert GradientSums.from_block(X[:1], features, weights).squares.tolist() == [0.0] * 3
 
 
-@given(lengths=row_chunkings(max_rows=25), kernel=st.sampled_from(KERNELS))
+@given(lengths=row_chunkings(max_rows=25), kernel=st.sampled_from(tuple(KERNELS)))
 @settings(max_examples=20)
 def test_gradients__add_over_rows(lengths, kernel):
     X, features, weights = network(kernel)

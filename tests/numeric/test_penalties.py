@@ -1,29 +1,21 @@
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric import penalties
 from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import KERNELS, PENALTIES, FitParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
+from tests.added_choices import add_choice
 from tests.reference import reference_distances, reference_penalized
 from tests.tables import spirals, write_table
-
-
-def test_penalties__are_the_files_of_their_room():
-    files = Path(penalties.__file__).parent.glob("[!_]*.py")
-    assert tuple(sorted(file.stem for file in files)) == PENALTIES
 
 
 @pytest.mark.parametrize("name", ["weight", "penalties", "__init__", "", "os"])
@@ -129,26 +121,17 @@ def test_clusters__without_rows_have_no_weight():
     np.testing.assert_allclose(weights[:, :9], solve(Phi, T, 1e-3, None), rtol=1e-10)
 
 
-@pytest.fixture
-def slanted(monkeypatch):
-    """A penalty is a module with a PENALTY: no other file knows its name."""
-
-    def slope(features, shares):
-        return np.append(1.0 + np.arange(len(features.basis) - 1), np.inf)
-
-    module = SimpleNamespace(PENALTY=Penalty(diagonal=slope, needs={"kernel": "laplacian"}))
-    monkeypatch.setitem(sys.modules, f"{penalties.__name__}.slanted", module)
-    option = FitParams.options()["penalty"]
-    monkeypatch.setitem(vars(option), "choices", (*PENALTIES, "slanted"))
-    yield "slanted"
-    penalty_named.cache_clear()
+def _slope(features, shares):
+    return np.append(1.0 + np.arange(len(features.basis) - 1), np.inf)
 
 
 @pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_penalties__one_more_is_one_file(slanted, features):
+def test_penalties__one_more(monkeypatch, features):
+    slanted = Penalty(diagonal=_slope, needs={"kernel": "laplacian"})
+    add_choice(monkeypatch, "penalty", "slanted", slanted)
     X, y = spirals(300)
     params = FitParams(
-        penalty=slanted, features=features, kernel="laplacian", alpha=1e-3,
+        penalty="slanted", features=features, kernel="laplacian", alpha=1e-3,
         basis="random", basis_size=20, width_factor=0.3,
     )  # fmt: skip
     parts = [write_table(MemoryStore(), X[rows], y[rows]) for rows in (slice(200), slice(200, 300))]
@@ -165,4 +148,4 @@ def test_penalties__one_more_is_one_file(slanted, features):
         if count == 200:
             update_run(run.location, parts[1], InlineEngine())
     with pytest.raises(ParameterError, match="penalty is slanted, and kernel is gaussian"):
-        check_penalty(FitParams(penalty=slanted))
+        check_penalty(FitParams(penalty="slanted"))

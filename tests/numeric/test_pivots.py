@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import pivots, strips
 from dask_nrbfn.numeric.pivots import Pivots
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import KERNELS
 from tests.numeric.chunkings import row_chunkings, split
 
 WIDTH = 1.0

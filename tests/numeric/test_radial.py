@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric import strips
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import KERNELS
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_activations, reference_distances
 

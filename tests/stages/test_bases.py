@@ -1,9 +1,5 @@
 """Bases that are drawn, clustered or given."""
 
-import sys
-from importlib import import_module
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
@@ -13,14 +9,14 @@ from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.params import BASES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import basis_text
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.stages import bases
-from dask_nrbfn.stages.bases import BasisSource, Chosen, source_of
+from dask_nrbfn.stages.bases import BasisSource, Chosen
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from tests.added_choices import add_choice
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
@@ -81,39 +77,22 @@ def test_bases__without_a_size_a_thousand_at_most():
     assert BASIS.recorded(run).n_basis == 1000
 
 
-@pytest.fixture
-def first_rows(monkeypatch):
-    """A basis source is a module with a SOURCE: no other file knows its name."""
-
-    def choose(run, dataset, size, rule):
-        rows = np.arange(size)
-        return Chosen(dataset.take(rows), rows)
-
-    module = SimpleNamespace(
-        SOURCE=BasisSource(choose=choose, described=lambda params, capped: "the first of all")
-    )
-    monkeypatch.setitem(sys.modules, f"{bases.__name__}.first", module)
-    option = FitParams.options()["basis"]
-    monkeypatch.setitem(vars(option), "choices", (*BASES, "first"))
-    yield "first"
-    bases._source_named.cache_clear()
+def _first_rows(run, dataset, size, rule):
+    rows = np.arange(size)
+    return Chosen(dataset.take(rows), rows)
 
 
 @pytest.mark.parametrize("tuning", [None, TUNING])
-def test_bases__one_more_is_one_file(first_rows, tuning):
+def test_bases__one_more(monkeypatch, tuning):
+    first = BasisSource(choose=_first_rows, described=lambda params, capped: "the first of all")
+    add_choice(monkeypatch, "basis", "first", first)
     X, y = spirals(200)
-    run = fit(X, y, params_of(first_rows), tuning=tuning)
+    run = fit(X, y, params_of("first"), tuning=tuning)
     model = Model.load(run.location)
     np.testing.assert_array_equal(model.basis, X[:30])
     assert np.mean(model.classes[model.scores(X).argmax(axis=1)] == y) > 0.5
     assert basis_text(FinishedRun.of(run)) == "30 (15.0 % of the rows), the first of all"
     assert update_run(run.location, write_table(MemoryStore(), X + 1, y), InlineEngine())
-
-
-def test_bases__are_the_files_of_their_room():
-    assert BASES == ("kmeans", "random", "sknn")
-    for name in BASES:
-        assert source_of(FitParams(basis=name)) is import_module(f"{bases.__name__}.{name}").SOURCE
 
 
 @pytest.mark.parametrize("basis", ["random", "kmeans"])

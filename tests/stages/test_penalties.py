@@ -10,6 +10,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe, describe_tuning
 from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.commands.update import update_run
@@ -20,7 +21,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets
-from dask_nrbfn.params import PENALTIES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages.neighbors import plan_search
 from dask_nrbfn.stages.path import PATH, solve_all

@@ -2,9 +2,7 @@
 
 import logging
 import shutil
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from sklearn.datasets import load_digits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier
+from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
@@ -24,9 +23,8 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric import losses
 from dask_nrbfn.numeric.losses import Loss, loss_named
-from dask_nrbfn.params import LOSSES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import STAGES
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
@@ -34,6 +32,7 @@ from dask_nrbfn.report.results import results_of
 from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
+from tests.added_choices import add_choice
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -437,28 +436,19 @@ def test_estimators__take_no_further_rows():
     assert NRBFNClassifier(**values).partial_fit(X[:200], y[:200]).partial_fit(X[200:], y[200:])
 
 
-@pytest.fixture
-def cubed(monkeypatch):
-    """A loss is a module with a LOSS: no other file knows its name."""
-    module = SimpleNamespace(
-        LOSS=Loss(
-            value=lambda m: np.maximum(1 - m, 0) ** 3,
-            slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
-            curvature=6.0,
-            probability=expit,
-        )
-    )
-    monkeypatch.setitem(sys.modules, f"{losses.__name__}.cubed_hinge", module)
-    option = FitParams.options()["loss"]
-    monkeypatch.setitem(vars(option), "choices", (*LOSSES, "cubed-hinge"))
-    yield "cubed-hinge"
-    loss_named.cache_clear()
+CUBED_HINGE = Loss(
+    value=lambda m: np.maximum(1 - m, 0) ** 3,
+    slope=lambda m: -3 * np.maximum(1 - m, 0) ** 2,
+    curvature=6.0,
+    probability=expit,
+)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["normalized", "plain"])
-def test_losses__one_more_is_one_file(cubed, features):
+def test_losses__one_more(monkeypatch, features):
+    add_choice(monkeypatch, "loss", cubed := "cubed_hinge", CUBED_HINGE)
     X, y = table()
     run = fit(X, y, replace(PARAMS, loss=cubed, features=features))
     model = Model.load(run.location)

@@ -8,11 +8,12 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifierCV
+from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.describe import describe_run
 from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.stages.trials import by_confidence, candidates, suited_tuning
@@ -43,7 +44,7 @@ def test_effort__quick_leaves_all_to_the_fit():
 
 def test_effort__is_about_what_is_not_given():
     tuning = meant(SIZED, "thorough")
-    assert (tuning.kernels, tuning.losses) == (KERNELS, LOSSES)
+    assert (tuning.kernels, tuning.losses) == (tuple(KERNELS), tuple(LOSSES))
     assert tuning.bases == ("sknn", "random", "kmeans")
     assert "clusters" in tuning.penalties
     assert meant(SIZED, "normal").scales == ("none", "standard", "learned")

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.plan import plan_fit
@@ -17,7 +18,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.rows import is_sparse
-from dask_nrbfn.params import KERNELS, LOSSES, FitParams, TuneParams
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import plan_search, stage_costs
 from dask_nrbfn.stages.trials import suited_tuning
 from dask_nrbfn.storage.array import get_array

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import LOSSES, FitParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.storage.written import edit_attributes, make_model, table, text, write_dataset
@@ -166,7 +167,7 @@ TIED = st.sampled_from(
 
 @given(
     scores=st.lists(st.lists(TIED | st.floats(-2, 2), min_size=3, max_size=3), min_size=1),
-    loss=st.sampled_from(LOSSES),
+    loss=st.sampled_from(tuple(LOSSES)),
     temperature=st.sampled_from([None, 1e-3, 0.3, 1e3]),
 )
 def test_probabilities__the_largest_is_that_of_the_label(scores, loss, temperature):

@@ -1,23 +1,22 @@
 """Sources of a basis: which rows it has, or which centres.
 
-Each module here is a choice of the parameter `basis` of its own name: it defines `SOURCE`, and
-there is no more to add.
+Each choice of the parameter `basis` is a `BasisSource` with a line in `dask_nrbfn.choices`.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.params import FitParams, module_of
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.searched import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -170,15 +169,10 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 _GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given", draws=False)
 
 
-@cache
-def _source_named(name: str) -> BasisSource:
-    source: BasisSource = module_of(__name__, name).SOURCE
-    return source
-
-
 def source_of(params: FitParams) -> BasisSource:
     """Return where the basis of a fit comes from."""
-    return _GIVEN if params.basis_is_given else _source_named(params.basis)
+    source: BasisSource = _GIVEN if params.basis_is_given else BASES[params.basis]
+    return source
 
 
 def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:

@@ -1,17 +1,14 @@
-"""Kernels: what a distance between two rows becomes.
-
-Each module here is a kernel of its own name: it defines `KERNEL`, and that is all there is to add.
-"""
+"""Kernels: functions of the distance between two rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.params import FitParams, module_of
+from dask_nrbfn.choices import KERNELS
+from dask_nrbfn.params import FitParams
 
 Floats = NDArray[np.float64]
 
@@ -112,15 +109,60 @@ def distances_in_place(exponents: Floats) -> Floats:
     return np.sqrt(exponents, out=exponents)
 
 
-@cache
-def kernel_named(name: str) -> Kernel:
-    """Return the kernel of a name.
+class _Gaussian(Kernel):
+    """``exp(-t^2 / 2)``."""
 
-    Raises
-    ------
-    ParameterError
-        If there is none.
-    """
+    width_factors = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1.0)
+
+    def logarithms_in_place(self, exponents: Floats) -> Floats:
+        return exponents
+
+    def shifted_logarithms(
+        self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
+    ) -> Floats:
+        return differences()
+
+    def slope(self, t: Floats) -> Floats:
+        return np.asarray(-0.5 * np.exp(-0.5 * t**2))
+
+
+GAUSSIAN = _Gaussian()
+"""``exp(-t^2 / 2)``, the kernel of hu-nrbfn."""
+
+LAPLACIAN = DistanceKernel(
+    width_factors=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
+    rate=1.0,
+    slope_of=lambda t: -np.exp(-t) / (2 * t),
+)
+"""``exp(-t)``; not smooth where the distance is 0, where its slope is infinite."""
+
+_RATE32, _RATE52 = float(np.sqrt(3)), float(np.sqrt(5))
+
+MATERN32 = DistanceKernel(
+    rate=_RATE32,
+    slope_of=lambda t: -1.5 * np.exp(-_RATE32 * t),
+    log_factor=lambda t: np.log1p(_RATE32 * t),
+)
+"""The Matern kernel of smoothness 3/2, ``(1 + a) exp(-a)`` with ``a = sqrt(3) t``."""
+
+
+def _log_factor52(t: Floats) -> Floats:
+    a = _RATE52 * t
+    # The square of a far row's t overflows.
+    logarithm: Floats = np.log1p(a) + np.log1p(a * (a / (1 + a)) / 3)
+    return logarithm
+
+
+MATERN52 = DistanceKernel(
+    rate=_RATE52,
+    slope_of=lambda t: -5 / 6 * (1 + _RATE52 * t) * np.exp(-_RATE52 * t),
+    log_factor=_log_factor52,
+)
+"""The Matern kernel of smoothness 5/2, ``(1 + a + a^2 / 3) exp(-a)`` with ``a = sqrt(5) t``."""
+
+
+def kernel_named(name: str) -> Kernel:
+    """Return the kernel of a name; raise ParameterError if there is none."""
     FitParams.options()["kernel"].check("kernel", name)
-    kernel: Kernel = module_of(__name__, name).KERNEL
+    kernel: Kernel = KERNELS[name]
     return kernel

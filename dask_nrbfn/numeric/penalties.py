@@ -1,18 +1,15 @@
-"""Penalties: what the ridge keeps small.
-
-Each module here is a penalty of its own name: it defines `PENALTY`, and there is no more to add.
-"""
+"""Penalties: the quadratic forms of the weights that a ridge keeps small."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.params import FitParams, module_of
+from dask_nrbfn.params import FitParams
 
 if TYPE_CHECKING:
     # Loads scipy, which naming a penalty does not need.
@@ -69,17 +66,45 @@ class Penalty:
         return [name for name, value in self.needs.items() if getattr(params, name) != value]
 
 
-@cache
-def penalty_named(name: str) -> Penalty:
-    """Return the penalty of a name.
+WEIGHTS = Penalty()
+"""``P = I``: the squared norm of the weights, the penalty of hu-nrbfn."""
 
-    Raises
-    ------
-    ParameterError
-        If there is none.
-    """
+KERNEL = Penalty(
+    matrix=lambda features, shares: features.between_basis_rows(), needs={"features": "plain"}
+)
+"""``P = K``, the kernel between the basis rows: the norm of f in the kernel's own space.
+
+This is Nystroem kernel ridge regression, what Falkon solves (Rudi, Carratino & Rosasco, *FALKON: An
+Optimal Large Scale Kernel Method*, 2017, eq. 8). With all rows as the basis it is kernel ridge
+regression, the K-RLSC of Que & Belkin, *Back to the Future: Radial Basis Function Networks
+Revisited*, 2016.
+"""
+
+
+def _inverse_shares(features: "RadialFeatures", shares: Floats | None) -> Floats:
+    assert shares is not None
+    with np.errstate(divide="ignore"):
+        return 1.0 / shares
+
+
+CLUSTERS = Penalty(
+    diagonal=_inverse_shares,
+    needs={"features": "plain", "basis": "kmeans"},
+    needs_shares=True,
+)
+"""``P = diag(1 / share)``: the weight of the centre of a large cluster may be large.
+
+The weighted k-means network of Que & Belkin (2016, see `KERNEL`), section 4. With the shares s of
+the clusters and ``v_j = w_j s_j`` its ``f(x) = sum_j w_j s_j k(x, c_j)`` is
+``sum_j v_j k(x, c_j)``, and its penalty ``sum_j s_j w_j^2`` is ``sum_j v_j^2 / s_j``. The weight of
+an empty cluster is 0.
+"""
+
+
+def penalty_named(name: str) -> Penalty:
+    """Return the penalty of a name; raise ParameterError if there is none."""
     FitParams.options()["penalty"].check("penalty", name)
-    penalty: Penalty = module_of(__name__, name).PENALTY
+    penalty: Penalty = PENALTIES[name]
     return penalty
 
 

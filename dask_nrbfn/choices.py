@@ -1,0 +1,70 @@
+"""Tables of what can be chosen by name. To add a kernel, write it and add its line here.
+
+A line says where an object is defined. The object is imported when it is first used, so a command
+can list the names without loading scipy or scikit-learn.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class Choices(Mapping[str, Any]):
+    """Objects of one kind by name, each imported when it is first used.
+
+    Parameters
+    ----------
+    places : dict of str to str
+        ``module:attribute`` of each object, the module inside this package.
+
+    Examples
+    --------
+    >>> LOSSES["squared"].curvature
+    2.0
+    """
+
+    places: dict[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = self.places[name].partition(":")
+        return getattr(import_module(f"{__package__}.{module}"), attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+KERNELS = Choices(
+    {
+        "gaussian": "numeric.kernels:GAUSSIAN",
+        "laplacian": "numeric.kernels:LAPLACIAN",
+        "matern32": "numeric.kernels:MATERN32",
+        "matern52": "numeric.kernels:MATERN52",
+    }
+)
+LOSSES = Choices(
+    {
+        "hinge": "numeric.losses:HINGE",
+        "logistic": "numeric.losses:LOGISTIC",
+        "squared": "numeric.losses:SQUARED",
+        "squared-hinge": "numeric.losses:SQUARED_HINGE",
+    }
+)
+PENALTIES = Choices(
+    {
+        "clusters": "numeric.penalties:CLUSTERS",
+        "kernel": "numeric.penalties:KERNEL",
+        "weights": "numeric.penalties:WEIGHTS",
+    }
+)
+BASES = Choices(
+    {
+        "kmeans": "stages.bases.kmeans:SOURCE",
+        "random": "stages.bases.random:SOURCE",
+        "sknn": "stages.bases.sknn:SOURCE",
+    }
+)
