@@ -91,16 +91,11 @@ def stages_of_run(run: Run) -> list[Stage[Any]]:
 
     Some depend on what a search chooses.
     """
-    left = stages_of(run.params, left_to_try(run), numbers=run.of_numbers, embeds=run.embeds)
+    left = stages_of(
+        run.chosen_params, run.remaining_tuning, numbers=run.of_numbers, embeds=run.embeds
+    )
     stages = EMBEDDING if run.embeds else STAGES
     return [stage for stage in stages if stage in left or stage.name in run.stages]
-
-
-def left_to_try(run: Run) -> TuneParams | None:
-    """Return the tuning of a run, but for what the search has settled."""
-    if run.tuning is None or SEARCH.name not in run.stages:
-        return run.tuning
-    return replace(run.tuning, scales=None, bases=None)
 
 
 def largest_basis(
@@ -367,7 +362,7 @@ def run_stage(
     before_recording : callable
         Raises if the run belongs to another job by then.
     """
-    params, search = run.params, decided_search(run)
+    params, search = run.chosen_params, decided_search(run)
     n_basis = (
         BASIS.recorded(run).n_basis
         if BASIS.name in run.stages
@@ -381,7 +376,7 @@ def run_stage(
         search,
         engine,
         n_basis=n_basis,
-        tuning=left_to_try(run),
+        tuning=run.remaining_tuning,
         validation=validation,
         layout=seen_run.layout,
         embeds=run.embeds,
@@ -391,7 +386,7 @@ def run_stage(
         _seen(stage, dataset, params.svd, run.location),
         engine,
         lambda: largest_basis(
-            dataset, params, search, engine, left_to_try(run), run.layout, embeds=run.embeds
+            dataset, params, search, engine, run.remaining_tuning, run.layout, embeds=run.embeds
         ),
         None if rates is None else partial(_remaining_s, run, dataset, engine, validation, rates),
         None if validation is None else validation.projected_by(run.location, params.svd),
@@ -425,11 +420,11 @@ def remaining_costs(
     """Return what every stage costs that a run misses, with so many basis rows, by its name."""
     costs = stage_costs(
         dataset,
-        run.params,
+        run.chosen_params,
         decided_search(run),
         engine,
         n_basis=n_basis,
-        tuning=left_to_try(run),
+        tuning=run.remaining_tuning,
         validation=validation,
         embeds=run.embeds,
     )

@@ -123,7 +123,7 @@ def settings(value):
 
 told = {"help": succeed("fit", "--help"), "refused": refuse(*fit(0))}
 succeed(*fit(5))
-told |= {"stored": Run.open(place / "run").asked.patience, "changed": refuse(*fit(6))}
+told |= {"stored": Run.open(place / "run").params.patience, "changed": refuse(*fit(6))}
 told["key"] = settings(4).fit.patience
 try:
     settings(0)

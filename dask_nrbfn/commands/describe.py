@@ -106,7 +106,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     audit = stages.get("recall", {})
     judged = judged_record(stages)
     # A tuning may have left the weights that it tried.
-    metric = stages.get("metric", {}) if run.params.scale == LEARNED else {}
+    metric = stages.get("metric", {}) if run.chosen_params.scale == LEARNED else {}
     classes = attributes.get("target_names") is None
     n_unlabelled = run.n_rows - run.of_labelled().n_rows
     return {
@@ -119,7 +119,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_basis": stages.get("basis", {}).get("n_basis"),
         "n_kept": stages.get("prune", {}).get("n_kept"),
         "width": stages.get("width", {}).get("width"),
-        **Ridge.in_params(run.params)._asdict(),
+        **Ridge.in_params(run.chosen_params)._asdict(),
         **{name: weights.get(name) for name in _FITTED[classes]},
         "recall": audit.get("recall"),
         "recall_standard_error": audit.get("recall_standard_error"),
@@ -129,7 +129,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "version": len(versions),
         "n_parts": run.layout.n_parts,
         **_heaviest(metric.get("heaviest")),
-        "params": run.params.to_dict(),
+        "params": run.chosen_params.to_dict(),
         "peak_bytes": max((record["peak_bytes"] for record in stages.values()), default=None),
         "predicted_bytes": max(
             (record["predicted_bytes"] for record in stages.values()), default=None
@@ -148,7 +148,7 @@ def describe_tuning(run: Run) -> dict[str, Any]:
     search, figures = stages.get("search", {}), judged_record(stages)
     risks = {Ridge.of(entry): entry for entry in stages["path"]["path"]}
     judged = [(Ridge.of(entry), entry) for entry in stages["validation"]["path"]]
-    chosen = {name: getattr(run.params, name) for name in TUNED}
+    chosen = {name: getattr(run.chosen_params, name) for name in TUNED}
     return {
         "chosen": chosen | {name: figures[name] for name in _JUDGED[not run.of_numbers]},
         "tried": search.get("tried", []),

@@ -16,7 +16,6 @@ from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.pipeline import (
     finish_run,
-    left_to_try,
     planned_basis,
     remaining_costs,
     start_run,
@@ -342,13 +341,13 @@ def _finish(job: _Job) -> Run:
 
 def _tell_expected(job: _Job, run: Run) -> Rates | None:
     """Say how long what is missing will take, if it is long; return the rates of a worker then."""
-    dataset, params, engine = job.dataset, run.params, job.engine
+    dataset, params, engine = job.dataset, run.chosen_params, job.engine
     found = BASIS.name in run.stages
     n_basis = (
         BASIS.recorded(run).n_basis
         if found
         else planned_basis(
-            dataset, params, decided_search(run), engine, left_to_try(run), embeds=run.embeds
+            dataset, params, decided_search(run), engine, run.remaining_tuning, embeds=run.embeds
         )
     )
     costs = remaining_costs(run, dataset, engine, job.validation, n_basis)

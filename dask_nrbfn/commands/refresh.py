@@ -171,7 +171,7 @@ def _fit(old: Run, dataset: Dataset, building: Location, engine: Engine, min_rec
     if old.embeds:
         embed_dataset(dataset, building, old.params, engine, min_recall=min_recall)
     elif old.tuning is not None and old.tuning.validation is None:
-        tune_dataset(dataset, building, old.asked, old.tuning, engine, min_recall=min_recall)
+        tune_dataset(dataset, building, old.params, old.tuning, engine, min_recall=min_recall)
     else:
         fit_dataset(dataset, building, old.params, engine, min_recall=min_recall)
 

@@ -252,7 +252,7 @@ def merge_version(
         place = latest_place(attributes)
         if place is None:
             raise MissingDataError(f"the run {other} has no rows yet.", "Add some with update.")
-        check_updatable(added.params.loss, f"Refresh {location} with the rows of both.")
+        check_updatable(added.chosen_params.loss, f"Refresh {location} with the rows of both.")
         _check_mergeable(draft, added, place)
         held, further = members_held(run.attributes), members_held(attributes)
         both = [content for content in further if held[content] > 0 and further[content] > 0]
@@ -367,7 +367,7 @@ class _Draft:
             self.version,
             record["fitting_error"],
         )
-        if self.run.params.locality:
+        if self.run.chosen_params.locality:
             logger.info("%s: locality is that of the neighbours in the fit", self.action)
         for reason in reasons:
             logger.warning("a refresh of the basis is due: %s", reason)
@@ -424,9 +424,9 @@ def _check_updatable(run: Run) -> None:
             "Embed all rows anew.",
         )
     remedy = f"Refresh {run.location} with all rows that it is to hold."
-    if run.params.basis_is_given:
+    if run.chosen_params.basis_is_given:
         remedy = "Fit a new run with all rows that it is to hold."
-    check_updatable(run.params.loss, remedy)
+    check_updatable(run.chosen_params.loss, remedy)
 
 
 def _stage_of(version: int, action: str, dataset: Dataset) -> str:

@@ -112,7 +112,7 @@ class KeptRun(NamedTuple):
     def of_fit(cls, run: Run, store: Location | None) -> Self | None:
         """Return the run of a fit if it is in this process's memory or in a store."""
         if isinstance(run.location, MemoryStore):
-            if is_refined(run.params):
+            if is_refined(run.chosen_params):
                 return None
             for stage in _NOT_FOR_UPDATES:
                 run.drop(stage)

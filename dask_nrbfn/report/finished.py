@@ -65,7 +65,7 @@ class FinishedRun:
             )
         ordered = {name: stages[name] for name in names}
         labels = class_names(run.read("model/classes").tolist())
-        return cls(run, attributes, ordered, run.params, labels)
+        return cls(run, attributes, ordered, run.chosen_params, labels)
 
     @property
     def versions(self) -> list[dict[str, Any]]:

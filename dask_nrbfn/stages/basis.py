@@ -52,13 +52,13 @@ def _compute(job: StageJob) -> BasisRecord:
     """
     run, dataset = job.run, job.dataset
     cap = None
-    if asked_size(run.params, dataset) is None:
+    if asked_size(run.chosen_params, dataset) is None:
         # Taken up again with other memory, a run keeps to the basis that it began with.
         most = max(min(job.largest_basis(), MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
     arguments = [(run.location, dataset.location, cap)]
     (chosen,) = run_tasks(job.engine, _choose_basis, arguments, label="basis")
-    by_confidence = source_of(run.params).by_confidence
+    by_confidence = source_of(run.chosen_params).by_confidence
     record = BasisRecord(
         chosen["n_basis"],
         CONFIDENCE.recorded(run).n_below_threshold if by_confidence else None,
@@ -72,7 +72,7 @@ def _compute(job: StageJob) -> BasisRecord:
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
     """Say which rows are left out, and what all of them would take."""
-    params, cap, n_below = job.run.params, record.cap, record.n_below_threshold
+    params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None
     by_memory = cap < MOST_FOUND
@@ -102,8 +102,8 @@ def _searched(run: Run) -> str:
 
 
 def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
-    threshold = run.params.confidence_threshold
-    uniform = run.params.basis_rule == "uniform"
+    threshold = run.chosen_params.confidence_threshold
+    uniform = run.chosen_params.basis_rule == "uniform"
     logger.info("basis: %d of %d rows", record.n_basis, run.n_rows)
     if uniform and n_beyond:
         logger.info(
@@ -121,7 +121,7 @@ def _choose_basis(
 ) -> dict[str, Any]:
     """Choose and store the basis rows, at most `cap` where the fit asks for no number of them."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    params, source = run.params, source_of(run.params)
+    params, source = run.chosen_params, source_of(run.chosen_params)
     size = asked_size(params, dataset)
     if size is not None:
         basis = source.choose(run, dataset, size, params.basis_rule)

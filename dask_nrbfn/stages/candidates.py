@@ -76,7 +76,7 @@ def _place_candidates(
 ) -> None:
     """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    k, seed = run.params.n_neighbors, run.params.random_state
+    k, seed = run.chosen_params.n_neighbors, run.chosen_params.random_state
     drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
     size = bounding_rows(run.n_rows, row_width(dataset), k)
     rng = np.random.default_rng([seed, 0])
@@ -89,7 +89,7 @@ def _place_candidates(
     values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
     # In no order, as what is first stands for all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
-    sample = sample[_without_copies(sample, run.params)]
+    sample = sample[_without_copies(sample, run.chosen_params)]
     file = InvertedFile.of(
         values[np.searchsorted(rows, drawn)],
         sample,
@@ -117,16 +117,16 @@ class _CandidatesPass:
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         self.reading = Reading(
-            block_rows=search_block_rows(run.chunk_rows, row_width(dataset), run.params),
+            block_rows=search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params),
             weighting=RowWeights(None),
         )
-        self._params = run.params
+        self._params = run.chosen_params
         self._space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
         self._search = CandidateSearch(
             _read_file(run),
             run.read("partitions/bounds"),
             run.read("neighbors/rows"),
-            n_neighbors=run.params.n_neighbors,
+            n_neighbors=run.chosen_params.n_neighbors,
             threads=blas_threads(),
         )
 

@@ -73,10 +73,10 @@ def _compute(job: StageJob) -> ColumnsRecord:
     group = run.group("columns")
     write_array(group, "mean", total.mean, "feature")
     write_array(group, "squared_deviation", total.squared_deviation, "feature")
-    unseen = unseen_columns(run.params.scale, total, centred=not dataset.is_sparse)
+    unseen = unseen_columns(run.chosen_params.scale, total, centred=not dataset.is_sparse)
     if len(unseen):
         _tell_unseen(dataset, total, unseen)
-    if dataset.is_sparse and "standard" in scales_of(run.params, run.tuning):
+    if dataset.is_sparse and "standard" in scales_of(run.chosen_params, run.tuning):
         logger.info("columns: sparse rows are divided by the deviations, and their means stay")
     groups = () if dataset.schema is None else dataset.schema.groups
     return ColumnsRecord(

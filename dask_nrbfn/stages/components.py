@@ -69,7 +69,7 @@ def most_components(run: Run) -> int:
 
     The constant one, of which no coordinate is made, is one more in an embedding.
     """
-    asked = (size for size in components_of(run.asked, run.tuning) if size is not None)
+    asked = (size for size in components_of(run.params, run.tuning) if size is not None)
     return max(asked, default=0) + run.embeds
 
 

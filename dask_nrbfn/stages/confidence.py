@@ -62,7 +62,7 @@ def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
-    run, params = of_searched(run), run.params
+    run, params = of_searched(run), run.chosen_params
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     own = codes if rows is None else codes[rows]
     width = NEIGHBORS.recorded(run).mean_distance

@@ -160,7 +160,7 @@ def _ended(run: Run, of_all: Descent) -> dict[str, Any] | None:
 def _judged_spans(job: StageJob) -> list[tuple[int, int]] | None:
     if job.validation is None:
         return None
-    return PartLayout.of(job.validation.n_rows, job.run.asked.n_parts).spans
+    return PartLayout.of(job.validation.n_rows, job.run.params.n_parts).spans
 
 
 def _last_step(run: Run, descents: Sequence[Descent]) -> int:
@@ -205,7 +205,7 @@ def _start(run: Run, descent: Descent) -> dict[str, Floats]:
     As T is twice the indicators less 1, they are twice those of the indicators less their sum over
     the classes.
     """
-    alpha, (system, weights) = run.params.alpha, _squared(run, descent.fold)
+    alpha, (system, weights) = run.chosen_params.alpha, _squared(run, descent.fold)
     ridge = ridge_of(system.gram, alpha=alpha, penalty=system.penalty, locality=system.locality)
     curvature = loss_named(descent.loss).curvature
     preconditioner = Preconditioner.of(system.gram, ridge, curvature=curvature)
@@ -218,9 +218,9 @@ def _squared(run: Run, fold: int | None) -> tuple[RidgeSystem, Floats]:
     if fold is None:
         return read_kept_system(run), run.read("weights/values")
     assert run.tuning is not None
-    kept, chosen = kept_basis(run, fold), Ridge.in_params(run.params)
+    kept, chosen = kept_basis(run, fold), Ridge.in_params(run.chosen_params)
     system = read_system(run, read_moments(run, without=fold))
-    place = ridges(run.params, run.tuning).index(chosen)
+    place = ridges(run.chosen_params, run.tuning).index(chosen)
     weights = read_path_weights(run, fold).weights[place][:, kept]
     return penalized_system(run, system, chosen).keep(kept), weights
 
@@ -320,7 +320,7 @@ def _reason(
 def _begin_pass(
     run: Run, dataset: Dataset, start: int, stop: int, descent: Descent, number: int
 ) -> LossPass:
-    features, params, folds = _read_kept_features(run), run.params, held_out_folds(run)
+    features, params, folds = _read_kept_features(run), run.chosen_params, held_out_folds(run)
     n_rows = block_rows(features.n_basis)
     kept = ACTIVATIONS if run.decisions["refine"]["keeps_activations"] else None
     return LossPass(
@@ -357,7 +357,7 @@ def _begin_judging(
         features,
         Reading(
             block_rows=block_rows(features.n_basis),
-            weighting=RowWeights.of(judged, run.params),
+            weighting=RowWeights.of(judged, run.chosen_params),
             codes_in_model=codes_in_model,
         ),
         targets=read_targets(run, len(weights[0])),

@@ -103,7 +103,7 @@ def _write(run_location: Location, dataset_location: Location) -> None:
 
 def _model(run: Run, dataset: Dataset) -> Model:
     """Return the model whose scores are the coordinates: all eigenfunctions but the constant."""
-    weights, asked = read_coefficients(run)[:, 1:].T, run.params.components
+    weights, asked = read_coefficients(run)[:, 1:].T, run.chosen_params.components
     if len(weights) < (asked or 0):
         raise ParameterError(
             f"`components` is {asked}, the basis has {len(weights)} eigenfunctions of an "
@@ -120,7 +120,7 @@ def _model(run: Run, dataset: Dataset) -> Model:
         intercept=np.zeros(len(weights)),
         classes=np.empty(0),
         scaling=read_scaling(run),
-        params=run.params,
+        params=run.chosen_params,
         feature_names=dataset.feature_names,
         schema=dataset.schema,
         projection=read_components(run),

@@ -65,10 +65,12 @@ def _search_span(run: Run, dataset: Dataset, stage: str, start: int, stop: int) 
     space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
     numbers, targets = run.read(f"{stage}/rows"), run.read(f"{stage}/values")
     best = Neighbors(np.empty((len(numbers), 0), np.int64), np.empty((len(numbers), 0)))
-    size = search_block_rows(run.chunk_rows, row_width(dataset), run.params)
+    size = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
     for X, *_ in dataset.blocks(start, stop, size):
-        nearest = _search_block(space.apply(X), start, targets, numbers, run.params.n_neighbors)
-        best = _merge(best, nearest, run.params.n_neighbors)
+        nearest = _search_block(
+            space.apply(X), start, targets, numbers, run.chosen_params.n_neighbors
+        )
+        best = _merge(best, nearest, run.chosen_params.n_neighbors)
         start += X.shape[0]
     return PartResult({}, best._asdict())
 
@@ -92,7 +94,7 @@ def _merge_spans(run_location: Location, stage: str) -> None:
     run = Run.open(run_location)
     best = _read_part(run, stage, 0)
     for index in range(1, len(run.spans)):
-        best = _merge(best, _read_part(run, stage, index), run.params.n_neighbors)
+        best = _merge(best, _read_part(run, stage, index), run.chosen_params.n_neighbors)
     group = run.group(stage)
     write_array(group, "indices", best.indices, "target", "neighbor")
     write_array(group, "distances", best.distances, "target", "neighbor")

@@ -70,9 +70,9 @@ def _compute(job: StageJob) -> LocalityRecord:
     The rows that this takes are collected in one pass, part by part, and then summed in parts of
     drawn rows.
     """
-    run, dataset, k = job.run, job.dataset, job.run.params.n_neighbors
+    run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
-    rng = np.random.default_rng([run.params.random_state, 2])
+    rng = np.random.default_rng([run.chosen_params.random_state, 2])
     drawn = np.sort(rng.choice(run.n_rows, n_drawn, replace=False))
     _find_neighbors(job, drawn)
     needed = np.unique(np.column_stack([drawn, run.read("locality/indices")]))
@@ -111,7 +111,7 @@ def has_locality(params: FitParams, tuning: TuneParams | None) -> bool:
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     """Store the neighbours of drawn rows: those that all rows have by now, or exact ones."""
     run = job.run
-    if source_of(run.params).by_confidence and of_searched(run).n_rows == run.n_rows:
+    if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
         run_tasks(job.engine, _take_lists, [(run.location,)], label="locality")
     else:

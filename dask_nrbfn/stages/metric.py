@@ -123,7 +123,7 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
     run, dataset, engine = job.run, job.dataset, job.engine
     judged = _judged(dataset)
     rounds: list[dict[str, Any]] = []
-    for number in range(run.params.metric_rounds + 1):
+    for number in range(run.chosen_params.metric_rounds + 1):
         if number:
             units = [(number, *(rounds[-1][name] for name in _NETWORK))]
             run_parts(run, dataset, engine, stage=f"{_LEARNED}{number}", task=_learn, units=units)
@@ -170,9 +170,9 @@ def _networks(rounds: list[dict[str, Any]]) -> list[tuple[str, float]]:
 def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
     """Store the rows of the sample, and its basis: distinct ones of those not held out."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    group, seed = run.group(_SAMPLE), run.params.random_state
+    group, seed = run.group(_SAMPLE), run.chosen_params.random_state
     size = sample_size(dataset.n_rows, dataset.n_features)
-    rows = write_rows(group, "", dataset, run.params, size)
+    rows = write_rows(group, "", dataset, run.chosen_params, size)
     X = run.read(f"{_SAMPLE}/X")
     seen = np.flatnonzero(folds_of_rows(0, size, n_folds=_N_FOLDS, seed=seed) != _HELD_OUT)
     _, distinct = np.unique(hash_rows(X[seen], seed=seed), return_index=True)

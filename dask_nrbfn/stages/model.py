@@ -70,7 +70,7 @@ def _read_learned(run: Run) -> None:
     read_held_out_confusion(run)
     read_moments(run)
     read_shares(run)
-    if run.params.prune is not None:
+    if run.chosen_params.prune is not None:
         read_places(run)
         run.read("prune/unexplained")
     read_weights(run)
@@ -89,7 +89,7 @@ def _write_model(run_location: Location, dataset_location: Location) -> None:
         intercept=run.read("weights/intercept") if dataset.of_numbers else None,
         classes=dataset.classes,
         scaling=scaling,
-        params=run.params,
+        params=run.chosen_params,
         fitting_error=trained.fitting_error,
         spectral_risk=trained.spectral_risk,
         temperature=judged_record(run.stages).get("temperature"),

@@ -59,7 +59,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
     """Return the ridge system of moments of a run."""
     targets = read_targets(run, len(moments.cross))
-    return RidgeSystem.of(moments, targets, normalized=run.params.normalized)
+    return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
 
 
 def moments_bytes(
@@ -133,7 +133,7 @@ class MomentsPass:
 
 
 def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
-    features, params = read_features(run), run.params
+    features, params = read_features(run), run.chosen_params
     reading = Reading(
         block_rows=block_rows(features.n_basis),
         weighting=RowWeights.of(dataset, params),
@@ -170,7 +170,7 @@ def _combine_folds(run_location: Location, weight: float) -> None:
 
 def _check(run: Run, moments: Moments, weight: float) -> None:
     try:
-        check_moments(moments, weight, normalized=run.params.normalized)
+        check_moments(moments, weight, normalized=run.chosen_params.normalized)
     except DamagedDataError as error:
         raise DamagedResultError(error.problem, error.remedy, "moments", ()) from error
 

@@ -100,7 +100,7 @@ def _compute(job: StageJob) -> NeighborsRecord:
     run, dataset = job.run, job.dataset
     search = decided_search(run)
     logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
-    k = run.params.n_neighbors
+    k = run.chosen_params.n_neighbors
     if search.n_candidates is not None:
         decide_candidates(run, search.n_candidates)
     searched = of_searched(run)
@@ -117,7 +117,7 @@ def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: flo
     if np.can_cast(dataset.dtype, search_dtype(dataset, method)):
         return
     spread = 0.0
-    if run.params.scale == "none":
+    if run.chosen_params.scale == "none":
         statistics = read_statistics(run)
         # Rows in CSR are not about their centre.
         away = statistics.mean if dataset.is_sparse else 0.0
@@ -272,7 +272,7 @@ def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     indices = exact_neighbors(
         rows,
         np.arange(start, stop),
-        n_neighbors=run.params.n_neighbors,
+        n_neighbors=run.chosen_params.n_neighbors,
         threads=blas_threads(),
     )
     return PartResult(_store_neighbors(run, rows, start, stop, indices))
@@ -284,7 +284,10 @@ def _approximate_graph(
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     rows = _all_rows(run, dataset, "approximate")
     indices = approximate_neighbors(
-        rows, n_neighbors=run.params.n_neighbors, seed=run.params.random_state, threads=threads
+        rows,
+        n_neighbors=run.chosen_params.n_neighbors,
+        seed=run.chosen_params.random_state,
+        threads=threads,
     )
     return [
         _store_neighbors(run, rows, start, stop, indices[start:stop]) for start, stop in run.spans

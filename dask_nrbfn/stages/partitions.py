@@ -110,7 +110,7 @@ def search_partitions(
 def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> None:
     """Raise MemoryBudgetError if the rows could not be cut into pieces that fit a worker."""
     method = run.decisions["neighbors"]["method"]
-    held = searching_bytes(dataset, run.params, method, n_rows)
+    held = searching_bytes(dataset, run.chosen_params, method, n_rows)
     check_budget("neighbors", held, engine, remedy="Give more `n_partitions`, in a new run")
 
 
@@ -125,7 +125,7 @@ def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
 
 
 def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_Block]:
-    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.params)
+    rows = search_block_rows(run.chunk_rows, row_width(dataset), run.chosen_params)
     for first in range(start, stop, rows):
         yield _Block(first, min(first + rows, stop))
 
@@ -135,17 +135,19 @@ def _place_partitions(
 ) -> None:
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
-    rng = np.random.default_rng([run.params.random_state, 0])
+    rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))
     sample = _search_space(run, dataset).apply(dataset.take(rows))
     # As many copies of a row as the partitions will see of it.
-    copies = (run.params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
-    repeats = find_repeats(sample, n_neighbors=max(1, round(copies)), seed=run.params.random_state)
+    copies = (run.chosen_params.n_neighbors + 1) * len(_blocks(run, dataset)) * size / run.n_rows
+    repeats = find_repeats(
+        sample, n_neighbors=max(1, round(copies)), seed=run.chosen_params.random_state
+    )
     partitions = Partitions.balanced(
         sample[repeats.searched],
         n_partitions,
-        overlap=run.params.overlap,
-        seed=run.params.random_state,
+        overlap=run.chosen_params.overlap,
+        seed=run.chosen_params.random_state,
     )
     group = run.group("partitions")
     write_array(group, "offsets", partitions.offsets, "partition")
@@ -161,13 +163,13 @@ def _route_block(run: Run, dataset: Dataset, start: int, stop: int) -> PartResul
     """Write the rows of a block partition by partition, and the neighbours of repeated rows."""
     (block,) = dataset.blocks(start, stop, stop - start)
     rows = _search_space(run, dataset).apply(block.X)
-    k = run.params.n_neighbors
-    repeats = find_repeats(rows, n_neighbors=k, seed=run.params.random_state)
+    k = run.chosen_params.n_neighbors
+    repeats = find_repeats(rows, n_neighbors=k, seed=run.chosen_params.random_state)
     partitions = Partitions(
         *(run.read(f"partitions/{name}") for name in ("centroids", "offsets", "reaches"))
     )
     searched = np.flatnonzero(repeats.searched)
-    members = partitions.route(rows[searched], overlap=run.params.overlap)
+    members = partitions.route(rows[searched], overlap=run.chosen_params.overlap)
     counts = np.bincount(members[members >= 0], minlength=len(partitions.offsets))
     order = np.argsort(members, axis=None, kind="stable")[-counts.sum() :]
     places = searched[order // members.shape[1]]
@@ -214,13 +216,13 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
 def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
     """Return the k nearest other rows, fewer if there are not so many."""
     n_rows = rows.shape[0]
-    k = min(run.params.n_neighbors, n_rows - 1)
+    k = min(run.chosen_params.n_neighbors, n_rows - 1)
     if k < 1:
         return Neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)))
     approximate = run.decisions["neighbors"]["method"] == "approximate"
     if approximate and n_rows >= _MIN_APPROXIMATE_ROWS:
         indices = approximate_neighbors(
-            rows, n_neighbors=k, seed=run.params.random_state, threads=threads
+            rows, n_neighbors=k, seed=run.chosen_params.random_state, threads=threads
         )
     else:
         indices = exact_neighbors(rows, np.arange(n_rows), n_neighbors=k, threads=blas_threads())
@@ -230,7 +232,7 @@ def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
 def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult:
     """Merge the candidates of every row of a span, block by block."""
     counts = run.read("partitions/counts")
-    k = run.params.n_neighbors
+    k = run.chosen_params.n_neighbors
     first_block = [block.start for block in _blocks(run, dataset)].index(start)
     distance_sums, incomplete = [], []
     for index, block in enumerate(_blocks_of(run, dataset, start, stop), start=first_block):
@@ -252,10 +254,10 @@ def _candidates_of_block(
     run: Run, index: int, block: _Block, counts: NDArray[np.int64]
 ) -> Neighbors:
     """Return everything found for the rows of a block, one list behind the other."""
-    k, n_rows = run.params.n_neighbors, block.stop - block.start
+    k, n_rows = run.chosen_params.n_neighbors, block.stop - block.start
     before = counts[:index].sum(axis=0)
     places = run.read_part("partitions", index, "numbers") - block.start
-    lists = most_lists(run.params.overlap)
+    lists = most_lists(run.chosen_params.overlap)
     indices = np.full((n_rows, lists, k), MISSING)
     distances = np.full((n_rows, lists, k), np.inf)
     # The last list is that of repeated rows, the others fill up in the order of the partitions.

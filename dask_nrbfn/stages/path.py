@@ -92,7 +92,7 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
     rows = read_labelled_rows(run)
     if fold is None:
         return np.ones(len(rows), dtype=np.bool_)
-    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.params.random_state)
+    folds = folds_of_numbers(rows, n_folds=run.n_folds, seed=run.chosen_params.random_state)
     return np.not_equal(folds, fold)
 
 
@@ -225,7 +225,7 @@ def _directions_of(run: Run, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     assert run.tuning is not None
-    tried, penalize = ridges(run.params, run.tuning), partial(penalized_system, run)
+    tried, penalize = ridges(run.chosen_params, run.tuning), partial(penalized_system, run)
     moments = read_moments(run, without=fold)
     system = read_system(run, moments)
     solved, conditions = solve_all(
@@ -260,7 +260,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
 def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
     """Return the weights of the classes where the bounds of hu-nrbfn hold, else None."""
     targets = read_targets(run, len(moments.cross))
-    bounded = run.params.normalized and not targets.centred
+    bounded = run.chosen_params.normalized and not targets.centred
     return moments.target_sums if bounded else None
 
 

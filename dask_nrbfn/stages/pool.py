@@ -53,7 +53,7 @@ def _best(blocks: Iterable[Candidates], *, size: int, n_classes: int) -> Candida
 
 
 def _by_confidence(run: Run, rule: str) -> Iterator[Candidates]:
-    run, threshold = of_searched(run), run.params.confidence_threshold
+    run, threshold = of_searched(run), run.chosen_params.confidence_threshold
     codes, rows = run.read("confidence/codes"), searched_rows(run)
     codes = codes if rows is None else codes[rows]
     step = run.chunk_rows * max(1, _SELECTION_ROWS // run.chunk_rows)
@@ -70,12 +70,12 @@ def _by_number(run: Run, dataset: Dataset) -> Iterator[Candidates]:
     codes = dataset.codes()
     for start in range(0, len(codes), _SELECTION_ROWS):
         rows = np.arange(start, min(start + _SELECTION_ROWS, len(codes)))
-        hashes = hash_numbers(rows, seed=run.params.random_state)
+        hashes = hash_numbers(rows, seed=run.chosen_params.random_state)
         yield Candidates(np.zeros(len(rows)), hashes, codes[rows], rows)
 
 
 def _alike(run: Run, dataset: Dataset) -> Iterator[Candidates]:
-    start, seed = 0, run.params.random_state
+    start, seed = 0, run.chosen_params.random_state
     for X, codes, _ in dataset.blocks(0, run.n_rows, narrow_block_rows(dataset.row_values)):
         if codes is None or dataset.of_numbers:
             codes = np.zeros(X.shape[0], dtype=np.int64)

@@ -54,8 +54,8 @@ def _compute(job: StageJob) -> PruneRecord:
 def _choose(run_location: Location) -> PruneRecord:
     run = Run.open(run_location)
     system = read_system(run, read_moments(run))
-    system = penalized_system(run, system, Ridge.in_params(run.params))
-    path = choose_kept(system, run.params, numbers=run.of_numbers)
+    system = penalized_system(run, system, Ridge.in_params(run.chosen_params))
+    path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")
     write_array(group, "places", path.chosen, "kept")
@@ -84,7 +84,7 @@ def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> For
 
 def read_places(run: Run) -> NDArray[np.int64] | None:
     """Return the places of the basis rows that the fitted model keeps, ascending; None: all."""
-    return None if run.params.prune is None else np.sort(run.read("prune/places"))
+    return None if run.chosen_params.prune is None else np.sort(run.read("prune/places"))
 
 
 def check_prune(params: FitParams, tuning: TuneParams | None) -> None:

@@ -42,7 +42,7 @@ def _compute(job: StageJob) -> RecallRecord:
         return RecallRecord(1.0, 0.0, 0)
     n_searched = of_searched(run).n_rows
     n_audited = min(n_searched, AUDITED_ROWS)
-    rng = np.random.default_rng([run.params.random_state, 1])
+    rng = np.random.default_rng([run.chosen_params.random_state, 1])
     rows = np.sort(rng.choice(n_searched, n_audited, replace=False))
     if (candidates := searched_rows(run)) is not None:
         rows = candidates[rows]
@@ -62,7 +62,7 @@ def check_recall(run: Run, min_recall: float) -> None:
     if search.get("n_candidates") is not None:
         remedy = "Give `neighbors`=exact"
     elif (n_partitions := search["n_partitions"]) > 1:
-        overlap = run.params.overlap
+        overlap = run.chosen_params.overlap
         remedy = (
             f"Raise `overlap` from {overlap} to {overlap + 1}, or lower `n_partitions` from "
             f"{n_partitions}"

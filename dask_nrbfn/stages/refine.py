@@ -88,7 +88,7 @@ def _compute(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best."""
     run, n_kept = job.run, job.run.read("weights/values").shape[1]
     decide_to_keep(run, "refine", n_kept, job.dataset.row_values)
-    steps = {name: descend(job, name) for name in refined_losses(run.asked, run.tuning)}
+    steps = {name: descend(job, name) for name in refined_losses(run.params, run.tuning)}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]
     if loss not in steps:
@@ -103,7 +103,7 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Return how the losses label held-out rows, and which does best."""
     squared = VALIDATION.recorded(run)
     tried = []
-    for name in losses_of(run.asked, run.tuning):
+    for name in losses_of(run.params, run.tuning):
         step = steps.get(name, {"path": [vars(squared)], "taken": 0, "stopped": None})
         figures = step["path"][step["taken"]]
         tried.append(
@@ -151,16 +151,16 @@ def is_refined(params: FitParams) -> bool:
 
 def read_weights(run: Run) -> NDArray[np.float64]:
     """Return the weights of the fitted model, float64 (q, r)."""
-    return run.read("refine/values" if is_refined(run.params) else "weights/values")
+    return run.read("refine/values" if is_refined(run.chosen_params) else "weights/values")
 
 
 def read_held_out_confusion(run: Run) -> NDArray[np.float64] | None:
     """Return the weight of each class's held-out rows by label, float64 (K, K); None: not tuned."""
     if run.tuning is None or run.of_numbers:
         return None
-    if is_refined(run.params):
+    if is_refined(run.chosen_params):
         return run.read("refine/confusion")
-    place = ridges(run.params, run.tuning).index(Ridge.in_params(run.params))
+    place = ridges(run.chosen_params, run.tuning).index(Ridge.in_params(run.chosen_params))
     confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
     return confusion
 

@@ -101,7 +101,7 @@ class Sample:
         names = ("X", "targets", "weights", "rows")
         X, y, weights, rows = (run.read(f"{stage}/{name}") for name in names)
         targets = ClassTargets(n_targets) if y.ndim == 1 else NumberTargets(np.median(y, axis=0))
-        folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=run.params.random_state)
+        folds = folds_of_rows(0, X.shape[0], n_folds=n_folds, seed=run.chosen_params.random_state)
         places = places_among(rows, basis.rows)
         basis_folds = np.where(places < 0, -1, folds[places])
         spread = (X, weights)

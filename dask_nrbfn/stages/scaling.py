@@ -9,7 +9,7 @@ from dask_nrbfn.storage.run import Run
 
 def read_scaling(run: Run, scale: str | None = None) -> Scaling:
     """Return the scaling of a name, or that which the run's parameters ask for."""
-    scale = scale or run.params.scale
+    scale = scale or run.chosen_params.scale
     scaling = unlearned_scaling(run, scale)
     return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
 

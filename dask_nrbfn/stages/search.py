@@ -227,7 +227,7 @@ def _compute(job: StageJob) -> SearchRecord:
 def _different(run: Run) -> list[Candidate]:
     """Return what is tried, without learned weights that are all equal: they are "standard"."""
     assert run.tuning is not None
-    tried = candidates(run.params, run.tuning)
+    tried = candidates(run.chosen_params, run.tuning)
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
         return tried
@@ -255,7 +255,7 @@ def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
 def _write_sample(run_location: Location, dataset_location: Location) -> int:
     """Store the rows on which combinations are tried; return how many."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
-    params, tuning = run.params, run.tuning
+    params, tuning = run.chosen_params, run.tuning
     assert tuning is not None
     group = run.group(_SAMPLE)
     labelled = dataset.of_labelled()
@@ -272,7 +272,7 @@ def _choose_bases(
 ) -> PartResult:
     """Choose a basis of the sample by every rule."""
     assert run.tuning is not None
-    params = replace(run.params, scale=scale, basis=basis)
+    params = replace(run.chosen_params, scale=scale, basis=basis)
     source, size = source_of(params), search_basis_size(dataset, params, run.tuning)
     if source.sampled is None:
         choose = partial(source.choose, run, dataset)
@@ -321,7 +321,7 @@ def _try(
     """Fit and judge one combination, without locality: that is summed for the whole basis."""
     assert run.tuning is not None
     tuning = replace(run.tuning, localities=(0.0,), alphas=run.tuning.alphas[::alpha_step])
-    params = replace(run.params, **candidate)
+    params = replace(run.chosen_params, **candidate)
     basis = Basis(
         *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
     )

@@ -14,7 +14,7 @@ _CANDIDATES = "candidates"
 
 def decide_candidates(run: Run, n_candidates: int) -> None:
     """Record that only so many rows have neighbours."""
-    run.decide(_CANDIDATES, asdict(PartLayout.of(n_candidates, run.params.n_parts)))
+    run.decide(_CANDIDATES, asdict(PartLayout.of(n_candidates, run.chosen_params.n_parts)))
 
 
 def has_candidates(run: Run) -> bool:

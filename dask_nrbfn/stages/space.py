@@ -29,7 +29,7 @@ class SearchSpace:
     @classmethod
     def of(cls, run: Run, dataset: Dataset, method: str) -> "SearchSpace":
         """Return the space of a search by `method`, "exact" or "approximate"."""
-        centred = run.params.scale == "none" and not dataset.is_sparse
+        centred = run.chosen_params.scale == "none" and not dataset.is_sparse
         centre = read_statistics(run).exact_centre() if centred else 0.0
         return cls(read_scaling(run), centre, search_dtype(dataset, method))
 

@@ -85,7 +85,7 @@ def check_svd(dataset: Dataset, params: FitParams) -> None:
 
 def read_components(run: Run) -> NDArray[np.float64] | None:
     """Return by what rows become coordinates, float64 (p, D); None where they do not."""
-    return None if run.params.svd is None else run.read(COMPONENTS)
+    return None if run.chosen_params.svd is None else run.read(COMPONENTS)
 
 
 def _compute(job: StageJob) -> SvdRecord:
@@ -124,7 +124,7 @@ def _write_directions(run_location: Location, number: int) -> None:
     if number:
         directions = orthonormal(_read_sketch(run, number - 1).products)
     else:
-        p, params = run.attributes["n_features"], run.params
+        p, params = run.attributes["n_features"], run.chosen_params
         assert params.svd is not None
         size = sketch_columns(params.svd, p)
         directions = first_directions(p, size, seed=params.random_state)
@@ -148,9 +148,9 @@ def _read_sketch(run: Run, number: int) -> Sketch:
 
 def _decompose(run_location: Location) -> SvdRecord:
     run, last = Run.open(run_location), _PASSES - 1
-    assert run.params.svd is not None
+    assert run.chosen_params.svd is not None
     sketch = _read_sketch(run, last)
-    found = decomposition(_read_directions(run, last), sketch, run.params.svd)
+    found = decomposition(_read_directions(run, last), sketch, run.chosen_params.svd)
     write_array(run.group(STAGE), "components", found.components, "feature", "component")
     return SvdRecord(found.singular_values.tolist(), found.explained)
 

@@ -88,7 +88,7 @@ def _compute(job: StageJob) -> ValidationRecord:
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     assert run.tuning is not None
-    spans = PartLayout.of(judged.n_rows, run.asked.n_parts).spans
+    spans = PartLayout.of(judged.n_rows, run.params.n_parts).spans
     context = (codes_in_training(job.dataset, judged), job.dataset.n_targets)
     kind = sums_of(read_targets(run, job.dataset.n_targets))
     summation = Summation("validation", _begin, {"": kind}, len(spans), context)
@@ -96,7 +96,7 @@ def _compute(job: StageJob) -> ValidationRecord:
     sums: JudgedSums = read_total(run, summation)
     if isinstance(sums, HeldOutSums):
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
-    path, criterion = describe_path(sums, ridges(run.params, run.tuning)), sums.compared[0]
+    path, criterion = describe_path(sums, ridges(run.chosen_params, run.tuning)), sums.compared[0]
     figures = dict(best_entry(path, criterion))
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
@@ -276,9 +276,9 @@ def _begin(
     held_out: list[int | None] = [*held_out_folds(run)] or [None]
     reading = Reading(
         block_rows=block_rows(features.n_basis),
-        weighting=RowWeights.of(judged, run.params),
+        weighting=RowWeights.of(judged, run.chosen_params),
         n_folds=len(held_out),
-        seed=run.params.random_state,
+        seed=run.chosen_params.random_state,
         codes_in_model=codes_in_model,
     )
     return HeldOutPass(

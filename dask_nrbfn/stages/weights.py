@@ -72,14 +72,14 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    chosen = Ridge.in_params(run.params)
+    chosen = Ridge.in_params(run.chosen_params)
     alpha, system = chosen.alpha, read_kept_system(run)
     if run.tuning is None:
         solution = system.solve(alpha)
         weights = solution.weights
         condition: float | None = solution.reciprocal_condition
     else:
-        place = ridges(run.params, run.tuning).index(chosen)
+        place = ridges(run.chosen_params, run.tuning).index(chosen)
         weights = read_path_weights(run, None).weights[place]
         condition = PATH.recorded(run).path[place].get("reciprocal_condition")
     risk = error_and_risk(
@@ -108,7 +108,7 @@ def _solve(run_location: Location) -> WeightsRecord:
 def read_kept_system(run: Run) -> RidgeSystem:
     """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
     system = read_system(run, read_moments(run))
-    return penalized_system(run, system, Ridge.in_params(run.params)).at(read_places(run))
+    return penalized_system(run, system, Ridge.in_params(run.chosen_params)).at(read_places(run))
 
 
 def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> list[float] | None:

@@ -85,13 +85,13 @@ def _compute(job: StageJob) -> WidthRecord:
             "all rows of X are equal, or differ by less than float64 can square.",
             "Give rows that differ in some column.",
         )
-    width = run.params.width_factor * mean_distance
+    width = run.chosen_params.width_factor * mean_distance
     _check_width(width)
     if has_shares(run):
         clusters: ClusterSums = read_total(run, summation, _CLUSTERS)
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
-    class_weights = RowWeights.of(dataset, run.params).to_list()
+    class_weights = RowWeights.of(dataset, run.chosen_params).to_list()
     origin = middle_targets(dataset.of_labelled()).tolist() if dataset.of_numbers else None
     return WidthRecord(width, mean_distance, _far_distance(sums.nearest), class_weights, origin)
 
@@ -113,7 +113,7 @@ def _far_distance(nearest: Floats) -> float | None:
 
 def read_features(run: Run) -> RadialFeatures:
     """Return the radial basis functions of a run whose width is known."""
-    scaling, params = read_scaling(run), run.params
+    scaling, params = read_scaling(run), run.chosen_params
     return RadialFeatures.from_basis(
         scaling.apply(run.read("basis/values")),
         WIDTH.recorded(run).width,
@@ -125,7 +125,9 @@ def read_features(run: Run) -> RadialFeatures:
 
 def has_shares(run: Run) -> bool:
     """Return whether a penalty of the run, or one that it tries, asks for shares of clusters."""
-    return any(penalty_named(name).needs_shares for name in penalties_of(run.params, run.tuning))
+    return any(
+        penalty_named(name).needs_shares for name in penalties_of(run.chosen_params, run.tuning)
+    )
 
 
 def read_shares(run: Run) -> Floats | None:
@@ -179,7 +181,7 @@ class _WidthPass:
         scaling, basis = read_scaling(run), run.read("basis/values")
         n_basis = basis.shape[0]
         self.reading = Reading(
-            block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.params)
+            block_rows=block_rows(n_basis), weighting=RowWeights.of(dataset, run.chosen_params)
         )
         self._distances = BasisDistances.from_basis(scaling.apply(basis), scaling)
         self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))

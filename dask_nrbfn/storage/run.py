@@ -73,8 +73,8 @@ class Run:
     location : Location
     run_id : str
         Unique to this run, also among later runs at the same location.
-    asked : FitParams
-        The parameters it was begun with; see `params`.
+    params : FitParams
+        The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
         What is tried to find better ones.
     fingerprint : str or None
@@ -91,7 +91,7 @@ class Run:
 
     location: Location
     run_id: str
-    asked: FitParams
+    params: FitParams
     tuning: TuneParams | None
     fingerprint: str | None
     n_rows: int
@@ -226,7 +226,7 @@ class Run:
                 f"the run {self.location} was begun by {self.begun_by}.",
                 f"Finish it with {self.begun_by}, or give another path for a new run.",
             )
-        old, new = self.asked.to_dict(), params.to_dict()
+        old, new = self.params.to_dict(), params.to_dict()
         if self.tuning is not None and tuning is not None:
             old |= self.tuning.to_dict()
             new |= tuning.to_dict()
@@ -272,14 +272,28 @@ class Run:
         return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
 
     @property
-    def params(self) -> FitParams:
-        """The parameters it was begun with, but for those that tuning has chosen since."""
-        if self.tuning is None:
-            return self.asked
+    def _chosen(self) -> dict[str, Any]:
+        """The parameters that the finished stages of a tuning have chosen."""
         chosen: dict[str, Any] = {}
-        for record in self.stages.values():
-            chosen |= record.get("chosen", {})
-        return replace(self.asked, **chosen)
+        if self.tuning is not None:
+            for record in self.stages.values():
+                chosen |= record.get("chosen", {})
+        return chosen
+
+    @property
+    def chosen_params(self) -> FitParams:
+        """`params` with the values that the tuning has chosen so far."""
+        return replace(self.params, **self._chosen)
+
+    @property
+    def remaining_tuning(self) -> TuneParams | None:
+        """`tuning` without the scales and bases, once the search has chosen one of each."""
+        chosen = self._chosen
+        if self.tuning is None or not chosen:
+            return self.tuning
+        settled = {"scales": "scale", "bases": "basis"}
+        done: dict[str, Any] = {name: None for name, each in settled.items() if each in chosen}
+        return replace(self.tuning, **done)
 
     @property
     def n_folds(self) -> int:
@@ -424,7 +438,7 @@ class Run:
             **{name: own.get(name) for name in kept},
             "run_id": uuid.uuid4().hex,
             "branch_of": self.run_id,
-            "params": self.params.to_dict(),
+            "params": self.chosen_params.to_dict(),
             "tuning": None,
             "dataset": None,
             "fingerprint": None,
@@ -436,7 +450,7 @@ class Run:
             "decisions": {},
             "stages": {name: self.stages[name] for name in stages},
             "versions": [],
-            **projection_attributes(self.params.svd),
+            **projection_attributes(self.chosen_params.svd),
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:

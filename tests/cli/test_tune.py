@@ -40,7 +40,7 @@ def dataset(tmp_path):
 def test_cli_tune__json(tmp_path, dataset):
     options = ("--width-factors", "1.0,0.3", "--features", "plain, normalized", *QUICK)
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
-    params = Run.open(tmp_path / "run").params
+    params = Run.open(tmp_path / "run").chosen_params
     assert tuned["chosen"].keys() == {
         "scale", "basis", "features", "kernel", "width_factor", "basis_rule", "penalty", "alpha",
         "locality", "components", "loss", "error_rate", "log_loss", "temperature",
@@ -73,7 +73,7 @@ def test_cli_tune__json(tmp_path, dataset):
 
 def test_cli_tune__table_names_what_was_chosen(tmp_path, dataset):
     out = succeed("tune", dataset, tmp_path / "run", *QUICK, "--width-factors", "0.3")
-    params = Run.open(tmp_path / "run").params
+    params = Run.open(tmp_path / "run").chosen_params
     assert params.features in out
     assert f"{params.width_factor:g}" in out
 
@@ -88,7 +88,7 @@ def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
         penalties=("weights", "kernel"),
         scales=("none", "standard", "learned"),
     )
-    assert begun.asked == FitParams(n_neighbors=10).suited(numbers=False)
+    assert begun.params == FitParams(n_neighbors=10).suited(numbers=False)
 
 
 def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
@@ -100,7 +100,7 @@ def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):
         "--effort", "thorough", "--losses", "squared",
     )  # fmt: skip
     tuned = json.loads(succeed("tune", dataset, tmp_path / "run", *options, "--json"))
-    tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").asked
+    tuning, asked = Run.open(tmp_path / "run").tuning, Run.open(tmp_path / "run").params
     assert (tuning.kernels, tuning.basis_rules) == (("laplacian",), ("uniform",))
     assert (tuning.search_basis, tuning.search_rows, tuning.folds) == (7, 50, 2)
     assert (tuning.effort, tuning.scales, tuning.bases) == ("thorough", ("standard",), ("random",))
@@ -123,7 +123,7 @@ def test_cli_fit__random_and_options(tmp_path, dataset):
         scale="none", basis="random", basis_size=12, features="plain", kernel="laplacian",
         width_factor=0.4, class_weight="balanced", alpha=1e-3, n_neighbors=20,
     )  # fmt: skip
-    assert Run.open(tmp_path / "run").asked == expected
+    assert Run.open(tmp_path / "run").params == expected
     assert Model.load(tmp_path / "run").params == expected
 
 

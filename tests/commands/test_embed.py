@@ -196,8 +196,8 @@ def test_embed__a_run_is_of_one_kind(tmp_path):
     dataset = write_table(tmp_path / "data", X, y)
     run = embed(dataset, place=tmp_path / "run")
     with pytest.raises(RunMismatchError, match=r"begun by embed\. Finish it with embed"):
-        fit_dataset(dataset, run.location, run.params, ENGINE)
-    other = replace(run.params, alpha=1e-6)
+        fit_dataset(dataset, run.location, run.chosen_params, ENGINE)
+    other = replace(run.chosen_params, alpha=1e-6)
     fitted = fit_dataset(dataset, tmp_path / "fitted", other, ENGINE)
     with pytest.raises(RunMismatchError, match="begun by fit"):
         embed(dataset, other, fitted.location)

@@ -656,12 +656,12 @@ def test_fit__fewer_neighbours_in_a_tiny_table(caplog, n_rows):
     dataset = write_table(MemoryStore(), X[rows], y[rows])
     with caplog.at_level("INFO", logger="dask_nrbfn"):
         run = fit_dataset(dataset, MemoryStore(), FitParams(alpha=1e-6), InlineEngine())
-    assert run.params.n_neighbors == min(n_rows - 1, 20)
+    assert run.chosen_params.n_neighbors == min(n_rows - 1, 20)
     told = f"each of the few rows has all others as its {n_rows - 1} neighbours" in caplog.text
     assert told == (n_rows < 21)
     assert plan_fit(dataset, FitParams(), InlineEngine(), RATES).n_basis >= 2
     network = NRBFNClassifier(alpha=1e-6).fit(X[rows], y[rows])
-    assert network.params_.n_neighbors == run.params.n_neighbors
+    assert network.params_.n_neighbors == run.chosen_params.n_neighbors
 
 
 def test_fit__resumes_a_run_with_the_neighbours_of_the_default(tmp_path):
@@ -676,4 +676,4 @@ def test_fit__neighbours_among_rows_with_a_label():
     run = fit_dataset(
         write_table(MemoryStore(), X, y, unlabelled=-1), MemoryStore(), FitParams(), InlineEngine()
     )
-    assert run.params.n_neighbors == np.sum(y >= 0) - 1
+    assert run.chosen_params.n_neighbors == np.sum(y >= 0) - 1

@@ -109,7 +109,9 @@ def test_concerns__no_border_where_nothing_is_beyond():
     dataset = write_table(MemoryStore(), X, y)
     run = tune_dataset(dataset, MemoryStore(), params, tuning, InlineEngine())
     borders = [problem for problem in problems(run) if "was tried" in problem]
-    assert borders == ["alpha=0.5 is the smallest that was tried."] * (run.params.alpha == 0.5)
+    assert borders == ["alpha=0.5 is the smallest that was tried."] * (
+        run.chosen_params.alpha == 0.5
+    )
 
 
 def test_concerns__no_better_than_guessing(tuned, quiet):

@@ -37,7 +37,7 @@ def test_run_table__of_a_tuned_run(tuned):
     assert (
         found["basis"] == f"{n_basis} ({n_basis / 3:.1f} % of the rows), all below confidence 0.95"
     )
-    params = tuned.params
+    params = tuned.chosen_params
     assert found["features"] == f"{params.features}, {params.kernel} kernel"
     width = stages["width"]
     assert found["width"].startswith(f"{width['width']:.4g}, {params.width_factor:g} x mean")
@@ -136,7 +136,7 @@ def test_tuning_table__marks_what_was_chosen(tuned):
     (marked,) = [line for line in combinations.splitlines() if line.startswith("*")]
     # The best comes first.
     assert combinations.splitlines()[2] == marked
-    params = tuned.params
+    params = tuned.chosen_params
     assert marked.split()[1:4] == [params.features, params.kernel, f"{params.width_factor:g}"]
     (marked,) = [line for line in penalties.splitlines() if line.startswith("*")]
     validation, weights = tuned.stages["validation"], tuned.stages["weights"]

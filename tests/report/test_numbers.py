@@ -122,7 +122,7 @@ def test_tuning_table__of_numbers(regression, model):
     r2 = r2_score(Y, model.scores(X))
     weights = regression.stages["weights"]
     assert marked.split()[1:] == [
-        f"{regression.params.alpha:g}",
+        f"{regression.chosen_params.alpha:g}",
         f"{1 - r2:.4g}",
         f"{r2:.4f}",
         f"{weights['fitting_error']:.4g}",

@@ -82,7 +82,7 @@ def test_page__of_a_tuned_run(page_of, tuned):
     assert f"of {tuned.n_rows} rows, 3 folds" in page.text
     for stage in tuned.stages:
         assert stage in page.words
-    place = [1e-2, 1e-4, 1e-6].index(tuned.params.alpha)
+    place = [1e-2, 1e-4, 1e-6].index(tuned.chosen_params.alpha)
     for rows in tuned.read("validation/confusion")[place].diagonal():
         assert f"{rows:.0f}" in page.words
 

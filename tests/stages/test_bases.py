@@ -67,7 +67,7 @@ def test_bases__without_a_size_a_quarter_of_the_rows(basis, tuning, n_points, co
     X, y = spirals(n_points)
     X, y = np.repeat(X, copies, axis=0), np.repeat(y, copies)
     run = fit(X, y, params_of(basis, None), tuning=tuning)
-    assert run.params.basis_size is None
+    assert run.chosen_params.basis_size is None
     assert BASIS.recorded(run).n_basis == n_basis
 
 

@@ -67,7 +67,7 @@ def with_confidence(X, y, confidence, params, **options):
 
 
 def most_rows(run, dataset, engine):
-    return largest_basis(dataset, run.params, SEARCH, engine)
+    return largest_basis(dataset, run.chosen_params, SEARCH, engine)
 
 
 def chosen(X, y, confidence, params, **options):

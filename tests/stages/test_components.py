@@ -176,8 +176,13 @@ def test_tune__chooses_the_number_of_the_least_error(table, figure):
             error = np.mean(scores.argmax(axis=1) != targets)
         assert entry[figure] == pytest.approx(error, rel=1e-5)
     best = min(path, key=lambda entry: (entry[figure], -entry["alpha"]))
-    assert (run.params.alpha, run.params.components) == (best["alpha"], best["components"])
-    same_scores(Model.load(run.location), Model.load(fit(X, targets, run.params).location), X)
+    assert (run.chosen_params.alpha, run.chosen_params.components) == (
+        best["alpha"],
+        best["components"],
+    )
+    same_scores(
+        Model.load(run.location), Model.load(fit(X, targets, run.chosen_params).location), X
+    )
     bounds = {name: best[name] for name in ("ideal", "perturbed")}
     assert bounds == {"ideal": None, "perturbed": None}
     assert best["attainable"]["least"] <= best["spectral_risk"]
@@ -279,7 +284,7 @@ def test_fit__refuses_at_once(changes, message):
 def test_fit__of_numbers_has_normalized_features():
     X, Y = surfaces(60)
     run = fit_dataset(write(X, Y), MemoryStore(), FitParams(components=5), InlineEngine())
-    assert run.params.normalized
+    assert run.chosen_params.normalized
     params = FitParams(components=5, features="plain")
     with pytest.raises(ParameterError, match=r"features is plain\. Give features=normalized"):
         fit_dataset(write(X, Y), MemoryStore(), params, CountingEngine(0))
@@ -314,7 +319,7 @@ def test_report__of_a_tuning(tmp_path):
     table = tuning_table(run).splitlines()
     assert table[0].startswith("2 alphas compared")
     (marked,) = [line.split() for line in table if line.startswith("*")]
-    assert marked[1:3] == ["6", f"{run.params.alpha:g}"]
+    assert marked[1:3] == ["6", f"{run.chosen_params.alpha:g}"]
     results = results_of(FinishedRun.of(run), None)
     facts = {fact.name: fact.value for fact in run_facts(results)}
     assert facts["components"].startswith("6, of 2 tried, eigenvalues down to 0.")

@@ -58,7 +58,7 @@ def R_of(run):
 
 def naive_R(run, X, targets, rows=None):
     """Return R of some rows, or all, and their neighbours among all rows."""
-    model, k = Model.load(run.location), run.params.n_neighbors
+    model, k = Model.load(run.location), run.chosen_params.n_neighbors
     scaled = X if model.scaling is None else model.scaling.apply(X)
     basis = model.scaling.apply(run.read("basis/values"))
     Phi = replace(model, basis=basis, weights=np.zeros((1, len(basis)))).features.activations(X)
@@ -316,8 +316,8 @@ def test_tune__chooses_the_locality_of_the_least_error(rows):
             assert entry["error_rate"] == pytest.approx(errors[-1], abs=1e-12)
     best = min(range(len(path)), key=lambda place: (errors[place], -path[place]["alpha"]))
     assert run.stages["validation"]["chosen"] == Ridge.of(path[best])._asdict()
-    assert model.params.locality == run.params.locality == path[best]["locality"]
-    alone = fit(X, targets, run.params)
+    assert model.params.locality == run.chosen_params.locality == path[best]["locality"]
+    alone = fit(X, targets, run.chosen_params)
     assert_same(model.weights, Model.load(alone.location).weights, rtol=1e-8)
     for name in ("fitting_error", "spectral_risk", "objective"):
         assert path[best][name] == pytest.approx(alone.stages["weights"][name], rel=1e-8)

@@ -150,7 +150,7 @@ def test_tune__figures_are_those_of_rows_held_out():
         np.testing.assert_allclose(entry["mae"], found, rtol=1e-6)
     path = describe_tuning(run)["path"]
     best = min(path, key=lambda entry: entry["relative_error"])
-    assert run.params.alpha == best["alpha"]
+    assert run.chosen_params.alpha == best["alpha"]
     assert describe(run.location)["r2"] == best["r2"]
 
 

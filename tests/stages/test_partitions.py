@@ -50,7 +50,9 @@ def neighbors(run):
 def assert_true_neighbors(run, X, *, rtol=1e-6):
     """Assert k distinct other rows for every row, at the distances that are stored."""
     indices, distances = neighbors(run)
-    assert_valid(indices, np.arange(len(X)), n_rows=len(X), n_neighbors=run.params.n_neighbors)
+    assert_valid(
+        indices, np.arange(len(X)), n_rows=len(X), n_neighbors=run.chosen_params.n_neighbors
+    )
     measured = np.sqrt(((X[indices] - X[:, None]) ** 2).sum(axis=2))
     np.testing.assert_allclose(distances, measured, rtol=rtol, atol=1e-9)
     assert np.all(np.diff(distances, axis=1) >= 0)
@@ -58,7 +60,7 @@ def assert_true_neighbors(run, X, *, rtol=1e-6):
 
 def recall(run, X):
     """Return the share of distances that are not beyond the k-th true one."""
-    k = run.params.n_neighbors
+    k = run.chosen_params.n_neighbors
     kth = np.sort(naive_distances(X), axis=1)[:, k - 1 : k]
     return np.mean(run.read("neighbors/distances") <= kth * (1 + 1e-9) + 1e-12)
 

@@ -102,7 +102,7 @@ def naive_held_out(X, targets, run, name, alpha, *, basis=None, rows=None, facto
     """Return the scores of every row by the rows and basis rows of the other folds."""
     basis = run.read("basis/values") if basis is None else basis
     rows = run.read("basis/rows") if rows is None else rows
-    width = (factor or run.params.width_factor) * reference_distances(X, basis).mean()
+    width = (factor or run.chosen_params.width_factor) * reference_distances(X, basis).mean()
     Phi, (T, centred) = plain(X, basis, width), as_columns(targets)
     P, scores = naive_P(name, basis, width, naive_shares(X, basis)), np.empty(T.shape)
     fold_of_row = folds_of_rows(0, len(X), n_folds=folds, seed=0)
@@ -267,7 +267,7 @@ def test_tune__chooses_the_penalty_of_the_least_error(rows, params, names):
     assert describe_tuning(run)["chosen"]["penalty"] == chosen["penalty"]
     model = Model.load(run.location)
     assert Ridge.in_params(model.params)._asdict() == chosen
-    alone = fit(X, targets, replace(run.params, n_parts=2))
+    alone = fit(X, targets, replace(run.chosen_params, n_parts=2))
     expected = Model.load(alone.location)
     np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-6, atol=1e-9)
     for name in ("fitting_error", "spectral_risk", "objective"):
@@ -342,7 +342,7 @@ def test_search__tries_the_penalties_that_the_features_are_for():
             best = min(errors, key=errors.get)
             assert (entry["penalty"], entry["alpha"]) == best
             assert entry["relative_error"] == pytest.approx(errors[best], rel=1e-8)
-    n_penalties = 3 if run.params.features == "plain" else 1
+    n_penalties = 3 if run.chosen_params.features == "plain" else 1
     assert len(run.stages["path"]["path"]) == n_penalties * len(ALPHAS)
 
 
@@ -353,10 +353,10 @@ def test_search__leaves_out_features_that_no_penalty_is_for():
     )
     run = tune(X, y, DRAWN, tuning)
     assert {entry["features"] for entry in describe_tuning(run)["tried"]} == {"plain"}
-    assert (run.params.features, run.params.penalty) == ("plain", "kernel")
+    assert (run.chosen_params.features, run.chosen_params.penalty) == ("plain", "kernel")
     single = tune(X, y, DRAWN, replace(tuning, width_factors=(1.0,)))
     assert "search" not in single.stages
-    assert single.params.features == "plain"
+    assert single.chosen_params.features == "plain"
 
 
 def test_tune__the_penalty_of_the_fit_where_none_are_given():
@@ -416,17 +416,18 @@ def test_tune__stopped_after_any_task_ends_with_the_same_bits():
 def test_tune__is_described_and_reported(tmp_path):
     X, y = spirals(150)
     run = tune(X, y, CENTRES, replace(TUNING, penalties=("kernel", "clusters")))
-    assert describe(run.location)["penalty"] == run.params.penalty
+    assert describe(run.location)["penalty"] == run.chosen_params.penalty
     lines = tuning_table(run).splitlines()
     assert lines[0].startswith("3 alphas compared on 150 held-out rows")
     (marked,) = [line.split() for line in lines if line.startswith("*")]
-    assert marked[1:3] == [run.params.penalty, f"{run.params.alpha:g}"]
+    assert marked[1:3] == [run.chosen_params.penalty, f"{run.chosen_params.alpha:g}"]
     assert any(
-        line.split() == ["penalty", run.params.penalty] for line in run_table(run).split("\n")
+        line.split() == ["penalty", run.chosen_params.penalty]
+        for line in run_table(run).split("\n")
     )
     write_report(run, tmp_path / "page.html")
     place = [(name, alpha) for name in ("kernel", "clusters") for alpha in ALPHAS].index(
-        (run.params.penalty, run.params.alpha)
+        (run.chosen_params.penalty, run.chosen_params.alpha)
     )
     confusion = run.read("validation/confusion")[place]
     error_rate = 1 - np.trace(confusion) / confusion.sum()

@@ -171,7 +171,7 @@ def test_search__refines_the_width_of_the_best():
     start = min(first, key=lambda each: (each["error_rate"], each["log_loss"]))["width_factor"]
     assert min(beside[:2]) < start < max(beside[:2])
     best = min(search["tried"], key=lambda each: (each["error_rate"], each["log_loss"]))
-    assert run.params.width_factor == best["width_factor"]
+    assert run.chosen_params.width_factor == best["width_factor"]
     assert search["stopped"].startswith(("no width beside", "2 refinements"))
 
 
@@ -201,11 +201,11 @@ def test_search__takes_the_scale_that_does_best():
         for scale in ("none", "standard", "learned")
     }
     assert errors["none"] > errors["standard"] > errors["learned"]
-    assert run.params.scale == "learned"
+    assert run.chosen_params.scale == "learned"
     model = Model.load(run.location)
     assert model.scaling.kind == "learned"
     fitted = fit_dataset(
-        write_table(MemoryStore(), X, y), MemoryStore(), run.params, InlineEngine()
+        write_table(MemoryStore(), X, y), MemoryStore(), run.chosen_params, InlineEngine()
     )
     assert np.array_equal(Model.load(fitted.location).basis, model.basis)
     assert "heaviest" in describe_run(run)
@@ -218,7 +218,7 @@ def test_search__weights_that_are_not_chosen_are_not_shown():
     assert run.stages["metric"]["kept"] == 0
     # Equal weights are no other scale.
     assert {each["scale"] for each in run.stages["search"]["tried"]} == {"standard"}
-    assert run.params.scale == "standard"
+    assert run.chosen_params.scale == "standard"
     assert "heaviest" not in describe_run(run)
 
 
@@ -229,9 +229,9 @@ def test_search__a_basis_brings_its_stages(bases):
     run = tune(X, y, replace(SIZED, basis="random"), replace(QUICK, bases=bases))
     tried = {each["basis"] for each in run.stages["search"]["tried"]}
     assert tried == set(bases)
-    assert ("confidence" in run.stages) == (run.params.basis == "sknn")
+    assert ("confidence" in run.stages) == (run.chosen_params.basis == "sknn")
     fitted = fit_dataset(
-        write_table(MemoryStore(), X, y), MemoryStore(), run.params, InlineEngine()
+        write_table(MemoryStore(), X, y), MemoryStore(), run.chosen_params, InlineEngine()
     )
     assert np.array_equal(fitted.read("basis/values"), run.read("basis/values"))
 

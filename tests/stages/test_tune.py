@@ -193,8 +193,10 @@ def test_search__equals_a_recomputation():
         assert entry["error_rate"] == pytest.approx(min(errors), abs=1e-12)
         assert entry["alpha"] == ALPHAS[int(np.argmin(errors))]
     best = min(record["tried"], key=lambda entry: entry["error_rate"])
-    assert record["chosen"]["width_factor"] == run.params.width_factor == best["width_factor"]
-    width = run.params.width_factor * run.stages["width"]["mean_distance"]
+    assert (
+        record["chosen"]["width_factor"] == run.chosen_params.width_factor == best["width_factor"]
+    )
+    width = run.chosen_params.width_factor * run.stages["width"]["mean_distance"]
     assert run.stages["width"]["width"] == pytest.approx(width)
 
 
@@ -221,7 +223,7 @@ def test_search__every_combination():
     assert len({tuple(entry[name] for name in names) for entry in tried}) == len(tried) == 8
     assert [entry["width_factor"] for entry in tried[:2]] == [1.0, 0.3]
     best = min(tried, key=lambda entry: entry["error_rate"])
-    assert all(getattr(run.params, name) == best[name] for name in names)
+    assert all(getattr(run.chosen_params, name) == best[name] for name in names)
     model = Model.load(run.location)
     assert (model.params.features, model.params.kernel) == (best["features"], best["kernel"])
 
@@ -245,7 +247,7 @@ def test_search__rules_of_the_basis(rules):
     params = FitParams(basis_size=25, n_neighbors=10, confidence_threshold=1.0)
     tuning = replace(ONE, basis_rules=rules, search_basis=12)
     run = tune(X, y, params, tuning)
-    rule = run.params.basis_rule
+    rule = run.chosen_params.basis_rule
     if len(rules) == 2:
         tried = run.stages["search"]["tried"]
         assert [entry["basis_rule"] for entry in tried] == list(rules)
@@ -594,7 +596,7 @@ def test_singular__penalties_are_passed_over(width_factors):
         assert figures == {None}
     assert 0 <= path[1]["error_rate"] < 1
     assert path[1]["spectral_risk"] > 0
-    assert run.params.alpha == 1e-3
+    assert run.chosen_params.alpha == 1e-3
     assert np.isfinite(Model.load(run.location).weights).all()
 
 

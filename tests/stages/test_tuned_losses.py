@@ -145,7 +145,12 @@ def test_losses__the_best_is_chosen_and_shown():
     errors = [(each["error_rate"], each["log_loss"]) for each in record.tried]
     assert [each["loss"] for each in record.tried] == list(tuning.losses)
     best = record.tried[errors.index(min(errors))]
-    assert record.loss == best["loss"] == run.params.loss == Model.load(run.location).params.loss
+    assert (
+        record.loss
+        == best["loss"]
+        == run.chosen_params.loss
+        == Model.load(run.location).params.loss
+    )
     assert describe_run(run)["error_rate"] == describe_tuning(run)["chosen"]["error_rate"]
     assert describe_run(run)["error_rate"] == best["error_rate"]
     shown = tuning_table(run)
@@ -161,7 +166,7 @@ def test_losses__replace_that_of_the_fit():
     X, y = table()
     tuning = replace(TUNING, losses=("squared",))
     run = tune(X, y, tuning, replace(PARAMS, loss="logistic"))
-    assert run.params.loss == "squared"
+    assert run.chosen_params.loss == "squared"
     assert "refine" not in run.stages
 
 
@@ -184,7 +189,7 @@ def test_losses__the_squared_one_wins_where_passes_gain_nothing(monkeypatch):
     X, y = table()
     run = tune(X, y, replace(TUNING, losses=("hinge", "squared")))
     record, squared = REFINE.recorded(run), tune(X, y, replace(TUNING, losses=None))
-    assert (record.loss, record.n_passes, run.params.loss) == ("squared", 0, "squared")
+    assert (record.loss, record.n_passes, run.chosen_params.loss) == ("squared", 0, "squared")
     assert [each["taken"] for each in record.tried] == [1, 0]
     assert record.tried[0]["stopped"] == "validation"
     assert Model.load(run.location).digest() == Model.load(squared.location).digest()

@@ -62,7 +62,7 @@ def test_earlier__datasets_are_sound(earlier):
 
 def test_earlier__a_fit_that_was_stopped_is_finished(earlier):
     begun, engine = Run.open(earlier / "begun"), CountingEngine()
-    fit_dataset(Dataset.open(earlier / "data"), earlier / "begun", begun.asked, engine)
+    fit_dataset(Dataset.open(earlier / "data"), earlier / "begun", begun.params, engine)
     # Sums of other arrays than before, as those of format 3, are summed again.
     n_missing = 2 if begun.attributes["format_version"] == 3 else 1
     assert (engine.done["columns"], engine.done["moments"]) == (0, n_missing)
@@ -72,7 +72,7 @@ def test_earlier__a_fit_that_was_stopped_is_finished(earlier):
 def test_earlier__a_tuned_run_is_found_finished(earlier):
     run, engine = Run.open(earlier / "tuned"), CountingEngine()
     data = Dataset.open(earlier / "data")
-    tune_dataset(data, earlier / "tuned", run.asked, run.tuning, engine)
+    tune_dataset(data, earlier / "tuned", run.params, run.tuning, engine)
     assert set(engine.done) == {"model"}
     assert "eps" in run_table(run)
     assert tuning_table(run)
@@ -83,7 +83,7 @@ def test_earlier__an_updated_run_is_updated_and_refreshed(earlier):
     assert describe(place)["version"] == 1
     update_run(place, more, InlineEngine(), forget=True)
     once = Run.open(earlier / "begun")
-    fit_dataset(Dataset.open(earlier / "data"), once.location, once.asked, InlineEngine())
+    fit_dataset(Dataset.open(earlier / "data"), once.location, once.params, InlineEngine())
     np.testing.assert_allclose(
         read_latest_moments(place).packed_gram,
         read_latest_moments(once.location).packed_gram,

@@ -27,7 +27,7 @@ def test_migration__seed_of_a_run():
     place, dataset = MemoryStore(), write_dataset(MemoryStore(), table(10), np.arange(10) % 3)
     run_id = Run.start(place, dataset, PARAMS, {}, tuning=TuneParams(folds=3)).run_id
     store_seed(place)
-    assert Run.open(place).asked == PARAMS
+    assert Run.open(place).params == PARAMS
     assert Run.start(place, dataset, PARAMS, {}, tuning=TuneParams(folds=3)).run_id == run_id
 
 

@@ -71,7 +71,7 @@ def test_start__records_and_opens_again(place, dataset):
     for again in (Run.open(place), Run.start(place, dataset, params, {"threads": 3})):
         for field in dataclasses.fields(Run):
             assert getattr(again, field.name) == getattr(run, field.name)
-    assert run.params == params
+    assert run.chosen_params == params
     assert run.fingerprint == dataset.fingerprint
     assert (run.n_rows, run.n_parts) == (10, 1)
     assert run.attributes["environment"] == {"threads": 2}

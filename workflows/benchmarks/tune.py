@@ -93,7 +93,7 @@ def error_table(
             continue
         replace(model, weights=solution.weights).save(scratch, overwrite=True)
         error = evaluate_dataset(scratch, test, engine).error_rate
-        chosen = " chosen" if alpha == run.params.alpha else ""
+        chosen = " chosen" if alpha == run.chosen_params.alpha else ""
         lines.append(f"{alpha:<12g}{100 * held_out[alpha]:>9.2f}%{100 * error:>9.2f}%{chosen}")
     return "\n".join(lines)
 

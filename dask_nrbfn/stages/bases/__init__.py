@@ -162,7 +162,9 @@ def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the rows that were handed to the fit, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
-        values = values[np.random.default_rng(run.params.random_state).permutation(len(values))]
+        values = values[
+            np.random.default_rng(run.chosen_params.random_state).permutation(len(values))
+        ]
     return Chosen.of_points(values[:size])
 
 
@@ -187,7 +189,7 @@ def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
 
 def check_distinct(run: Run, n_distinct: int) -> None:
     """Raise ParameterError if the rows to choose from have fewer distinct ones than the basis."""
-    size, whose, more = run.params.basis_size, "X has", ""
+    size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
     if has_candidates(run):

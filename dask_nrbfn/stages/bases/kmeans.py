@@ -31,7 +31,7 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     by_number = np.argsort(rows)
     scaling = read_scaling(run)
     scaled = scaling.apply(dataset.take(rows[by_number]))[np.argsort(by_number)]
-    centres = _centres(scaled, min(size, pool.n_distinct), run.params.random_state)
+    centres = _centres(scaled, min(size, pool.n_distinct), run.chosen_params.random_state)
     return Chosen.of_points(scaling.restore(centres))
 
 

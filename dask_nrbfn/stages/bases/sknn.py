@@ -16,7 +16,7 @@ from dask_nrbfn.storage.run import Run
 
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return a basis of a size; a draw, where all rows below the threshold are asked for."""
-    rule = "uniform" if run.params.basis_size is None else rule
+    rule = "uniform" if run.chosen_params.basis_size is None else rule
     pool = pool_by_confidence(run.of_labelled(), size, rule, n_classes=dataset.n_classes)
     return _chosen(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
 
@@ -25,8 +25,8 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold."""
     # One more than the most, because duplicates and the rows of classes that have none below leave
     # no other way to know whether it bites.
-    threshold, n_classes = run.params.confidence_threshold, dataset.n_classes
-    rule = run.params.basis_rule
+    threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
+    rule = run.chosen_params.basis_rule
     pool = pool_by_confidence(run.of_labelled(), most + 1, rule, n_classes=n_classes)
     basis = choose_basis(pool, size=most + 1, n_classes=n_classes, threshold=threshold)
     capped = len(basis) > most
@@ -36,7 +36,7 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
 
 
 def _chosen(run: Run, dataset: Dataset, basis: Candidates, *, capped: bool = False) -> Chosen:
-    n_beyond = int(np.count_nonzero(basis.priority >= run.params.confidence_threshold))
+    n_beyond = int(np.count_nonzero(basis.priority >= run.chosen_params.confidence_threshold))
     rows = name_rows(run, basis.rows)
     return Chosen(dataset.take(rows), rows, n_beyond, capped)
 
