@@ -30,13 +30,20 @@ from dask_nrbfn.sources.source import Block
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, exists, hidden_sibling, remove_group, replace_group
 from dask_nrbfn.storage.location import RemoteLocation, locate
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.members import content_beside, is_beside, member_beside, members_of
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.schema import read_schema
-from dask_nrbfn.storage.versions import latest_place, members_by_content, members_held
+from dask_nrbfn.storage.versions import (
+    content_beside,
+    is_beside,
+    latest_place,
+    member_beside,
+    members_by_content,
+    members_held,
+    members_of,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.outputs import new_file
+from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, kind_of, open_group
-from dask_nrbfn.storage.schema import read_schema
 
 _SUFFIXES = (".toml", ".json")
 

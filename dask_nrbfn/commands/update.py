@@ -71,14 +71,15 @@ from dask_nrbfn.storage.group import (
 from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.location import SideBySide, join
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.members import content_beside, member_of
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
     ADD,
     FORGET,
     MERGE,
+    content_beside,
     latest_place,
+    member_of,
     members_by_content,
     members_held,
     model_name,

@@ -20,8 +20,8 @@ from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.format import todays_moments
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.migration import todays_moments
 from dask_nrbfn.storage.run import Run
 
 _DIMENSIONS = {

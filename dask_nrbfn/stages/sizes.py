@@ -30,8 +30,8 @@ from dask_nrbfn.stages.trials import (
     search_rows,
 )
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
-from dask_nrbfn.storage.sparse import INDEX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

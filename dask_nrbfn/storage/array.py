@@ -1,14 +1,286 @@
-"""What is stored by name in a group: arrays, or rows in CSR."""
+"""Members of a group: an array, rows in CSR, or a reference to rows in another store.
 
+Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools open.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 import zarr
+from numpy.typing import DTypeLike
 
-from dask_nrbfn.numeric.rows import Rows, is_sparse
-from dask_nrbfn.storage.dense import Array, read_dense, write_dense
+from dask_nrbfn.errors import DamagedDataError
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
+from dask_nrbfn.storage.dense import (
+    INDEX_BYTES,
+    ROW_BYTES,
+    Array,
+    chunk_checksums,
+    chunk_rows_stored,
+    read_dense,
+    sealed,
+    write_dense,
+)
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
 from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.sparse import SparseArray, is_csr, write_sparse
-from dask_nrbfn.storage.strict import metadata_named
+from dask_nrbfn.storage.strict import checksum, metadata_named
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+
+# 8 MiB of float64, 4 MiB of the numbers of columns.
+_CHUNK_VALUES = 2**20
+# Ends of rows: 1 MiB.
+_CHUNK_ROWS = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class SparseArray:
+    """Rows in CSR as they are stored, opened for reading.
+
+    Attributes
+    ----------
+    data : zarr.Array (m,)
+        The values, float32 or float64.
+    indices : zarr.Array int32 (m,)
+        Their columns, ascending in a row.
+    indptr : zarr.Array int64 (n + 1,)
+        Where the values of each row begin, and those of the last one end.
+    shape : tuple of int
+        n and p.
+    chunk_rows : int
+        Rows that are read together.
+    n_values : int
+        All values m that are stored.
+    most_values : int
+        Those of the chunk of rows that has the most.
+    """
+
+    data: Array
+    indices: Array
+    indptr: Array
+    shape: tuple[int, int]
+    chunk_rows: int
+    n_values: int
+    most_values: int
+
+    @classmethod
+    def open(cls, group: zarr.Group) -> Self:
+        """Open rows in CSR.
+
+        Raises
+        ------
+        DamagedDataError
+            If they are not what was written.
+        """
+        place = group.store_path
+        recorded: dict[str, Any] = group.attrs.asdict()
+        if recorded.pop("checksum", None) != checksum(recorded):
+            raise _changed(place)
+        n_rows, n_features = recorded["shape"]
+        rows = cls(
+            get_array(group, "data"),
+            get_array(group, "indices"),
+            get_array(group, "indptr"),
+            (n_rows, n_features),
+            recorded["chunk_rows"],
+            recorded["n_values"],
+            recorded["most_values"],
+        )
+        lengths = [array.shape for array in rows.arrays.values()]
+        if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
+            raise _changed(place)
+        return rows
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return np.dtype(self.data.dtype)
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows that are read together, and the columns p."""
+        return self.chunk_rows, self.shape[1]
+
+    @property
+    def row_values(self) -> float:
+        """Values of a row on average."""
+        return self.n_values / self.shape[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the largest chunk of rows."""
+        value_bytes = self.dtype.itemsize + INDEX_BYTES
+        return self.most_values * value_bytes + self.chunk_rows * ROW_BYTES
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What is stored, by name."""
+        return {"data": self.data, "indices": self.indices, "indptr": self.indptr}
+
+    def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
+        """Return rows in CSR.
+
+        Raises
+        ------
+        MissingDataError, DamagedDataError
+            If a chunk is not there or fails its checksum, or they are no rows in CSR.
+        """
+        from scipy.sparse import csr_array
+
+        start, stop, _ = slice(start, stop).indices(self.shape[0])
+        n_rows = max(0, stop - start)
+        ends = read_dense(self.indptr, start, start + n_rows + 1)
+        first, last = int(ends[0]), int(ends[-1])
+        if not 0 <= first <= last <= self.n_values or (np.diff(ends) < 0).any():
+            raise _changed(self.indptr.store_path)
+        values, columns = read_dense(self.data, first, last), read_dense(self.indices, first, last)
+        if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
+            raise _changed(self.indices.store_path)
+        # scipy compares the types of both, and copies the larger one.
+        ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
+        return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of the chunks of rows of which anything is stored."""
+        size, most = self.indptr.chunks[0], self.shape[0]
+        found: set[int] = set()
+        for index in chunk_rows_stored(self.indptr):
+            first, stop = index * size, min((index + 1) * size, most)
+            found.update(range(first // self.chunk_rows, -(-stop // self.chunk_rows)))
+        return found
+
+    def planned(self, n_rows: int, chunk_rows: int) -> Self:
+        """Return rows like these, but as many as are given, which are not there."""
+        return replace(
+            self,
+            shape=(n_rows, self.shape[1]),
+            chunk_rows=chunk_rows,
+            n_values=round(n_rows * self.row_values),
+            most_values=round(self.most_values * chunk_rows / self.chunk_rows),
+        )
+
+
+def _changed(place: object) -> DamagedDataError:
+    return DamagedDataError(
+        f"{place} is not what was written.", "Restore it from a copy, or write the data again."
+    )
+
+
+def create_sparse(
+    group: zarr.Group,
+    name: str,
+    shape: tuple[int, int],
+    dtype: DTypeLike,
+    *,
+    chunk_rows: int,
+    n_values: int,
+) -> None:
+    """Lay out rows in CSR of about `n_values` values, for `append_rows`."""
+    member = group.create_group(name, overwrite=True)
+    written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
+    member.update_attributes({**ENCODING, **written})
+    for part, of, length, chunk, dimension in (
+        ("data", dtype, n_values, _CHUNK_VALUES, "value"),
+        ("indices", np.int32, n_values, _CHUNK_VALUES, "value"),
+        ("indptr", np.int64, shape[0] + 1, _CHUNK_ROWS, "end"),
+    ):
+        create_array(
+            member,
+            part,
+            shape=(length,),
+            dtype=of,
+            chunks=(min(length, chunk),),
+            dimensions=(dimension,),
+            compress=True,
+        )
+
+
+def written_in(member: zarr.Group) -> int:
+    """Return the rows of a chunk of rows in CSR that are being written."""
+    attributes: dict[str, Any] = member.attrs.asdict()
+    return int(attributes["chunk_rows"])
+
+
+def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
+    """Write the rows from `start` on, which come after all that are written."""
+    member, arrays = _being_written(group, name)
+    data, indices, indptr = arrays.values()
+    first = _end(indptr, start) if start else 0
+    last = first + X.nnz
+    if last > data.shape[0]:
+        # More than was said: half as many more, so that not every chunk makes it longer.
+        for array in (data, indices):
+            array.resize((max(last, first * 3 // 2),))
+    indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
+    if X.nnz:
+        data[first:last], indices[first:last] = X.data, X.indices
+    attributes: dict[str, Any] = member.attrs.asdict()
+    member.update_attributes({"most_values": max(X.nnz, attributes["most_values"])})
+
+
+def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
+    """Record rows in CSR as they are, and return the `chunk_checksums` of their arrays by name."""
+    member, arrays = _being_written(group, name)
+    n_values = _end(arrays["indptr"], -1)
+    for part in ("data", "indices"):
+        if arrays[part].shape != (n_values,):
+            arrays[part].resize((n_values,))
+            sealed(arrays[part])
+    _record(member, n_values=n_values)
+    return {
+        f"{name}/{part}": chunk_checksums(array, range(array.nchunks))
+        for part, array in arrays.items()
+    }
+
+
+def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, Array]]:
+    member = group[name]
+    assert isinstance(member, zarr.Group)
+    arrays = {}
+    for part in ("data", "indices", "indptr"):
+        array = member[part]
+        assert isinstance(array, zarr.Array)
+        # The setting belongs to the open array, not to what is stored.
+        arrays[part] = array.with_config({"write_empty_chunks": True})
+    return member, arrays
+
+
+def _end(indptr: Array, row: int) -> int:
+    return int(np.asarray(indptr[row]))
+
+
+def _record(member: zarr.Group, **further: Any) -> None:
+    recorded = {**member.attrs.asdict(), **further}
+    member.update_attributes({**recorded, "checksum": checksum(recorded)})
+
+
+def write_sparse(
+    group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
+) -> None:
+    """Store rows in CSR as a whole, for slices of `slice_rows` in one file for each array."""
+    member = group.create_group(name, overwrite=True)
+    n_rows, n_values = max(1, X.shape[0]), X.nnz
+    slice_values = None if slice_rows is None else max(1, slice_rows * n_values // n_rows)
+    ends = X.indptr.astype(np.int64)
+    write_dense(member, "data", X.data, "value", slice_rows=slice_values)
+    write_dense(member, "indices", X.indices, "value", slice_rows=slice_values)
+    write_dense(member, "indptr", ends, "end", slice_rows=slice_rows)
+    chunk_rows = slice_rows or n_rows
+    firsts = ends[:-1:chunk_rows]
+    most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
+    shape = {"shape": X.shape, "chunk_rows": chunk_rows}
+    _record(member, **ENCODING, **shape, most_values=most, n_values=n_values)
+
+
+def is_csr(group: zarr.Group) -> bool:
+    """Return whether a group says that it is rows in CSR."""
+    return ENCODING.items() <= group.attrs.asdict().items()
+
 
 Stored = Array | SparseArray | ReferencedRows
 

@@ -7,7 +7,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.rows import Rows, stacked
+from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.storage.chunks import Mark, are_labelled
 
 Block = TypeVar("Block")
 
@@ -94,3 +97,51 @@ def one_ahead(
             block = current.result()
             current = next(reads, None)
             yield block
+
+
+def codes_of(
+    labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
+) -> NDArray[np.int64]:
+    """Return the class code of each label of a dataset at `place`, -1 for none, int64 (b,).
+
+    Raises
+    ------
+    DamagedDataError
+        If a label is none of the classes.
+    """
+    if unlabelled is None:
+        return _all_codes(labels, classes, place)
+    labelled = are_labelled(labels, unlabelled)
+    codes = np.full(len(labels), -1, dtype=np.int64)
+    codes[labelled] = _all_codes(labels[labelled], classes, place)
+    return codes
+
+
+def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> NDArray[np.int64]:
+    classes = classes.astype(labels.dtype)
+    if labels.dtype.kind == "T":
+        # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
+        own = {label: code for code, label in enumerate(classes.tolist())}
+        codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+    else:
+        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = np.flatnonzero(classes[codes] != labels)
+    if len(unknown):
+        raise DamagedDataError(
+            f"label {labels[unknown].tolist()[0]!r} of {place} is none of its classes.",
+            "The labels were changed after the dataset was written; ingest it again.",
+        )
+    return codes.astype(np.int64, copy=False)
+
+
+def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
+    """Raise DataError naming the first gap of stored values (b, c) of a dataset at `place`."""
+    gaps = np.isnan(stored)
+    if gaps.any():
+        row, column = np.argwhere(gaps)[0]
+        assert schema is not None
+        raise DataError(
+            f"Column {schema.columns[column].name!r} of {place} has no value in row "
+            f"{first_row + row} (the first is 0), and the schema fills none.",
+            "Take a `schema` that fills gaps, or leave the row out.",
+        )

@@ -15,19 +15,20 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.sources.layout import StoredAt
-from dask_nrbfn.storage.array import Stored, create_array, get_array, get_stored
-from dask_nrbfn.storage.dense import chunk_checksums
-from dask_nrbfn.storage.group import REFERRING_VERSION, SPARSE_VERSION, mark_complete
-from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers
-from dask_nrbfn.storage.schema import schema_attributes
-from dask_nrbfn.storage.sparse import (
-    INDEX_BYTES,
-    ROW_BYTES,
+from dask_nrbfn.storage.array import (
+    Stored,
     append_rows,
+    create_array,
     create_sparse,
     finish_sparse,
+    get_array,
+    get_stored,
     written_in,
 )
+from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
+from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, schema_attributes
+from dask_nrbfn.storage.group import mark_complete
+from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.

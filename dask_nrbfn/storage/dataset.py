@@ -23,6 +23,8 @@ from dask_nrbfn.storage.blocks import (
     LabelledBlock,
     SequentialReader,
     StoredChunk,
+    check_gaps,
+    codes_of,
     one_ahead,
     window,
 )
@@ -32,14 +34,18 @@ from dask_nrbfn.storage.chunks import (
     default_chunk_rows,
     row_bytes,
 )
-from dask_nrbfn.storage.dense import Array, check_stored, chunk_rows_stored, expect_chunks
+from dask_nrbfn.storage.dense import (
+    INDEX_BYTES,
+    Array,
+    check_stored,
+    chunk_rows_stored,
+    expect_chunks,
+)
+from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.labels import codes_of
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.referenced import ReferencedRows
-from dask_nrbfn.storage.schema import check_gaps, read_schema
-from dask_nrbfn.storage.sparse import INDEX_BYTES
 from dask_nrbfn.storage.strict import metadata_named
 
 

@@ -19,6 +19,9 @@ from dask_nrbfn.storage.strict import CHECKSUM_BYTES, StrictStore, checksum, met
 
 Array = zarr.Array[Any]
 
+INDEX_BYTES, ROW_BYTES = 4, 8
+"""Bytes that CSR adds: the column of each value, and the end of each row."""
+
 # Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
 _MOST_EXPANSION = 2**15
 

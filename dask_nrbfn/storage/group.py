@@ -35,6 +35,7 @@ from dask_nrbfn.outputs import (
     full_disk_named,
     inside_group,
 )
+from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
     DurableStore,
     finish_writes,
@@ -46,7 +47,6 @@ from dask_nrbfn.storage.location import Location as Location
 from dask_nrbfn.storage.location import RemoteLocation, beside, local_path, remote
 from dask_nrbfn.storage.location import normalize as normalize
 from dask_nrbfn.storage.lock import locked_run
-from dask_nrbfn.storage.migration import UPGRADE
 from dask_nrbfn.storage.remote import (
     enclosing_group,
     move_group,
@@ -56,21 +56,8 @@ from dask_nrbfn.storage.remote import (
 )
 from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
 
-EXPANDED_VERSION = 5
-"""The format of what has a schema that makes other features than the stored values."""
-
-SPARSE_VERSION = 6
-"""The format of what has rows in CSR, or of runs and models whose rows become coordinates."""
-
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
-
-REFERRING_VERSION = 7
-"""The format of a dataset whose rows stay in another store."""
-
-_FORMAT_VERSION = 4
-_READ_VERSIONS = (3, _FORMAT_VERSION, EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION)
-
 
 RECORDED = ("kind", "format_version", "checksum")
 """Attributes that every group of this package has, and that say what it is."""
@@ -142,12 +129,12 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
             f"{place} is a {found}, not a dask_nrbfn.{kind}.", f"Give the path of a {kind}."
         )
     version = attributes.get("format_version")
-    if version not in _READ_VERSIONS:
+    if version not in READ_VERSIONS:
         problem = (
             f"{place} has format version {version}, "
-            f"this package reads {_READ_VERSIONS[0]} to {_READ_VERSIONS[-1]}."
+            f"this package reads {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}."
         )
-        if isinstance(version, int) and version > _READ_VERSIONS[-1]:
+        if isinstance(version, int) and version > READ_VERSIONS[-1]:
             raise NewerVersionError(problem, UPGRADE)
         raise DamagedDataError(
             problem, "Use the version of dask_nrbfn that wrote it, or write it again."
@@ -211,7 +198,7 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
     changed.pop("checksum")
-    attributes = {**attributes, "format_version": max(_FORMAT_VERSION, changed["format_version"])}
+    attributes = {**attributes, "format_version": max(FORMAT_VERSION, changed["format_version"])}
     group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
 
 
@@ -533,7 +520,7 @@ def exists(location: Location) -> bool:
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": _FORMAT_VERSION, **attributes}
+    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes}
     return {**identity, "checksum": checksum(identity)}
 
 

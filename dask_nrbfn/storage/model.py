@@ -24,8 +24,14 @@ from dask_nrbfn.numeric.svd import project
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
+from dask_nrbfn.storage.format import (
     SPARSE_VERSION,
+    projection_attributes,
+    read_schema,
+    schema_attributes,
+    stored_params,
+)
+from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     kind_of,
@@ -36,9 +42,6 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
-from dask_nrbfn.storage.migration import stored_params
-from dask_nrbfn.storage.projection import projection_attributes
-from dask_nrbfn.storage.schema import read_schema, schema_attributes
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 Floats = NDArray[np.float64]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.storage.array import get_array, read_rows
-from dask_nrbfn.storage.group import SPARSE_VERSION, Location, open_group
+from dask_nrbfn.storage.group import Location, open_group
 
 STAGE = "svd"
 """The stage that finds the components, and its group in the run."""
@@ -64,9 +63,3 @@ class Projection:
         from dask_nrbfn.numeric.svd import project_bytes
 
         return project_bytes(n_rows, self.n_features, self.n_components)
-
-
-def projection_attributes(n_components: int | None) -> dict[str, Any]:
-    """Return what a run or model records beside its parameters if rows become coordinates."""
-    # Who does not know coordinates would take the basis for rows.
-    return {} if n_components is None else {"format_version": SPARSE_VERSION}

@@ -35,8 +35,14 @@ from dask_nrbfn.storage.array import (
     write_array,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
+from dask_nrbfn.storage.format import (
     SPARSE_VERSION,
+    projection_attributes,
+    read_schema,
+    stored_params,
+    stored_tuning,
+)
+from dask_nrbfn.storage.group import (
     Location,
     attributes_of,
     create_group,
@@ -49,12 +55,8 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import LabelledRows
-from dask_nrbfn.storage.members import members_of
-from dask_nrbfn.storage.migration import stored_params, stored_tuning
-from dask_nrbfn.storage.projection import projection_attributes
-from dask_nrbfn.storage.schema import read_schema
 from dask_nrbfn.storage.strict import checksum, metadata_named
-from dask_nrbfn.storage.versions import VERSIONS, versions_of
+from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.pipeline import plan_search, stage_costs
 from dask_nrbfn.stages.trials import suited_tuning
 from dask_nrbfn.storage.array import get_array
-from dask_nrbfn.storage.group import SPARSE_VERSION, attributes_of, open_group
+from dask_nrbfn.storage.format import SPARSE_VERSION
+from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 

@@ -95,8 +95,8 @@ def test_dataset__without_any_value(tmp_path):
 
 
 def test_dataset__chunks_of_values_are_many(monkeypatch, tmp_path):
-    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_VALUES", 50)
-    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_ROWS", 7)
+    monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_VALUES", 50)
+    monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_ROWS", 7)
     X, y = drawn(40)
     dataset = ingest_arrays(X, y, tmp_path / "data", chunk_rows=3)
     assert dataset.X.data.nchunks > 10
@@ -168,7 +168,7 @@ def test_dataset__any_flipped_byte_is_found_or_changes_nothing(tmp_path):
 
 
 def test_dataset__chunk_of_another(tmp_path, monkeypatch):
-    monkeypatch.setattr("dask_nrbfn.storage.sparse._CHUNK_VALUES", 64)
+    monkeypatch.setattr("dask_nrbfn.storage.array._CHUNK_VALUES", 64)
     X, y = drawn(40)
     ingest_arrays(X, y, tmp_path / "data")
     first, second, *_ = sorted((tmp_path / "data" / "X" / "data" / "c").iterdir())

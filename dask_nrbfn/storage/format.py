@@ -1,4 +1,9 @@
-"""What earlier formats stored, as it is today."""
+"""The on-disk formats: their numbers, and how attributes of earlier ones read today.
+
+Format 3 to 4: penalties, losses and numbers as targets. 5: a schema that makes features from stored
+values. 6: rows in CSR, and runs and models whose rows become coordinates. 7: datasets whose rows
+stay in another store. A group records the lowest number whose readers understand it.
+"""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -7,14 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.errors import NewerVersionError, ParameterError
+from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitParams, Params, TuneParams
 
 Floats = NDArray[np.float64]
 _AnyParams = TypeVar("_AnyParams", bound=Params)
 
-_RENAMED = {"seed": "random_state"}
+FORMAT_VERSION = 4
+"""The format of a group that has none of the features below."""
+
+EXPANDED_VERSION, SPARSE_VERSION, REFERRING_VERSION = 5, 6, 7
+
+READ_VERSIONS = range(3, REFERRING_VERSION + 1)
 
 UPGRADE = "Upgrade dask_nrbfn: a newer version wrote it."
+
+_RENAMED = {"seed": "random_state"}
 
 
 def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
@@ -56,6 +69,12 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
     raise NewerVersionError(problem, UPGRADE)
 
 
+def projection_attributes(n_components: int | None) -> dict[str, Any]:
+    """Return what a run or model records, beside its parameters, if rows become coordinates."""
+    # An older reader would take the basis for rows.
+    return {} if n_components is None else {"format_version": SPARSE_VERSION}
+
+
 def todays_moments(
     packed_gram: Floats, cross: Floats, class_weights: Floats
 ) -> tuple[Floats, Floats, Floats]:
@@ -70,3 +89,24 @@ def todays_moments(
     target_products = np.diag(np.append(class_weights.sum(), class_weights))
     target_products[0, 1:] = target_products[1:, 0] = class_weights
     return packed_gram, np.vstack([cross.sum(axis=0), cross]), target_products
+
+
+def schema_attributes(schema: Schema | None) -> dict[str, Any]:
+    """Return what a group records of a schema, which those that have none may lack."""
+    if schema is None:
+        return {}
+    # Who does not know schemas would take stored values for features.
+    version = {} if schema.is_plain else {"format_version": EXPANDED_VERSION}
+    return {"schema": schema.to_dict(), **version}
+
+
+def read_schema(attributes: Mapping[str, Any]) -> Schema | None:
+    """Return the schema that a group records.
+
+    Raises
+    ------
+    DataError
+        If it is none.
+    """
+    recorded = attributes.get("schema")
+    return None if recorded is None else Schema.from_dict(recorded)

@@ -23,7 +23,7 @@ def store_seed(place):
     group.attrs.put({**attributes, "checksum": checksum(attributes)})
 
 
-def test_migration__seed_of_a_run():
+def test_format__seed_of_a_run():
     place, dataset = MemoryStore(), write_dataset(MemoryStore(), table(10), np.arange(10) % 3)
     run_id = Run.start(place, dataset, PARAMS, {}, tuning=TuneParams(folds=3)).run_id
     store_seed(place)
@@ -31,7 +31,7 @@ def test_migration__seed_of_a_run():
     assert Run.start(place, dataset, PARAMS, {}, tuning=TuneParams(folds=3)).run_id == run_id
 
 
-def test_migration__seed_of_a_model():
+def test_format__seed_of_a_model():
     place = MemoryStore()
     make_model(params=PARAMS).save(place)
     store_seed(place)
