@@ -369,7 +369,7 @@ class FitParams(Params):
         least=1,
         none="any weights",
     )
-    # An int wherever it is used: of `suited` parameters.
+    # An int wherever it is used: of resolved parameters.
     n_neighbors: int = option(
         None,
         int,
@@ -402,7 +402,9 @@ class FitParams(Params):
         most=2**32 - 1,
     )
 
-    def suited(self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None) -> Self:
+    def resolve_auto(
+        self, *, numbers: bool, mixed: bool = False, n_rows: int | None = None
+    ) -> Self:
         """Return the parameters with what "auto" stands for, and a number of neighbours.
 
         Parameters
@@ -424,11 +426,11 @@ class FitParams(Params):
         if self.components is not None:
             meant["features"] = "normalized"
         asked = {name for name in meant if getattr(self, name) == "auto"}
-        suited = {name: meant[name] for name in asked}
+        resolved = {name: meant[name] for name in asked}
         if self.n_neighbors is None:
             most = _N_NEIGHBORS if n_rows is None else max(n_rows - 1, 1)
-            suited["n_neighbors"] = min(_N_NEIGHBORS, most)
-        return replace(self, **suited)
+            resolved["n_neighbors"] = min(_N_NEIGHBORS, most)
+        return replace(self, **resolved)
 
     @property
     def predicting(self) -> tuple[Any, ...]:
@@ -438,7 +440,7 @@ class FitParams(Params):
 
     @property
     def normalized(self) -> bool:
-        """Whether the activations of a row are divided by their sum, of `suited` parameters."""
+        """Whether the activations of a row are divided by their sum, of resolved parameters."""
         assert self.features != "auto"
         return self.features == "normalized"
 

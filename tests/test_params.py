@@ -160,5 +160,5 @@ def test_params__one_more_is_one_field(tmp_path):
     ("asked", "mixed", "scale"),
     [("auto", True, "standard"), ("auto", False, "none"), ("unit", True, "unit")],
 )
-def test_suited__scales_features_of_several_kinds(asked, mixed, scale):
-    assert FitParams(scale=asked).suited(numbers=False, mixed=mixed).scale == scale
+def test_resolve_auto__scales_features_of_several_kinds(asked, mixed, scale):
+    assert FitParams(scale=asked).resolve_auto(numbers=False, mixed=mixed).scale == scale

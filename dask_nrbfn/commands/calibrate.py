@@ -55,7 +55,7 @@ _WRITTEN_ROWS = 2**17
 def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     """Return the rates of a worker of `engine`, measured in a few seconds."""
     dataset.check_stored()
-    params = params.suited(numbers=dataset.of_numbers)
+    params = params.resolve_auto(numbers=dataset.of_numbers)
     n_basis = asked_size(params, dataset) or dataset.n_rows
     seen = dataset.projected_by(None, params.svd)
     arguments = [(seen.location, n_basis, params.n_neighbors)]

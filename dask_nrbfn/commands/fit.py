@@ -12,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from dask_nrbfn.commands.calibrate import measure_rates
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.penalties import check_penalty
-from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
-from dask_nrbfn.pipeline import (
+from dask_nrbfn.fit import (
     finish_run,
     planned_basis,
     remaining_costs,
     start_run,
 )
+from dask_nrbfn.numeric.penalties import check_penalty
+from dask_nrbfn.params import GIVEN_PREFIX, FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.embedding import check_embedding, embedding_params
@@ -31,7 +31,12 @@ from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import check_loss
 from dask_nrbfn.stages.sparse import check_sparse, sees_sparse
 from dask_nrbfn.stages.svd import check_svd
-from dask_nrbfn.stages.trials import candidates, check_components, neediest, suited_tuning
+from dask_nrbfn.stages.trials import (
+    candidates,
+    check_components,
+    params_needing_confidence,
+    resolve_tuning,
+)
 from dask_nrbfn.stages.validation import check_targets, codes_in_training
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
@@ -94,7 +99,7 @@ def fit_dataset(
     MissingDataError, DamagedDataError
         If a chunk of the dataset is missing or damaged. Results of the run are computed again.
     """
-    params = suited_params(dataset, params)
+    params = resolve_params(dataset, params)
     return _finish(_Job(dataset, location, params, engine, basis=basis, min_recall=min_recall))
 
 
@@ -157,9 +162,9 @@ def tune_dataset(
             "Leave it out; it is taken from the dataset.",
         )
     tuning = replace(tuning, validation=shown)
-    params = suited_params(dataset, params)
+    params = resolve_params(dataset, params)
     sparse = sees_sparse(dataset, params)
-    tuning = suited_tuning(params, tuning, numbers=dataset.of_numbers, sparse=sparse)
+    tuning = resolve_tuning(params, tuning, numbers=dataset.of_numbers, sparse=sparse)
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
     combinations = candidates(params, tuning)
@@ -215,18 +220,21 @@ DamagedDataError
     )
 
 
-def suited_params(dataset: Dataset, params: FitParams) -> FitParams:
+def resolve_params(dataset: Dataset, params: FitParams) -> FitParams:
     """Return the parameters of a fit with what "auto" stands for on a dataset.
 
     Fewer neighbours than by default, in a table of few rows, are logged.
     """
     options = {"numbers": dataset.of_numbers, "mixed": dataset.is_mixed}
-    suited = params.suited(**options, n_rows=_neighboring_rows(dataset))
-    if suited.n_neighbors != params.suited(**options).n_neighbors and not dataset.of_numbers:
+    resolved = params.resolve_auto(**options, n_rows=_neighboring_rows(dataset))
+    if (
+        resolved.n_neighbors != params.resolve_auto(**options).n_neighbors
+        and not dataset.of_numbers
+    ):
         logger.info(
-            "fit: each of the few rows has all others as its %d neighbours", suited.n_neighbors
+            "fit: each of the few rows has all others as its %d neighbours", resolved.n_neighbors
         )
-    return suited
+    return resolved
 
 
 def _neighboring_rows(dataset: Dataset) -> int:
@@ -386,7 +394,7 @@ def check_fit(dataset: Dataset, params: FitParams, tuning: TuneParams | None = N
     check_svd(dataset, params)
     check_loss(params, tuning, numbers=dataset.of_numbers)
     check_targets(dataset, dataset.target_names)
-    tried = neediest(params, tuning)
+    tried = params_needing_confidence(params, tuning)
     named = "basis" if tried.basis == params.basis else "bases"
     if dataset.of_numbers:
         _check_for_numbers(tried, named=named)

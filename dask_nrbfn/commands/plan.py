@@ -8,12 +8,12 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import measure_rates
-from dask_nrbfn.commands.fit import check_fit, suited_params
+from dask_nrbfn.commands.fit import check_fit, resolve_params
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
+from dask_nrbfn.fit import planned_basis, stage_costs
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import planned_basis, stage_costs
 from dask_nrbfn.stages.neighbors import plan_search
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.stage import StageCost
@@ -81,7 +81,7 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     ParameterError, MemoryBudgetError
         If the fit could not start.
     """
-    params = suited_params(dataset, params)
+    params = resolve_params(dataset, params)
     check_fit(dataset, params)
     seen = dataset.projected_by(None, params.svd).of_labelled()
     search = plan_search(seen, params, engine)
@@ -134,7 +134,7 @@ def plan_on_options(
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    params = suited_params(planned, params)
+    params = resolve_params(planned, params)
     check_fit(planned, params)
     if n_rows is None:
         dataset.check_stored()

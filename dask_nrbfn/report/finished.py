@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
+from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.report.formats import class_names
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.trials import Ridge

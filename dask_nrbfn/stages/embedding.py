@@ -40,7 +40,7 @@ def embedding_params(
         params,
         basis="random" if params.basis == "auto" else params.basis,
         components=params.components or _UNASKED,
-    ).suited(numbers=False, mixed=mixed, n_rows=n_rows)
+    ).resolve_auto(numbers=False, mixed=mixed, n_rows=n_rows)
 
 
 def check_embedding(dataset: Dataset, params: FitParams) -> None:

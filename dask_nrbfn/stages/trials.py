@@ -45,10 +45,10 @@ _REFINEMENTS = {"quick": 1, "normal": 2, "thorough": 4}
 _SCALES = {"none": ("none", "standard", LEARNED), "standard": ("standard", LEARNED)}
 
 
-def suited_tuning(
+def resolve_tuning(
     params: FitParams, tuning: TuneParams, *, numbers: bool, sparse: bool = False
 ) -> TuneParams:
-    """Return a tuning that lists what its effort stands for, beside `suited` parameters.
+    """Return a tuning that lists what its effort stands for, beside resolved parameters.
 
     Weights of features are learned of no `sparse` rows.
 
@@ -170,10 +170,10 @@ def bases_of(params: FitParams, tuning: TuneParams | None) -> Sequence[str]:
 
 def by_confidence(params: FitParams, tuning: TuneParams | None) -> bool:
     """Return whether a basis that is tried asks for the confidence of rows."""
-    return source_of(neediest(params, tuning)).by_confidence
+    return source_of(params_needing_confidence(params, tuning)).by_confidence
 
 
-def neediest(params: FitParams, tuning: TuneParams | None) -> FitParams:
+def params_needing_confidence(params: FitParams, tuning: TuneParams | None) -> FitParams:
     """Return the parameters of a fit with a basis that is tried, one by confidence if any is."""
     tried = [replace(params, basis=basis) for basis in bases_of(params, tuning)]
     return next((each for each in tried if source_of(each).by_confidence), tried[0])

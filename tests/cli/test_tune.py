@@ -88,7 +88,7 @@ def test_cli_tune__defaults_are_those_of_the_package(tmp_path, dataset):
         penalties=("weights", "kernel"),
         scales=("none", "standard", "learned"),
     )
-    assert begun.params == FitParams(n_neighbors=10).suited(numbers=False)
+    assert begun.params == FitParams(n_neighbors=10).resolve_auto(numbers=False)
 
 
 def test_cli_tune__every_option_reaches_the_run(tmp_path, dataset):

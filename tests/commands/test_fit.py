@@ -29,8 +29,8 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier
+from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -272,7 +272,7 @@ def test_fit__records_what_it_did(tmp_path):
     run = fit_in_memory(X, y)
     attributes = run.attributes
     assert attributes["environment"]["versions"].keys() >= {"numpy", "zarr", "dask"}
-    assert attributes["params"] == SMOOTH.suited(numbers=False).to_dict()
+    assert attributes["params"] == SMOOTH.resolve_auto(numbers=False).to_dict()
     started = [record["started"] for record in run.stages.values()]
     assert all(a <= b for a, b in pairwise(started))
     assert all(record["seconds"] >= 0 for record in run.stages.values())

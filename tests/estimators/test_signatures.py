@@ -22,9 +22,9 @@ def defaults_of(estimator):
 def defaults(*kinds):
     """Return those of a fit to classes, for which "auto" says too little in a signature."""
     values = {name: option.default for kind in kinds for name, option in kind.options().items()}
-    suited = vars(FitParams().suited(numbers=False))
+    resolved = vars(FitParams().resolve_auto(numbers=False))
     return {
-        name: suited[name] if value == "auto" and name not in ("neighbors", "scale") else value
+        name: resolved[name] if value == "auto" and name not in ("neighbors", "scale") else value
         for name, value in values.items()
     }
 

@@ -47,7 +47,7 @@ def test_penalty_named__unknown(name):
 )
 def test_check_penalty__names_what_it_needs(params, problem, remedy):
     with pytest.raises(ParameterError) as error:
-        check_penalty(FitParams(**params).suited(numbers=False))
+        check_penalty(FitParams(**params).resolve_auto(numbers=False))
     assert (error.value.problem, error.value.remedy) == (problem, remedy)
     given = {"features": "plain", "basis": "kmeans", "basis_size": 5}
     check_penalty(FitParams(**params | given))

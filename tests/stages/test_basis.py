@@ -8,10 +8,10 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.fit import largest_basis, stages_of
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.pipeline import largest_basis, stages_of
 from dask_nrbfn.stages import basis, pool, search_sizes
 from dask_nrbfn.stages import confidence as confidence_module
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
@@ -53,7 +53,7 @@ def with_neighbors(X, y, params, *, seed=0, **options):
 
 def with_confidence(X, y, confidence, params, **options):
     """Begin a run whose rows have the confidence given."""
-    run, dataset = begin(X, y, params.suited(numbers=False), **options)
+    run, dataset = begin(X, y, params.resolve_auto(numbers=False), **options)
     hashes = hash_rows(X, seed=params.random_state)
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
@@ -90,7 +90,7 @@ def distinct_rows(n_rows=300, seed=0):
 
 def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
-    params = FitParams().suited(numbers=False)
+    params = FitParams().resolve_auto(numbers=False)
     sizes = FitSizes.of(dataset, params, SEARCH, n_basis)
     growing = [stage for stage in stages_of(params, numbers=False) if stage.grows_with_basis]
     return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
@@ -219,8 +219,8 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     X, y, confidence = distinct_rows()
     dataset = write_table(MemoryStore(), X, y)
     engine = engine_for(60, dataset)
-    suited = FitParams().suited(numbers=False)
-    assert largest_basis(dataset, suited, SEARCH, engine) == 60
+    resolved = FitParams().resolve_auto(numbers=False)
+    assert largest_basis(dataset, resolved, SEARCH, engine) == 60
     rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
     n_below = np.count_nonzero(confidence < 0.9)
     assert record == BasisRecord(60, n_below, 60)

@@ -222,5 +222,5 @@ def test_report__calls_candidates_what_they_are(tmp_path):
 )
 def test_candidates__auto_is_at_most_half_of_the_rows(n_rows, basis_size, expected):
     table = write_table(MemoryStore(), *spirals(30)).with_n_rows(n_rows)
-    suited = FitParams(basis_size=basis_size).suited(numbers=False)
-    assert asked_candidates(suited, table) == expected
+    resolved = FitParams(basis_size=basis_size).resolve_auto(numbers=False)
+    assert asked_candidates(resolved, table) == expected

@@ -5,8 +5,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RecallError
+from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.params import FitLimits, FitParams
-from dask_nrbfn.pipeline import stages_of_run
 from dask_nrbfn.storage.run import Run
 from tests.neighbors.naive import naive_distances
 from tests.stages.stopping import CountingEngine

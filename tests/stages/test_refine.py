@@ -23,9 +23,9 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.fit import STAGES
 from dask_nrbfn.numeric.losses import Loss, loss_named
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.pipeline import STAGES
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of

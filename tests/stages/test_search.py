@@ -16,7 +16,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import by_confidence, candidates, suited_tuning
+from dask_nrbfn.stages.trials import by_confidence, candidates, resolve_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
@@ -35,7 +35,7 @@ def tune(X, y, params=SIZED, tuning=QUICK, *, place=None, engine=None, **options
 
 def meant(params, effort, *, numbers=False, **given):
     tuning = TuneParams(effort=effort, **given)
-    return suited_tuning(params.suited(numbers=numbers), tuning, numbers=numbers)
+    return resolve_tuning(params.resolve_auto(numbers=numbers), tuning, numbers=numbers)
 
 
 def test_effort__quick_leaves_all_to_the_fit():
@@ -84,7 +84,7 @@ def test_effort__penalties_are_for_some_combination():
 
 def test_effort__twice_is_once():
     tuning = meant(SIZED, "normal")
-    assert suited_tuning(SIZED.suited(numbers=False), tuning, numbers=False) == tuning
+    assert resolve_tuning(SIZED.resolve_auto(numbers=False), tuning, numbers=False) == tuning
 
 
 def test_bases__need_a_size():
@@ -117,7 +117,7 @@ def test_metric__names_what_asks_for_it(scale, name):
 
 def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
     tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
-    tried = candidates(SIZED.suited(numbers=False), tuning)
+    tried = candidates(SIZED.resolve_auto(numbers=False), tuning)
     widths = {
         name: [each.width_factor for each in tried if each.kernel == name]
         for name in ("gaussian", "laplacian")

@@ -17,10 +17,10 @@ from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.fit import plan_search, stage_costs
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.pipeline import plan_search, stage_costs
-from dask_nrbfn.stages.trials import suited_tuning
+from dask_nrbfn.stages.trials import resolve_tuning
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.format import SPARSE_VERSION
 from dask_nrbfn.storage.group import attributes_of, open_group
@@ -150,9 +150,9 @@ def test_tune__chooses_what_it_chooses_of_the_same_rows_in_an_array():
 
 
 def test_tune__tries_no_learned_weights():
-    params = FitParams(basis_size=20).suited(numbers=False)
+    params = FitParams(basis_size=20).resolve_auto(numbers=False)
     for sparse_rows in (False, True):
-        scales = suited_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
+        scales = resolve_tuning(params, TuneParams(), numbers=False, sparse=sparse_rows).scales
         assert ("learned" in scales) != sparse_rows
 
 
@@ -229,7 +229,7 @@ def test_costs__follow_what_is_stored():
     dataset = ingest_arrays(X, rng.integers(0, 2, 300), MemoryStore())
     engine, held = InlineEngine(), {}
     for basis in ("random", "kmeans"):
-        params = FitParams(basis=basis, basis_size=50).suited(numbers=False)
+        params = FitParams(basis=basis, basis_size=50).resolve_auto(numbers=False)
         costs = stage_costs(
             dataset, params, plan_search(dataset, params, engine), engine, n_basis=50
         )

@@ -260,7 +260,7 @@ def test_update__adds_rows_as_if_they_had_been_there(tmp_path):
     record = update_run(runs[0].location, one, ENGINE, forget=True)
     assert record["reasons"] == ["40 of the forgotten rows are basis rows of the model"]
     refreshed = refresh_run(runs[1].location, [two], ENGINE)
-    assert refreshed.chosen_params == PARAMS.suited(numbers=False)
+    assert refreshed.chosen_params == PARAMS.resolve_auto(numbers=False)
     assert not np.array_equal(components_of(refreshed), V)
 
 

@@ -35,4 +35,4 @@ def test_format__seed_of_a_model():
     place = MemoryStore()
     make_model(params=PARAMS).save(place)
     store_seed(place)
-    assert Model.load(place).params == PARAMS.suited(numbers=False)
+    assert Model.load(place).params == PARAMS.resolve_auto(numbers=False)

@@ -71,7 +71,7 @@ def make_model(classes=(0, 1, 2), *, n_basis=5, n_features=4, seed=0, **changes)
         "spectral_risk": 1e300,
     }
     values |= changes
-    return Model(**values | {"params": values["params"].suited(numbers=False)})
+    return Model(**values | {"params": values["params"].resolve_auto(numbers=False)})
 
 
 def chunk_files(root) -> list[Path]:

@@ -18,7 +18,7 @@ from prepare import add_options, begin, open_dataset, run_until, spread, symmetr
 
 from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, connect
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.pipeline import run_stage
+from dask_nrbfn.fit import run_stage
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.moments import MOMENTS
 

@@ -11,9 +11,9 @@ from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
-from dask_nrbfn.commands.fit import check_fit, suited_params
+from dask_nrbfn.commands.fit import check_fit, resolve_params
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.pipeline import run_stage, stages_of_run, start_run
+from dask_nrbfn.fit import run_stage, stages_of_run, start_run
 from dask_nrbfn.stages.stage import Stage
 
 PRODUCT_ROWS = 4096
@@ -39,7 +39,7 @@ def open_dataset(options: argparse.Namespace, scratch: str) -> Dataset:
 
 def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) -> Run:
     """Begin a run."""
-    params = suited_params(dataset, params)
+    params = resolve_params(dataset, params)
     check_fit(dataset, params)
     return start_run(location, dataset, params, engine)
 

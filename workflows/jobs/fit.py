@@ -33,7 +33,7 @@ def fit(settings: Settings) -> None:
 def check_refreshed(run: Run, settings: Settings) -> None:
     """Raise RunMismatchError if a refreshed run has other parameters than the settings."""
     kind = {"numbers": run.of_numbers, "mixed": run.is_mixed}
-    if run.params != settings.fit.suited(**kind, n_rows=run.of_labelled().n_rows):
+    if run.params != settings.fit.resolve_auto(**kind, n_rows=run.of_labelled().n_rows):
         raise RunMismatchError(
             f"the run {run.location} was refreshed with other parameters than [fit] has.",
             "Give the same parameters, or another directory for a new run.",

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import pipeline
+import dask_nrbfn.fit
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
+from dask_nrbfn.fit import STAGES, stages_of
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.pipeline import STAGES, stages_of
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.stage import Stage, StageCost
@@ -50,7 +50,7 @@ COUNTS = Stage(
 def with_counts(monkeypatch):
     """A stage is one object and its place in the order."""
     place = STAGES.index(COLUMNS) + 1
-    monkeypatch.setattr(pipeline, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
+    monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES[:place], COUNTS, *STAGES[place:]))
 
 
 def test_stages__have_names_of_their_own():
@@ -102,7 +102,7 @@ def test_stage__one_that_does_not_fit_is_refused_before_any_task(monkeypatch):
         cost=lambda sizes: StageCost(held_bytes=2**60),
         remedy=lambda params: "Buy more",
     )
-    monkeypatch.setattr(pipeline, "STAGES", (*STAGES, large))
+    monkeypatch.setattr(dask_nrbfn.fit, "STAGES", (*STAGES, large))
     engine = CountingEngine(0)
     with pytest.raises(MemoryBudgetError, match="large task needs") as error:
         fit_dataset(write_table(MemoryStore(), *spirals(60)), MemoryStore(), PARAMS, engine)

@@ -37,7 +37,7 @@ from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import SVD
-from dask_nrbfn.stages.trials import neediest
+from dask_nrbfn.stages.trials import params_needing_confidence
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
@@ -262,7 +262,7 @@ def _fitting_search(
 ) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
     seen = dataset.projected_by(None, params.svd).of_labelled()
-    search = plan_search(seen, neediest(params, tuning), engine)
+    search = plan_search(seen, params_needing_confidence(params, tuning), engine)
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
     n_basis = asked_size(params, dataset) or dataset.n_classes
     for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
