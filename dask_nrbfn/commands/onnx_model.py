@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from dask.utils import format_bytes
-from numpy.typing import NDArray
 
 from dask_nrbfn.commands.describe import describe
 from dask_nrbfn.errors import DataError, ParameterError
@@ -19,6 +18,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.rows import dense, is_sparse
 from dask_nrbfn.numeric.scaling import CENTRED
 from dask_nrbfn.numeric.schema import Column, year_angle
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # One of `onnx_graph`, which functions of numpy and of this package take as they do an array.
 Tensor = Any
-Floats = NDArray[np.float64]
-
 logger = logging.getLogger(__name__)
 
 DTYPES = ("float64", "float32")

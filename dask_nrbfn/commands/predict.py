@@ -33,6 +33,7 @@ from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
 from dask_nrbfn.stages.search_sizes import row_width
@@ -77,7 +78,7 @@ _SAMPLED_ROWS = 2000
 GROUPS = ("", ".zarr")
 
 # What is written of a block of scores (b, q), by the name of its array.
-_RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
+_RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
     "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
     # Signed, as those of categories are in other tools.
     "codes": lambda model, scores: scores.argmax(axis=1).astype(
@@ -95,7 +96,7 @@ _RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[Any]]] = {
 class ScoredBlock(NamedTuple):
     """The ``scores`` float64 (b, q) and, as in `LabelledBlock`, ``targets`` of consecutive rows."""
 
-    scores: NDArray[np.float64]
+    scores: Floats
     targets: NDArray[Any] | None
 
 
@@ -173,8 +174,8 @@ class EvaluatedRows(NamedTuple):
     """Some rows: ``rows`` int64 (m,), their numbers, ``true`` and ``predicted`` float64 (m, q)."""
 
     rows: NDArray[np.int64]
-    true: NDArray[np.float64]
-    predicted: NDArray[np.float64]
+    true: Floats
+    predicted: Floats
 
 
 @dataclass(frozen=True)
@@ -618,7 +619,7 @@ def _write_results(
 
 def _residuals(
     model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
-) -> tuple[ResidualSums, NDArray[np.float64]]:
+) -> tuple[ResidualSums, Floats]:
     """Return how near a model comes to the numbers of some rows, and those of the sampled ones.
 
     The latter, (2, m, q), are the true and the predicted ones.

@@ -22,6 +22,7 @@ from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.cubes import Box, Cube, matching
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.open import named_columns
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 _TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
 # What is written of a block of scores (b, q), all of them numbers, by the name of its array.
-_RESULTS: dict[str, Callable[[Model, NDArray[np.float64]], NDArray[np.float64]]] = {
+_RESULTS: dict[str, Callable[[Model, Floats], Floats]] = {
     "value": lambda _, scores: scores,
     "score": lambda _, scores: scores,
     "probability": Model.probabilities,
@@ -55,7 +56,7 @@ class MapResult:
     n_missing: int
 
 
-def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> NDArray[np.float64]:
+def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> Floats:
     """Return the scores of pixels, float64 (n, q), NaN where one lacks a feature.
 
     Parameters

@@ -17,6 +17,7 @@ from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.estimators.scores import accuracy
 from dask_nrbfn.numeric.content import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.frames import plain_dtype
@@ -400,13 +401,13 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.store = store
 
 
-def _labels(model: Model, scores: NDArray[np.float64]) -> NDArray[Any]:
+def _labels(model: Model, scores: Floats) -> NDArray[Any]:
     return model.classes[scores.argmax(axis=1)]
 
 
-def _decisions(model: Model, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _decisions(model: Model, scores: Floats) -> Floats:
     if scores.shape[1] != 2:
         return scores
     # The two of a margin are each other's negative.
-    difference: NDArray[np.float64] = scores[:, 1] - scores[:, 0]
+    difference: Floats = scores[:, 1] - scores[:, 0]
     return difference / 2 if is_refined(model.params) else difference

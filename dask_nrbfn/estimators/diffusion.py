@@ -4,7 +4,7 @@ import os
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from zarr.storage import MemoryStore
 
@@ -15,6 +15,7 @@ from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
 from dask_nrbfn.estimators.rows import checked_rows
 from dask_nrbfn.estimators.runs import finished_embedding, workplace
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
@@ -190,5 +191,5 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         return len(self.weights_)
 
 
-def _coordinates(model: Model, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _coordinates(model: Model, scores: Floats) -> Floats:
     return scores

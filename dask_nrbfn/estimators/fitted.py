@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 import zarr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -18,6 +18,7 @@ from dask_nrbfn.estimators.cubes import are_pixels, predict_cube
 from dask_nrbfn.estimators.inputs import is_dask
 from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
 from dask_nrbfn.estimators.rows import checked_rows, set_columns
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
@@ -103,7 +104,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
         self._take_feature_weights(model.scaling.feature_weights)
         set_columns(self, model.n_features, model.feature_names, model.schema)
 
-    def _take_feature_weights(self, weights: NDArray[np.float64] | None) -> None:
+    def _take_feature_weights(self, weights: Floats | None) -> None:
         if weights is not None:
             self.feature_weights_ = weights
             self.feature_importances_ = weights / weights.sum()
@@ -130,7 +131,7 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             return predict_lazily(self._model, X, outcome, self.store)
         return outcome(self._model, self._scores(X))
 
-    def _scores(self, X: Any) -> NDArray[np.float64]:
+    def _scores(self, X: Any) -> Floats:
         model, threads = self._model, blas_threads()
         if isinstance(X, Dataset):
             X = model.encoded(X)

@@ -15,6 +15,7 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.cubes import Pixels
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.frames import typed_labels
 from dask_nrbfn.storage.chunks import Mark
@@ -43,7 +44,7 @@ class Table(NamedTuple):
 
     rows: Rows
     targets: NDArray[Any]
-    weights: NDArray[np.float64] | None
+    weights: Floats | None
     kept: NDArray[np.bool_] | None = None
     classes: Any = None
     target_names: tuple[str, ...] | None = None
@@ -55,7 +56,7 @@ class Table(NamedTuple):
         rows: Rows,
         targets: NDArray[Any],
         sample_weight: Any,
-        by_class: NDArray[np.float64] | None = None,
+        by_class: Floats | None = None,
     ) -> Self:
         """Return the rows whose weight, times that of their class, is not 0."""
         weights = by_class

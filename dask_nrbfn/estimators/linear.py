@@ -16,6 +16,7 @@ from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.stages.parts import block_rows
@@ -106,7 +107,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         scores = self._scores(X)
         return self.classes_[scores.argmax(axis=1)]
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any) -> Floats:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
         A row's scores sum to 1 up to the penalty.
@@ -114,7 +115,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Floats:
         """Return the scores clipped to [0, 1] and normalized, (n, K)."""
         scores = self._scores(X)
         return normalized_shares(np.clip(scores, 0.0, 1.0), scores)
@@ -148,7 +149,7 @@ class LinearRegressionClassifier(ClassifierMixin, BaseEstimator):  # type: ignor
         self.spectral_risk_ = risk.spectral_risk
         warn_of_condition(solution.reciprocal_condition, alpha=self.alpha)
 
-    def _scores(self, X: Any) -> NDArray[np.float64]:
+    def _scores(self, X: Any) -> Floats:
         check_is_fitted(self)
         if isinstance(X, Dataset):
             X = X.encoded_by(self.schema_)
@@ -181,7 +182,7 @@ def _blocks(
         yield X[rows], None if codes is None else codes[rows]
 
 
-def _check_magnitude(gram: NDArray[np.float64]) -> None:
+def _check_magnitude(gram: Floats) -> None:
     wrong = np.flatnonzero(~np.isfinite(gram.diagonal()))
     if len(wrong):
         raise DataError(

@@ -16,6 +16,7 @@ from dask_nrbfn.commands.collections import dask_rows
 from dask_nrbfn.errors import ExistsError
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.frames import column_names
 from dask_nrbfn.sources.stored import check_gaps
 from dask_nrbfn.stages.parts import block_rows
@@ -24,7 +25,7 @@ from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model
 
-Outcome = Callable[[Model, NDArray[np.float64]], NDArray[Any]]
+Outcome = Callable[[Model, Floats], NDArray[Any]]
 """What a model makes of scores (b, K): one value, or K, for every row."""
 
 
@@ -36,7 +37,7 @@ def scores_in_blocks(
     schema: Schema | None = None,
     first_row: int = 0,
     within: str = "",
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the scores of rows, (n, K), holding the activations of one block at a time.
 
     With a schema the rows are stored ones.

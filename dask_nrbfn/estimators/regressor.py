@@ -15,6 +15,7 @@ from dask_nrbfn.estimators.rows import training_numbers
 from dask_nrbfn.estimators.scores import r2
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.frames import target_names_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
@@ -251,5 +252,5 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.store = store
 
 
-def _numbers(model: Model, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _numbers(model: Model, scores: Floats) -> Floats:
     return scores[:, 0] if scores.shape[1] == 1 else scores

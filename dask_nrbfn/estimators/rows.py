@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
 from dask_nrbfn.sources.frames import plain_labels, plain_rows, split_gaps
 from dask_nrbfn.sources.stored import check_gaps, stored_rows
@@ -63,7 +64,7 @@ def training_numbers(
     *,
     unlabelled: float | None = None,
     reset: bool = True,
-) -> tuple[Rows, NDArray[np.float64]]:
+) -> tuple[Rows, Floats]:
     """Return rows as `training_rows`, and numbers (n, q), NaN where y is `unlabelled`.
 
     Raises

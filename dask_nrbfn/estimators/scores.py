@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.held_out import ResidualSums
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.frames import plain_labels
 
-Judge = Callable[[NDArray[Any], Any, NDArray[np.float64]], Any]
+Judge = Callable[[NDArray[Any], Any, Floats], Any]
 """Makes what adds over rows of predictions (b, ...), targets and weights (b,)."""
 
 
@@ -24,13 +25,13 @@ def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
     return float(hits / weight)
 
 
-def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: NDArray[np.float64]) -> float:
+def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> float:
     """Return R^2 of predicted numbers (n,) or (n, q), on average over the targets.
 
     Squares are taken of what differs from `origin` (q,).
     """
 
-    def residuals(predicted: NDArray[Any], y: Any, weights: NDArray[np.float64]) -> ResidualSums:
+    def residuals(predicted: NDArray[Any], y: Any, weights: Floats) -> ResidualSums:
         scores, targets = (
             np.asarray(values, dtype=np.float64).reshape(len(values), -1) - origin
             for values in (predicted, y)
@@ -41,7 +42,7 @@ def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: NDArray[np.fl
     return 1.0 - float(sums.figures(0)["relative_error"])
 
 
-def _hits(predicted: NDArray[Any], y: Any, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
     hit = predicted == np.asarray(plain_labels(y))
     return np.array([weights @ hit, weights.sum()])
 

@@ -3,8 +3,7 @@
 import math
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from dask_nrbfn.numeric.types import Floats
 
 # Distances that differ by less are equal: the same pair measured in another order of its sum.
 _RELATIVE_TOLERANCE = 1e-9
@@ -17,7 +16,7 @@ class Recall(NamedTuple):
     standard_error: float
 
 
-def measure_recall(found: NDArray[np.float64], exact: NDArray[np.float64]) -> Recall:
+def measure_recall(found: Floats, exact: Floats) -> Recall:
     """Return the recall of neighbour lists, given by their distances.
 
     Parameters

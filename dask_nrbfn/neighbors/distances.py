@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.strips import over_strips
+from dask_nrbfn.numeric.types import Floats
 
 # Elements gathered at a time: 8 MiB of float64 stay near the core.
 _GATHER_ELEMENTS = 2**20
@@ -16,7 +17,7 @@ class Neighbors(NamedTuple):
     """``indices`` int64 (b, k) and ``distances`` float64 (b, k), nearest first."""
 
     indices: NDArray[np.int64]
-    distances: NDArray[np.float64]
+    distances: Floats
 
 
 def measure_neighbors(
@@ -50,9 +51,7 @@ def measure_neighbors(
     return neighbors
 
 
-def _squared_distances(
-    rows: Rows, targets: Rows, indices: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _squared_distances(rows: Rows, targets: Rows, indices: NDArray[np.int64]) -> Floats:
     """Return the squared distances (b, k) of targets (b, p) and the rows of their lists."""
     if is_sparse(rows):
         of_targets = np.repeat(np.arange(len(indices)), indices.shape[1])
@@ -71,7 +70,7 @@ def measure_pairs(
     targets: Rows,
     places: NDArray[np.int64],
     target_places: NDArray[np.int64],
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the squared distances of rows (n, p) and targets (b, p) in pairs, float64 (m,).
 
     Parameters

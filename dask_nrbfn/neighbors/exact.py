@@ -10,8 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 from dask_nrbfn.neighbors.merge import MISSING
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.strips import over_strips
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Rows and targets in CSR whose products are held at a time, 2 MiB of them and twice as much until
 # they are an array. Of fewer rows, finding their columns takes as long as the products.

@@ -18,8 +18,7 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # A tile of products, 1 MiB in single precision, stays in a core's cache until it is compared.
 _TILE = 256, 1024

@@ -4,12 +4,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.neighbors.distances import Neighbors
+from dask_nrbfn.numeric.types import Floats
 
 MISSING = -1
 
 
 def merge_neighbors(
-    indices: NDArray[np.int64], distances: NDArray[np.float64], *, n_neighbors: int
+    indices: NDArray[np.int64], distances: Floats, *, n_neighbors: int
 ) -> Neighbors:
     """Return the k nearest distinct neighbours of every row, nearest first.
 

@@ -14,8 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, dense
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Largest partition over the mean. Nearer to 1 costs recall, 0.5 % at 1.1; further from it memory.
 MAX_IMBALANCE = 1.2

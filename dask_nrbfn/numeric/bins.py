@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.numeric.types import Floats
 
 # Of each a key and some counts: of two, 0.4 MiB travel from a task.
 _MOST_BINS = 2**14
@@ -47,7 +48,7 @@ class Bins(RowSum):
         return cls(np.zeros(0, dtype=np.int64), np.zeros((0, n_sorts), dtype=np.int64), 0)
 
     @classmethod
-    def of_values(cls, values: NDArray[np.float64], counts: NDArray[np.int64]) -> Self:
+    def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
         """Return the sum of rows with finite `values` (b,) that count as (b, q)."""
         # The bits of negative numbers descend, and -0 has others than 0.
         bits = (values + 0.0).view(np.int64)
@@ -67,7 +68,7 @@ class Bins(RowSum):
             keys, shift = keys >> 1, shift + 1
         return type(self)(keys[starts], np.add.reduceat(self.counts[order], starts), shift)
 
-    def middles(self) -> NDArray[np.float64]:
+    def middles(self) -> Floats:
         """Return the number in the middle of each bin, float64 (m,); of narrow ones the number."""
         first = self.keys << self.shift
         ends = np.stack([first, first | ((1 << self.shift) - 1)])

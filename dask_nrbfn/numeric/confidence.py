@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Candidates of every class, if there are so many.
 LEAST_OF_CLASS = 10

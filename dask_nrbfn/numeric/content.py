@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_values, splitmix
 from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.types import Floats
 
 
 def content_of_rows(
     X: Rows,
     y: NDArray[Any] | None,
-    weights: NDArray[np.float64] | None,
+    weights: Floats | None,
     labelled: NDArray[np.bool_] | None = None,
 ) -> int:
     """Return the sum of the hashes of rows with their targets and weights, modulo 2**64.

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import factor_in_place, row_products, solve_in_place
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Pairs of steps and changes of the gradient that are remembered.
 MEMORY = 20

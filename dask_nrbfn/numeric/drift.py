@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Beyond these a basis chosen from other rows is due. One training row in a hundred is far by
 # definition.

@@ -6,12 +6,10 @@ Lee & Izbicki, *A Spectral Series Approach to High-Dimensional Nonparametric Reg
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.radial import RadialFeatures
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Coefficients are divided by the eigenvalues, which float64 knows to some 1e-16: those of a smaller
 # one would be mostly rounding.

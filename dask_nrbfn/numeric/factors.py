@@ -13,8 +13,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, squared_norms
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # The share of values that are stored up to which a basis in CSR is multiplied as it is, and from
 # which rows in CSR are filled before they meet a basis that is an array. Of 30,000 columns a row

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.hashing import hash_numbers
 from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.types import Floats
 
 
 def folds_of_rows(start: int, stop: int, *, n_folds: int, seed: int) -> NDArray[np.int64]:
@@ -66,7 +67,7 @@ class FoldedBlock(NamedTuple):
 
     X: Rows
     targets: NDArray[Any]
-    weights: NDArray[np.float64] | None
+    weights: Floats | None
     slices: list[slice]
     start: int = 0
 
@@ -86,7 +87,7 @@ class FoldedBlock(NamedTuple):
         return 1.0 if self.weights is None else float(self.weights.min())
 
     @property
-    def factors(self) -> NDArray[np.float64] | None:
+    def factors(self) -> Floats | None:
         """Square roots of the weights, what rows of the ridge system are multiplied by."""
         return None if self.weights is None else np.sqrt(self.weights)
 
@@ -94,7 +95,7 @@ class FoldedBlock(NamedTuple):
 def fold_block(
     X: Rows,
     targets: NDArray[Any],
-    weights: NDArray[np.float64] | None,
+    weights: Floats | None,
     folds: NDArray[np.int64],
     *,
     n_folds: int,

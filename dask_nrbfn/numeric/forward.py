@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.ridge import RidgeSystem
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Of its own square, what a column must have left beside those chosen; below it is their repetition.
 _LEAST_LEFT = 1e-12

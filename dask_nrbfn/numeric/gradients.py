@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Added to weights of mean 1: a feature that matters to no target is not lost, it may matter later.
 LEAST_WEIGHT = 1e-6

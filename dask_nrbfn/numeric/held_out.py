@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import Targets
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
 # three neighbours comes within a thousandth of its least value.

@@ -5,12 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.choices import KERNELS
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-
-Floats = NDArray[np.float64]
 
 # Beyond this t squares overflow, and infinite t would have no logarithm.
 FARTHEST = 1e150

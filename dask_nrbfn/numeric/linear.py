@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.moments import Moments, MomentSums
 from dask_nrbfn.numeric.targets import ClassTargets
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.moments import pack_gram, packed_size, unpack_gram
 from dask_nrbfn.numeric.products import add_gram
 from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.numeric.types import Floats
 
-Floats = NDArray[np.float64]
 Places = NDArray[np.integer]
 
 

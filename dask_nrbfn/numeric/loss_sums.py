@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 
 @dataclass(frozen=True, eq=False)

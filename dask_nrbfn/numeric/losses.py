@@ -4,12 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.choices import LOSSES
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.products import add_gram, add_products
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Rows of a triangle that are mirrored at a time: a transposed block of this size stays in cache.
 _MIRRORED_ROWS = 256

@@ -5,17 +5,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 
 if TYPE_CHECKING:
     # Loads scipy, which naming a penalty does not need.
     from dask_nrbfn.numeric.radial import RadialFeatures
-
-Floats = NDArray[np.float64]
 
 _Compute = Callable[["RadialFeatures", Floats | None], Floats]
 

@@ -12,8 +12,7 @@ from scipy.sparse import csr_array
 from dask_nrbfn.numeric.factors import DistanceFactors
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, mean_values, squared_norms
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Up to this squared distance from the mean, over 2 sigma^2, rounding moves exponents by less than
 # 6e-11. It is reached at 362 widths.

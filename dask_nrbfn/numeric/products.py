@@ -18,10 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cython_blas, cython_lapack
 
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 
 def _fortran_function(

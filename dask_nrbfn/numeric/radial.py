@@ -15,8 +15,7 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.strips import over_strips
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Exponentials down to 1e-324 exist: those of a row whose sum is above this are exact to the last
 # bit wherever they are more than 1e-200 of it.

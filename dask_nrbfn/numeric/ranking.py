@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.bins import MOST_ENTRIES, Bins
+from dask_nrbfn.numeric.types import Floats
 
 # A key and two counts of each entry; two sums, joined, sorted and added up. More bins of spread
 # scores do not show in six digits of the area.
@@ -21,7 +22,7 @@ class RankedScores(Bins):
         return cls.of_sorts(2)
 
     @classmethod
-    def from_block(cls, scores: NDArray[np.float64], codes: NDArray[np.integer]) -> Self:
+    def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
         """Return the sum of one block.
 
         Parameters

@@ -18,8 +18,8 @@ from dask_nrbfn.numeric.products import (
     solve_in_place,
 )
 from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.types import Floats
 
-Floats = NDArray[np.float64]
 Value = TypeVar("Value")
 Result = TypeVar("Result")
 

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.ridge import JITTER, Locality, penalty_unit
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 
 @dataclass(frozen=True)

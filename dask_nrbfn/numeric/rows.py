@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.types import Floats
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -94,13 +96,13 @@ def dense(X: Rows) -> NDArray[Any]:
     return X.toarray() if is_sparse(X) else X
 
 
-def squared_norms(X: Rows) -> NDArray[np.float64]:
+def squared_norms(X: Rows) -> Floats:
     """Return the squared length of each row, float64 (b,), infinite where it overflows."""
     if is_sparse(X):
         with np.errstate(over="ignore"):
             squares = np.square(X.data, dtype=np.float64)
         return np.asarray(with_values(X, squares).sum(axis=1))
-    norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    norms: Floats = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
 
 

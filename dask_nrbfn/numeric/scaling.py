@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse, squared_norms, with_values
 from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.numeric.types import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-Floats = NDArray[np.float64]
 
 LEARNED = "learned"
 """The scale whose weights of the features are learned on a sample."""

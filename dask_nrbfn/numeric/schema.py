@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, stacked
+from dask_nrbfn.numeric.types import Floats
 
-Floats = NDArray[np.float64]
 Kind = Literal["number", "boolean", "category", "date"]
 
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")

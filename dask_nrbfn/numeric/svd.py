@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.sums import RowSum
-
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 # Columns of a sketch beyond those that are asked for: as many again, and with few of them so many.
 # Of text, whose singular values fall slowly, the 100 found hold 97.7 % of what the 100 largest

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dask_nrbfn.numeric.types import Floats
 
 
 def has_target(targets: NDArray[Any]) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.confidences import Confidences
 from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
@@ -210,7 +211,7 @@ def penalty_chart(path: Sequence[dict[str, Any]], alpha: float, criterion: Crite
     return _svg("penalty", title, f"The chosen alpha is {alpha:g}.", draw)
 
 
-def pruning_chart(unexplained: NDArray[np.float64]) -> str:
+def pruning_chart(unexplained: Floats) -> str:
     """Return what is left of the squares of the targets by the number of basis rows."""
     sizes = np.arange(1, len(unexplained) + 1)
 

@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.searched import of_searched
@@ -28,14 +29,14 @@ class NamedRows:
     """
 
     rows: NDArray[np.int64]
-    values: NDArray[np.float64]
+    values: Floats
 
     @classmethod
     def none(cls) -> Self:
         """Return no rows."""
         return cls(np.empty(0, dtype=np.int64), np.empty(0))
 
-    def least(self, start: int, values: NDArray[np.float64], *, sign: float = 1.0) -> Self:
+    def least(self, start: int, values: Floats, *, sign: float = 1.0) -> Self:
         """Return the first of these rows and those from `start` on, by ``sign * values``."""
         own = np.argsort(sign * values, kind="stable")[:_NAMED]
         rows = np.concatenate([self.rows, start + own])
@@ -84,7 +85,7 @@ class Confidences:
         return cls(counts, n_certain, least, most, f"{finished.searched}s")
 
     @property
-    def thresholds(self) -> NDArray[np.float64]:
+    def thresholds(self) -> Floats:
         """Thresholds 0.001, 0.002, ..., 1, float64 (1000,)."""
         return np.linspace(0.0, 1.0, _BINS + 1)[1:]
 

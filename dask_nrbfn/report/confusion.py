@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.formats import MISSING, TextTable, count, percent, plural
-
-Floats = NDArray[np.float64]
 
 # More classes are no table that can be read; their most frequent confusions are listed.
 _MOST_CLASSES = 30

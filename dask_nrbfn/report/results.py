@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import (
@@ -73,8 +74,8 @@ class DrawnTarget(NamedTuple):
     """Numbers of some rows, ``true`` and ``predicted`` float64 (m,), and figures of all rows."""
 
     name: str
-    true: NDArray[np.float64]
-    predicted: NDArray[np.float64]
+    true: Floats
+    predicted: Floats
     r2: float
     rmse: float
 
@@ -93,7 +94,7 @@ class DrawnCoordinates(NamedTuple):
         Of the numbers.
     """
 
-    coordinates: NDArray[np.float64]
+    coordinates: Floats
     targets: NDArray[Any] | None
     labels: list[str]
     name: str

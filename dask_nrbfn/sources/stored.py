@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import Advice, DataError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
 from dask_nrbfn.sources.decide import FOR_FRAMES, decide
 from dask_nrbfn.sources.frames import as_frame, has_kinds
@@ -155,7 +156,7 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
     return [labels[column] for column in schema_columns(schema, names, name, names)]
 
 
-def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
+def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     """Return what is stored of the rows of a table, float64 (n, c).
 
     Parameters
@@ -187,7 +188,7 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> NDArray[np.float64]:
 
 
 def check_gaps(
-    stored: NDArray[np.float64],
+    stored: Floats,
     schema: Schema,
     *,
     first_row: int = 0,

@@ -5,17 +5,15 @@ import shutil
 
 import numpy as np
 from dask.utils import format_bytes
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 # From some hundred values on the products of a row take longer than reading its activations, a
 # file of 4 bytes each: 17 ns and 6 ns for 784 features, on two cores. Fewer are not worth the disk.

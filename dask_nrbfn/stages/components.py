@@ -6,15 +6,13 @@ It is an eigenproblem of the basis; no row is read.
 import logging
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dask_nrbfn.numeric.eigenfunctions import (
     LEAST_EIGENVALUE,
     eigenfunctions,
     eigenfunctions_bytes,
     eigenfunctions_flops,
 )
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -25,8 +23,6 @@ from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

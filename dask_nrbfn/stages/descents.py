@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.activations import KeptActivations
 from dask_nrbfn.stages.loss_pass import HELD_OUT, LossPass
 from dask_nrbfn.stages.moments import read_moments, read_system
@@ -43,8 +44,6 @@ from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 # Few passes regularize as the penalty does. 16,000 digits of MNIST, 800 drawn basis rows and alpha
 # 1e-13: test errors of 4.3 % by the squared loss, and after 6, 10 and 20 passes 3.4, 4.0 and 4.9 %

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.folds import folds_of_rows
@@ -21,6 +20,7 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
@@ -37,8 +37,6 @@ from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 # Groups of what nothing needs once the weights are stored: the sample, and the parts of a round.
 _SCRATCH = "metric-"

@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system, solve_components
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.locality import read_locality
@@ -55,8 +56,8 @@ class PathWeights(NamedTuple):
         Of targets less their origin.
     """
 
-    weights: NDArray[np.float64]
-    intercepts: NDArray[np.float64]
+    weights: Floats
+    intercepts: Floats
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
 
 
 Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
-DirectionsOf = Callable[[NDArray[np.bool_]], NDArray[np.float64]]
+DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
 
 
 def penalized_system(
@@ -209,7 +210,7 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
 
 def directions_among(
     features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
 
     They are those of a network that has no other rows: what is held out is not seen.
@@ -217,7 +218,7 @@ def directions_among(
     return eigenfunctions(features.at(kept), n_components).coefficients
 
 
-def _directions_of(run: Run, kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _directions_of(run: Run, kept: NDArray[np.bool_]) -> Floats:
     if kept.all():
         return read_coefficients(run)
     return directions_among(read_features(run), kept, most_components(run))
@@ -257,7 +258,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
     return PartResult({"path": path}, solved._asdict())
 
 
-def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
+def class_weights(run: Run, moments: Moments) -> Floats | None:
     """Return the weights of the classes where the bounds of hu-nrbfn hold, else None."""
     targets = read_targets(run, len(moments.cross))
     bounded = run.chosen_params.normalized and not targets.centred
@@ -266,10 +267,10 @@ def class_weights(run: Run, moments: Moments) -> NDArray[np.float64] | None:
 
 def path_of_risks(
     system: RidgeSystem,
-    solutions: Iterable[tuple[Ridge, NDArray[np.float64], float | None]],
+    solutions: Iterable[tuple[Ridge, Floats, float | None]],
     penalize: Penalize,
     *,
-    class_weights: NDArray[np.float64] | None,
+    class_weights: Floats | None,
     least_weight: float,
 ) -> list[dict[str, Any]]:
     """Return error, risk and bounds of every penalty; None where it has no weights.

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.descents import (
@@ -149,19 +147,19 @@ def is_refined(params: FitParams) -> bool:
     return not loss_named(params.loss).solved_at_once
 
 
-def read_weights(run: Run) -> NDArray[np.float64]:
+def read_weights(run: Run) -> Floats:
     """Return the weights of the fitted model, float64 (q, r)."""
     return run.read("refine/values" if is_refined(run.chosen_params) else "weights/values")
 
 
-def read_held_out_confusion(run: Run) -> NDArray[np.float64] | None:
+def read_held_out_confusion(run: Run) -> Floats | None:
     """Return the weight of each class's held-out rows by label, float64 (K, K); None: not tuned."""
     if run.tuning is None or run.of_numbers:
         return None
     if is_refined(run.chosen_params):
         return run.read("refine/confusion")
     place = ridges(run.chosen_params, run.tuning).index(Ridge.in_params(run.chosen_params))
-    confusion: NDArray[np.float64] = run.read("validation/confusion", place, place + 1)[0]
+    confusion: Floats = run.read("validation/confusion", place, place + 1)[0]
     return confusion
 
 

@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import block_rows
@@ -31,8 +32,6 @@ from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
-
-Floats = NDArray[np.float64]
 
 # What the names of rows begin with that are drawn from all, those without labels too.
 ALL = "all_"

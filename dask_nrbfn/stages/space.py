@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.search_sizes import search_dtype
@@ -23,7 +23,7 @@ class SearchSpace:
     """
 
     scaling: Scaling
-    centre: NDArray[np.float64] | float
+    centre: Floats | float
     dtype: np.dtype[Any]
 
     @classmethod

@@ -9,7 +9,6 @@ import logging
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DataError, ParameterError
@@ -21,6 +20,7 @@ from dask_nrbfn.numeric.svd import (
     orthonormal,
     sketch_columns,
 )
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
 from dask_nrbfn.stages.search_sizes import row_width
@@ -83,7 +83,7 @@ def check_svd(dataset: Dataset, params: FitParams) -> None:
         )
 
 
-def read_components(run: Run) -> NDArray[np.float64] | None:
+def read_components(run: Run) -> Floats | None:
     """Return by what rows become coordinates, float64 (p, D); None where they do not."""
     return None if run.chosen_params.svd is None else run.read(COMPONENTS)
 
@@ -132,7 +132,7 @@ def _write_directions(run_location: Location, number: int) -> None:
     write_array(group, "directions", directions, "feature", "direction")
 
 
-def _read_directions(run: Run, number: int) -> NDArray[np.float64]:
+def _read_directions(run: Run, number: int) -> Floats:
     return run.read(f"{_SCRATCH}{number}/directions")
 
 

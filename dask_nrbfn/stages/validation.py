@@ -38,8 +38,6 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-Floats = NDArray[np.float64]
-
 # Of the basis functions that are kept. A row nearer to none of them has scores of 0.
 LEAST_ACTIVATION = 1e-200
 

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
-
-Floats = NDArray[np.float64]
 
 # Times a distance, whose square float64 can hold, and a million basis rows it stays below 1e308.
 _MOST_WEIGHT = 1e148

@@ -4,14 +4,12 @@ import logging
 import warnings
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import PATH, penalized_system, read_path_weights
@@ -111,7 +109,7 @@ def read_kept_system(run: Run) -> RidgeSystem:
     return penalized_system(run, system, Ridge.in_params(run.chosen_params)).at(read_places(run))
 
 
-def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> list[float] | None:
+def training_r2(run: Run, system: RidgeSystem, weights: Floats) -> list[float] | None:
     """Return R^2 of the rows behind a system for weights (q, r); None for classes."""
     if not read_targets(run, len(weights)).centred:
         return None
@@ -120,9 +118,7 @@ def training_r2(run: Run, system: RidgeSystem, weights: NDArray[np.float64]) -> 
     return r2
 
 
-def read_intercept(
-    run: Run, system: RidgeSystem, weights: NDArray[np.float64]
-) -> NDArray[np.float64] | None:
+def read_intercept(run: Run, system: RidgeSystem, weights: Floats) -> Floats | None:
     """Return what a model adds to the products of activations and weights (q, r); None: nothing."""
     targets = read_targets(run, len(weights))
     if not isinstance(targets, NumberTargets):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
@@ -15,6 +14,7 @@ from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.scaling import read_scaling
@@ -28,8 +28,6 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
-
-Floats = NDArray[np.float64]
 
 # A row is far from the basis if this share of the training rows, of those that are no basis rows,
 # is nearer. Of each part so many rows are looked at.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.rows import Rows, stacked
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 
 Block = TypeVar("Block")
@@ -25,7 +26,7 @@ class LabelledBlock(NamedTuple):
 
     X: Rows
     targets: NDArray[Any] | None
-    weights: NDArray[np.float64] | None
+    weights: Floats | None
 
 
 class StoredChunk(NamedTuple):
@@ -33,7 +34,7 @@ class StoredChunk(NamedTuple):
 
     X: Rows
     y: NDArray[Any] | None
-    weights: NDArray[np.float64] | None
+    weights: Floats | None
     ids: NDArray[Any] | None
 
 

@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.storage.array import (
     Stored,
@@ -134,7 +135,7 @@ def write_chunk(
     index: int,
     X: Rows,
     y: NDArray[Any] | None,
-    weights: NDArray[np.float64] | None = None,
+    weights: Floats | None = None,
     ids: NDArray[Any] | None = None,
     *,
     unlabelled: Mark | None = None,
@@ -208,9 +209,7 @@ def check_finite(
     )
 
 
-def _checked_numbers(
-    numbers: NDArray[np.float64], unlabelled: Mark | None, *, first_row: int
-) -> NDArray[np.float64]:
+def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int) -> Floats:
     """Return targets (b, q) with NaN in the rows that have none.
 
     Raises
@@ -235,7 +234,7 @@ def _checked_numbers(
     return np.where(none, np.nan, numbers)
 
 
-def _check_squares(numbers: NDArray[np.float64], *, first_row: int) -> None:
+def _check_squares(numbers: Floats, *, first_row: int) -> None:
     """Raise DataError naming the first of some targets that is too large to be squared."""
     wrong = np.abs(numbers) > _LARGEST_TARGET
     if wrong.any():
@@ -247,7 +246,7 @@ def _check_squares(numbers: NDArray[np.float64], *, first_row: int) -> None:
         )
 
 
-def check_weights(weights: NDArray[np.float64], *, first_row: int) -> None:
+def check_weights(weights: Floats, *, first_row: int) -> None:
     """Raise DataError naming the first weight of a block that is not finite and above 0."""
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
@@ -268,7 +267,7 @@ def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
 def summarize_chunk(
     X: Rows,
     y: NDArray[Any] | None,
-    weights: NDArray[np.float64] | None = None,
+    weights: Floats | None = None,
     *,
     unlabelled: Mark | None = None,
 ) -> ChunkSummary:

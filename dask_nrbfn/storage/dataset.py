@@ -17,6 +17,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse, stacked
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.array import Stored, get_array, get_stored, read_rows
 from dask_nrbfn.storage.blocks import (
     Chunk,
@@ -544,7 +545,7 @@ class Dataset:
             return stacked([none, *(taken for _, taken in self._pieces("X", rows))])
         return self._take("X", rows, np.empty((len(rows), self.n_features), dtype=self.dtype))
 
-    def take_targets(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take_targets(self, rows: NDArray[np.int64]) -> Floats:
         """Return the targets of the rows with the given ascending numbers, (len(rows), q).
 
         Raises
@@ -569,7 +570,7 @@ class Dataset:
         self._check_labels()
         return self._take("targets", rows, np.empty(len(rows), dtype=np.int64))
 
-    def take_weights(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def take_weights(self, rows: NDArray[np.int64]) -> Floats:
         """Return the weights of the rows with the given ascending numbers, (len(rows),)."""
         weights = np.ones(len(rows))
         return self._take("weights", rows, weights) if self.has_weights else weights

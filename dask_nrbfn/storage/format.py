@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import NewerVersionError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, Params, TuneParams
 
-Floats = NDArray[np.float64]
 _AnyParams = TypeVar("_AnyParams", bound=Params)
 
 FORMAT_VERSION = 4

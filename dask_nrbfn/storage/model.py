@@ -21,6 +21,7 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.svd import project
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -43,8 +44,6 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.versions import latest_place, model_name
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.group import Location, open_group
 
@@ -41,7 +41,7 @@ class Projection:
         return tuple(f"svd_{place}" for place in range(1, 1 + self.n_components))
 
     @cached_property
-    def components(self) -> NDArray[np.float64]:
+    def components(self) -> Floats:
         """What rows are multiplied by, float64 (p, D)."""
         if self.run is None:
             rng = np.random.default_rng(0)
@@ -51,7 +51,7 @@ class Projection:
         except (MissingDataError, DamagedDataError) as error:
             raise DamagedResultError(error.problem, error.remedy, STAGE, ()) from error
 
-    def apply(self, X: Rows) -> NDArray[np.float64]:
+    def apply(self, X: Rows) -> Floats:
         """Return the coordinates, float64 (b, D), of rows (b, p)."""
         # Loads scipy, which what writes or describes a dataset does not need.
         from dask_nrbfn.numeric.svd import project

@@ -16,6 +16,7 @@ from dask_nrbfn.numeric.confidence import Candidates, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.searched import has_candidates
 from dask_nrbfn.storage.dataset import Dataset
@@ -110,7 +111,7 @@ class SampledRows:
             numbers=self.numbers[rows],
         )
 
-    def best(self, priority: NDArray[np.float64], size: int) -> Chosen:
+    def best(self, priority: Floats, size: int) -> Chosen:
         """Return a basis of a size, of the rows of the least priority."""
         rows = np.arange(self.X.shape[0])
         pool = Candidates(priority, self.hashes, self.codes, rows)

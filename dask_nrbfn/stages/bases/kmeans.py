@@ -1,10 +1,10 @@
 """The centres of k-means clusters of a sample."""
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
 
 from dask_nrbfn.numeric.rows import Rows, mean_values
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
 from dask_nrbfn.stages.pool import pool_alike
 from dask_nrbfn.stages.scaling import read_scaling
@@ -43,7 +43,7 @@ def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
     return Chosen.of_points(rows.scaling.restore(centres))
 
 
-def _centres(scaled: Rows, size: int, seed: int) -> NDArray[np.float64]:
+def _centres(scaled: Rows, size: int, seed: int) -> Floats:
     means = MiniBatchKMeans(
         n_clusters=size, batch_size=_BATCH_ROWS, n_init=1, random_state=seed
     ).fit(scaled)

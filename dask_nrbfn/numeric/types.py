@@ -1,0 +1,6 @@
+"""Types of arrays, for annotations."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
