@@ -25,52 +25,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
-# The files whose slow tests take longest, as CI runs them.
-LONGEST = (
-    "tests/test_recovery.py",
-    "storage/test_object_store.py",
-    "stages/test_tune.py",
-    "estimators/test_classifier.py",
-    "workflows/test_flow.py",
-    "workflows/test_benchmarks.py",
-    "estimators/test_regressor.py",
-    "commands/test_update.py",
-    "stages/test_svd.py",
-    "workflows/test_scene.py",
-    "workflows/test_cells.py",
-    "stages/test_sparse.py",
-    "cluster/test_slurm.py",
-    "stages/test_refine.py",
-    "stages/test_partitions.py",
-    "stages/test_components.py",
-    "commands/test_fit.py",
-    "cli/test_commands.py",
-    "neighbors/test_threads.py",
-    "workflows/test_readme.py",
-    "cluster/test_tls.py",
-    "workflows/test_quickstart.py",
-    "engine/test_lost.py",
-    "cluster/test_compose.py",
-    "workflows/test_killed_night.py",
-    "neighbors/test_approximate.py",
-    "cli/test_watching.py",
-    "workflows/test_figures.py",
-)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tell what is slow, before it is deselected, and what cannot run here."""
     mark_slow_cases(items)
     skip_without_ci_packages(items)
-    # So that none of them is left to run alone at the end.
-    items.sort(key=lambda item: place_of(item.path))
-
-
-def place_of(path):
-    """Return when a file begins: those that take minutes first, the longest before the others."""
-    name = path.relative_to(path.parents[1]).as_posix()
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
 def mark_slow_cases(items):
