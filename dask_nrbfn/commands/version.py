@@ -24,6 +24,7 @@ from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.stages.moments import (
     MOMENTS,
@@ -35,7 +36,6 @@ from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.prune import choose_kept
 from dask_nrbfn.stages.sums import Summation, Sums, read_total
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2
 from dask_nrbfn.stages.width import WIDTH, read_targets

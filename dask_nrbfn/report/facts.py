@@ -4,12 +4,13 @@ import math
 
 from dask.utils import format_bytes
 
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.refine import is_refined
-from dask_nrbfn.stages.trials import Ridge, judged_record
+from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.storage.versions import n_rows_held
 
 _SLOWEST = 3

@@ -8,6 +8,7 @@ import jinja2
 from dask.utils import format_bytes
 
 from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
@@ -19,7 +20,6 @@ from dask_nrbfn.report.formats import count, decimals, plural, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
 from dask_nrbfn.report.schemas import schema_table
 from dask_nrbfn.report.tuned import tuning_tables
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.report.formats import TextTable, count, number, plural
 from dask_nrbfn.report.results import Results
-from dask_nrbfn.stages.trials import Ridge
 
 # Combinations that are shown, the best first.
 _MOST_TRIED = 10

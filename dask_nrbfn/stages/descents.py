@@ -18,13 +18,13 @@ from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
+from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.activations import KeptActivations
 from dask_nrbfn.stages.loss_pass import HELD_OUT, LossPass
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.path import (
-    PathWeights,
     held_out_folds,
     kept_basis,
     penalized_system,
@@ -33,7 +33,7 @@ from dask_nrbfn.stages.path import (
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.stages.sums import Summation, read_total, sum_rows
-from dask_nrbfn.stages.trials import Ridge, ridges
+from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.validation import HeldOutPass, codes_in_training
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_kept_system

@@ -19,17 +19,18 @@ from dask_nrbfn.numeric.gradients import (
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, solve_all
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.columns import column_name
 from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
-from dask_nrbfn.stages.path import PathWeights, beside_bytes, solve_all
+from dask_nrbfn.stages.path import beside_bytes, each_system
 from dask_nrbfn.stages.sample import Basis, Sample, write_rows
 from dask_nrbfn.stages.scaling import unlearned_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, scales_of
+from dask_nrbfn.stages.trials import scales_of
 from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -223,6 +224,7 @@ def _solve(sample: Sample, features: RadialFeatures, alphas: Sequence[float]) ->
         np.ones(features.n_basis, dtype=np.bool_),
         tried=_ridges(alphas),
         penalize=lambda system, _: system,
+        each_of=each_system,
     )[0]
 
 

@@ -1,25 +1,28 @@
 """Stage "path": the weights of every penalty and alpha, for all rows and without each fold."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import side_by_side
-from dask_nrbfn.numeric.eigenfunctions import (
-    eigenfunctions,
-    eigenfunctions_bytes,
-    eigenfunctions_flops,
-)
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system, solve_components
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge_path import (
+    PathWeights,
+    Penalize,
+    Ridge,
+    directions_among,
+    solve_all,
+)
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.stages.basis import read_labelled_rows
@@ -29,7 +32,7 @@ from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, ridges
+from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -43,21 +46,6 @@ LARGEST_SPECTRUM = 4096
 # each other a large part of the time, beside busy neighbours nearly all of it.
 _LARGEST_SMALL = 2048
 _BESIDE_BYTES = 2**28
-
-
-class PathWeights(NamedTuple):
-    """The networks of all penalties and alphas, in the order of `ridges`.
-
-    Attributes
-    ----------
-    weights : float64 (A, q, r)
-        NaN where a system is singular.
-    intercepts : float64 (A, q)
-        Of targets less their origin.
-    """
-
-    weights: Floats
-    intercepts: Floats
 
 
 @dataclass(frozen=True)
@@ -106,10 +94,6 @@ def read_path_weights(run: Run, fold: int | None) -> PathWeights:
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
 
 
-Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
-DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
-
-
 def penalized_system(
     run: Run,
     system: RidgeSystem,
@@ -137,59 +121,7 @@ def penalized_system(
     )
 
 
-def solve_all(
-    system: RidgeSystem,
-    kept: NDArray[np.bool_],
-    *,
-    tried: Sequence[Ridge],
-    penalize: Penalize,
-    directions_of: DirectionsOf | None = None,
-) -> tuple[PathWeights, list[float | None]]:
-    """Return the weights of all penalties, and the reciprocal conditions of their systems.
-
-    Parameters
-    ----------
-    system : RidgeSystem
-    kept : bool (r,)
-    tried : sequence of Ridge
-        What is shared together.
-    penalize : callable
-        Takes a system and a ridge, returns the system with what the ridge keeps small.
-    directions_of : callable, optional
-        For eigenfunctions: takes `kept`, returns in whose spans the weights of these basis rows
-        are, float64 (r', J).
-
-    Notes
-    -----
-    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
-    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
-    None.
-    """
-    weights = np.zeros((len(tried), len(system.cross), len(kept)))
-    conditions: list[float | None] = [None] * len(tried)
-    every = range(len(tried)) if kept.any() else ()
-    for shared, group in groupby(every, key=lambda place: tried[place].shared):
-        own, places = penalize(system, shared).keep(kept), list(group)
-        alphas = [tried[place].alpha for place in places]
-        sizes = [size for place in places if (size := tried[place].components) is not None]
-        if directions_of and sizes:
-            spans = directions_of(kept)
-            each = _each_system(len(kept), spans=True)
-            path = solve_components(
-                own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
-            )
-        else:
-            path = own.solve_all(alphas, each=_each_system(len(kept)))
-        for place, solution in zip(places, path, strict=True):
-            if solution is None:
-                weights[place] = np.nan
-            else:
-                weights[place][:, kept] = solution.weights
-                conditions[place] = solution.reciprocal_condition
-    return PathWeights(weights, system.intercept(weights)), conditions
-
-
-def _each_system(n_basis: int, *, spans: bool = False) -> Each:
+def each_system(n_basis: int, *, spans: bool = False) -> Each:
     """Return what solves the systems of a path: bits depend on the size of the basis alone."""
     if n_basis > _LARGEST_SMALL:
         return map
@@ -206,16 +138,6 @@ def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
     Of a large basis too, which has none: what is planned must not shrink where a basis grows.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
-
-
-def directions_among(
-    features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
-) -> Floats:
-    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
-
-    They are those of a network that has no other rows: what is held out is not seen.
-    """
-    return eigenfunctions(features.at(kept), n_components).coefficients
 
 
 def _directions_of(run: Run, kept: NDArray[np.bool_]) -> Floats:
@@ -235,6 +157,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
         tried=tried,
         penalize=penalize,
         directions_of=partial(_directions_of, run),
+        each_of=each_system,
     )
     path = []
     if fold is None:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
 from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run

@@ -7,6 +7,7 @@ from typing import Any
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
@@ -21,7 +22,7 @@ from dask_nrbfn.stages.descents import (
 from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, losses_of, refined_losses, ridges
+from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import Location

@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
@@ -25,8 +26,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import MomentsPass
 from dask_nrbfn.stages.parts import block_rows
-from dask_nrbfn.stages.path import PathWeights, directions_among, solve_all
-from dask_nrbfn.stages.trials import Ridge
+from dask_nrbfn.stages.path import each_system
 from dask_nrbfn.stages.validation import HeldOutPass
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
@@ -213,6 +213,7 @@ class Sample:
             tried=tried,
             penalize=_penalize(features, shares),
             directions_of=lambda kept: directions_among(features, kept, n_components),
+            each_of=each_system,
         )
         systems = (self.system(total - fold, features) for fold in moments)
         weights_of_folds = [

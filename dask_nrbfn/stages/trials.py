@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 from dask_nrbfn.choices import KERNELS, LOSSES, PENALTIES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.kernels import kernel_named
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.penalties import check_penalty, penalty_named
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
@@ -183,37 +184,6 @@ def _rules_of(params: FitParams, tuning: TuneParams) -> Sequence[str]:
     if params.basis_size is None or not source_of(params).by_confidence:
         return (params.basis_rule,)
     return tuning.basis_rules or (params.basis_rule,)
-
-
-class Ridge(NamedTuple):
-    """The parameters of a ridge system that are tried at once, on the same sums."""
-
-    penalty: str
-    alpha: float
-    locality: float = 0.0
-    components: int | None = None
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path, which lacks what came later than its version."""
-        penalty = entry.get("penalty") or FitParams.penalty
-        locality = entry.get("locality") or FitParams.locality
-        return cls(penalty, entry["alpha"], locality, entry.get("components"))
-
-    @classmethod
-    def in_params(cls, params: FitParams) -> Self:
-        """Return those of a fit."""
-        return cls(**{name: getattr(params, name) for name in cls._fields})
-
-    @property
-    def without_alpha(self) -> Self:
-        """The same for all alphas of a path."""
-        return self._replace(alpha=0.0)
-
-    @property
-    def shared(self) -> Self:
-        """The same for all alphas and all numbers of eigenfunctions, which go together."""
-        return self.without_alpha._replace(components=None)
 
 
 def ridges(params: FitParams, tuning: TuneParams) -> list[Ridge]:

@@ -17,10 +17,10 @@ from dask_nrbfn.numeric.held_out import (
     sums_of,
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.path import (
-    PathWeights,
     held_out_folds,
     kept_basis,
     read_path_weights,
@@ -28,7 +28,7 @@ from dask_nrbfn.stages.path import (
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
-from dask_nrbfn.stages.trials import Ridge, ridges
+from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array

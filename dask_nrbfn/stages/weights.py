@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
@@ -16,7 +17,7 @@ from dask_nrbfn.stages.path import PATH, penalized_system, read_path_weights
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import Ridge, ridges
+from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import Location

@@ -18,12 +18,12 @@ from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages import locality
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.refine import REFINE
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances

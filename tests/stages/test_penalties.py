@@ -20,14 +20,14 @@ from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
+from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
 from dask_nrbfn.stages.neighbors import plan_search
-from dask_nrbfn.stages.path import PATH, solve_all
+from dask_nrbfn.stages.path import PATH, each_system
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
@@ -310,6 +310,7 @@ def test_solve_all__same_bits_however_many_run_side_by_side():
                 np.arange(300) != 7,
                 tried=[Ridge("weights", alpha) for alpha in ALPHAS],
                 penalize=lambda system, ridge: system,
+                each_of=each_system,
             )
         found.append((solved.weights.tobytes(), conditions))
     assert found[0] == found[1] == found[2]

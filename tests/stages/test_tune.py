@@ -25,10 +25,10 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
 from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.moments import read_moments
-from dask_nrbfn.stages.trials import Ridge
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model

@@ -1,0 +1,140 @@
+"""The ridge systems of all penalties and alphas that are tried on the same sums."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams
+
+
+class Ridge(NamedTuple):
+    """The parameters of a ridge system that are tried at once, on the same sums."""
+
+    penalty: str
+    alpha: float
+    locality: float = 0.0
+    components: int | None = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """Return those of an entry of a path, which lacks what came later than its version."""
+        penalty = entry.get("penalty") or FitParams.penalty
+        locality = entry.get("locality") or FitParams.locality
+        return cls(penalty, entry["alpha"], locality, entry.get("components"))
+
+    @classmethod
+    def in_params(cls, params: FitParams) -> Self:
+        """Return those of a fit."""
+        return cls(**{name: getattr(params, name) for name in cls._fields})
+
+    @property
+    def without_alpha(self) -> Self:
+        """The same for all alphas of a path."""
+        return self._replace(alpha=0.0)
+
+    @property
+    def shared(self) -> Self:
+        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        return self.without_alpha._replace(components=None)
+
+
+class PathWeights(NamedTuple):
+    """The networks of all penalties and alphas, in the order of `ridges`.
+
+    Attributes
+    ----------
+    weights : float64 (A, q, r)
+        NaN where a system is singular.
+    intercepts : float64 (A, q)
+        Of targets less their origin.
+    """
+
+    weights: Floats
+    intercepts: Floats
+
+
+Penalize = Callable[[RidgeSystem, Ridge], RidgeSystem]
+DirectionsOf = Callable[[NDArray[np.bool_]], Floats]
+
+
+class EachOf(Protocol):
+    """Returns what solves the systems of a basis of this size."""
+
+    def __call__(self, n_basis: int, /, *, spans: bool) -> Each: ...  # noqa: D102
+
+
+def _one_by_one(n_basis: int, /, *, spans: bool) -> Each:
+    return map
+
+
+def solve_all(
+    system: RidgeSystem,
+    kept: NDArray[np.bool_],
+    *,
+    tried: Sequence[Ridge],
+    penalize: Penalize,
+    directions_of: DirectionsOf | None = None,
+    each_of: EachOf = _one_by_one,
+) -> tuple[PathWeights, list[float | None]]:
+    """Return the weights of all penalties, and the reciprocal conditions of their systems.
+
+    Parameters
+    ----------
+    system : RidgeSystem
+    kept : bool (r,)
+    tried : sequence of Ridge
+        What is shared together.
+    penalize : callable
+        Takes a system and a ridge, returns the system with what the ridge keeps small.
+    directions_of : callable, optional
+        For eigenfunctions: takes `kept`, returns in whose spans the weights of these basis rows
+        are, float64 (r', J).
+    each_of : callable
+        Takes the size of the basis and whether weights are in spans, returns what solves the
+        systems of one penalty.
+
+    Notes
+    -----
+    Weights of basis rows that are not `kept` are 0, as if the basis had not had them; but
+    normalized activations stay divided by their sum over all of it. Singular systems have NaN and
+    None.
+    """
+    weights = np.zeros((len(tried), len(system.cross), len(kept)))
+    conditions: list[float | None] = [None] * len(tried)
+    every = range(len(tried)) if kept.any() else ()
+    for shared, group in groupby(every, key=lambda place: tried[place].shared):
+        own, places = penalize(system, shared).keep(kept), list(group)
+        alphas = [tried[place].alpha for place in places]
+        sizes = [size for place in places if (size := tried[place].components) is not None]
+        if directions_of and sizes:
+            spans = directions_of(kept)
+            each = each_of(len(kept), spans=True)
+            path = solve_components(
+                own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
+            )
+        else:
+            path = own.solve_all(alphas, each=each_of(len(kept), spans=False))
+        for place, solution in zip(places, path, strict=True):
+            if solution is None:
+                weights[place] = np.nan
+            else:
+                weights[place][:, kept] = solution.weights
+                conditions[place] = solution.reciprocal_condition
+    return PathWeights(weights, system.intercept(weights)), conditions
+
+
+def directions_among(
+    features: RadialFeatures, kept: NDArray[np.bool_], n_components: int
+) -> Floats:
+    """Return coefficients of the eigenfunctions of the kept basis rows alone, float64 (r', J).
+
+    They are those of a network that has no other rows: what is held out is not seen.
+    """
+    return eigenfunctions(features.at(kept), n_components).coefficients
