@@ -15,6 +15,7 @@ from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.budget import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import MAX_REDONE
 from dask_nrbfn.stages.bases import MOST_FOUND, asked_size
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
@@ -26,7 +27,6 @@ from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
-from dask_nrbfn.stages.parts import MAX_REDONE
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.rates import Rates, expected_s

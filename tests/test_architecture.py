@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "dask_nrbfn"
 # What each room may import, beside itself. The package root is free, so nobody may import it.
 _BASE = {"choices", "params", "errors"}
 _BELOW_STAGES = _BASE | {"outputs", "numeric", "storage", "neighbors", "sources", "engine"}
+_BELOW_STAGES |= {"weighting", "parts"}
 ALLOWED = {
     "errors": set(),
     "choices": set(),
@@ -25,6 +26,8 @@ ALLOWED = {
     "neighbors": _BASE | {"numeric"},
     "engine": _BASE | {"lazy", "outputs"},
     "stages": _BELOW_STAGES,
+    "weighting": _BASE | {"numeric", "storage"},
+    "parts": {"errors", "numeric", "storage", "engine", "weighting"},
     "fit": _BELOW_STAGES | {"stages"},
     "commands": _BELOW_STAGES | {"stages", "fit"},
     "estimators": _BELOW_STAGES | {"stages", "commands"},

@@ -12,8 +12,8 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.fit import STAGES, stages_of
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.columns import COLUMNS
-from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.stage import Stage, StageCost
 from tests.commands.test_plan import RATES
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -33,7 +33,7 @@ def count_part(run, dataset, start, stop):
 
 
 def compute_counts(job):
-    records = run_parts(job.run, job.dataset, job.engine, stage="counts", task=count_part)
+    records = map_parts(job.run, job.dataset, job.engine, stage="counts", task=count_part)
     return CountsRecord(np.sum([record["counts"] for record in records], axis=0).tolist())
 
 

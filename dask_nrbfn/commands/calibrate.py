@@ -4,7 +4,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import zarr
@@ -31,8 +31,8 @@ from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.rates import Rates
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.storage.array import create_array, read_rows
@@ -58,9 +58,9 @@ def measure_rates(dataset: Dataset, params: FitParams, engine: Engine) -> Rates:
     params = params.resolve_auto(numbers=dataset.of_numbers)
     n_basis = asked_size(params, dataset) or dataset.n_rows
     seen = dataset.projected_by(None, params.svd)
-    arguments = [(seen.location, n_basis, params.n_neighbors)]
-    (rates,) = run_tasks(engine, calibrate, arguments, label="calibrate")
-    return cast(Rates, rates)
+    return run_task(
+        engine, calibrate, seen.location, n_basis, params.n_neighbors, label="calibrate"
+    )
 
 
 def calibrate(location: Location, n_basis: int, n_neighbors: int) -> Rates:

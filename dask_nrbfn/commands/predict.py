@@ -35,10 +35,11 @@ from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
-from dask_nrbfn.stages.parts import block_rows, regroup, run_tasks
+from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
+from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -49,6 +50,7 @@ from dask_nrbfn.storage.group import (
     remove_group,
     replacing_group,
 )
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.sources.cubes import Box, Cube, matching
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.open import named_columns
 from dask_nrbfn.sources.scene import Scene, open_scene
 from dask_nrbfn.sources.stored import stored_rows
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.storage.blocks import one_ahead
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import Location, check_target, resumed_group

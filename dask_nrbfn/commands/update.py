@@ -45,16 +45,15 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.numeric.rows import equal, mean_values
+from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import (
     moments_bytes,
 )
-from dask_nrbfn.stages.parts import MAX_REDONE, block_rows, run_tasks
 from dask_nrbfn.stages.refine import check_updatable
 from dask_nrbfn.stages.search_sizes import row_width
-from dask_nrbfn.stages.sums import Summation, sum_rows
 from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition
@@ -68,7 +67,7 @@ from dask_nrbfn.storage.group import (
     normalize,
     replacing_group,
 )
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.location import SideBySide, join
 from dask_nrbfn.storage.lock import locked_run
 from dask_nrbfn.storage.model import Model
@@ -197,16 +196,15 @@ def update_run(
             dataset = dataset.of_labelled()
         codes = _check_rows(draft, dataset, model, again=again)
         held_bytes = _checked_bytes(draft, model, dataset, engine)
-        spans = PartLayout.of(dataset.n_rows, model.params.n_parts).spans
-        summation = Summation(
+        reduction = Reduction(
             _stage_of(draft.version, action, dataset),
             UpdatePass,
             {"": Moments, "_seen": seen_kind(model)},
-            len(spans),
+            PartLayout.of(dataset.n_rows, model.params.n_parts),
             (draft.base, codes),
         )
         with watched_stage(engine, action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
-            figures = _sum_and_solve(draft, dataset, engine, summation, spans)
+            figures = _sum_and_solve(draft, dataset, engine, reduction)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
 
@@ -512,30 +510,27 @@ def _sum_and_solve(
     draft: _Draft,
     dataset: Dataset,
     engine: Engine,
-    summation: Summation,
-    spans: list[tuple[int, int]],
+    reduction: Reduction,
 ) -> dict[str, Any]:
     """Sum the parts and solve; compute parts again that turn out to be damaged."""
     forget, n_redone = draft.action == FORGET, 0
     while True:
         try:
-            sum_rows(draft.run, dataset, engine, summation, spans)
-            return _solve(draft, engine, combine_rows, (summation, forget))
+            reduce_parts(draft.run, dataset, engine, reduction)
+            return _solve(draft, engine, combine_rows, (reduction, forget))
         except DamagedResultError as error:
             n_redone += 1
-            if error.stage != summation.stage or n_redone > MAX_REDONE:
+            if error.stage != reduction.stage or n_redone > MAX_REDONE:
                 raise
             logger.warning("%s It is computed again.", error.problem)
-            draft.run.forget(summation.stage, error.parts)
+            draft.run.forget(reduction.stage, error.parts)
 
 
 def _solve(
     draft: _Draft, engine: Engine, combine: Combine, arguments: tuple[Any, ...]
 ) -> dict[str, Any]:
-    name = version_name(draft.version)
-    task = [(draft.run.location, draft.base, name, combine, arguments)]
-    (figures,) = run_tasks(engine, solve_version, task, label=draft.action)
-    return dict(figures)
+    version = (draft.run.location, draft.base, version_name(draft.version))
+    return run_task(engine, solve_version, *version, combine, arguments, label=draft.action)
 
 
 def _grown(run: Run, n_rows: int, action: str) -> list[str]:

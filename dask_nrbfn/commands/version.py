@@ -26,17 +26,15 @@ from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
+from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import (
     MOMENTS,
     read_sums,
     read_system,
     write_sums,
 )
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.prune import choose_kept
-from dask_nrbfn.stages.sums import Summation, Sums, read_total
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_intercept, training_r2
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
@@ -44,12 +42,14 @@ from dask_nrbfn.storage.group import (
     Location,
     open_group,
 )
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import (
     latest_place,
     model_name,
 )
+from dask_nrbfn.weighting import Reading, RowWeights
 
 # Rounding leaves this much of what was taken away.
 _LEFT_OVER = 1e-9
@@ -209,13 +209,13 @@ def solve_version(
 
 
 def combine_rows(
-    run: Run, model: Model, moments: Moments, summation: Summation, forget: bool
+    run: Run, model: Model, moments: Moments, reduction: Reduction, forget: bool
 ) -> dict[str, Any]:
     """Add the rows that were summed to the moments, or take them away, in place."""
     before = moments.total_weight
-    seen: NewRowSums = read_total(run, summation, "_seen")
+    seen: NewRowSums = read_total(run, reduction, "_seen")
     drift = _drift(run, model, moments, seen) if before and not forget else None
-    of_rows: Moments = read_total(run, summation)
+    of_rows: Moments = read_total(run, reduction)
     if forget:
         moments -= of_rows
         _check_left(moments, of_rows)

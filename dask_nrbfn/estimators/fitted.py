@@ -20,8 +20,8 @@ from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in
 from dask_nrbfn.estimators.rows import checked_rows, set_columns
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run

@@ -19,9 +19,9 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.frames import column_names
 from dask_nrbfn.sources.stored import check_gaps
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import exists
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model
 

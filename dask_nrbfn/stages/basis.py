@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.searched import searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
@@ -56,8 +56,7 @@ def _compute(job: StageJob) -> BasisRecord:
         # Taken up again with other memory, a run keeps to the basis that it began with.
         most = max(min(job.largest_basis(), MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
-    arguments = [(run.location, dataset.location, cap)]
-    (chosen,) = run_tasks(job.engine, _choose_basis, arguments, label="basis")
+    chosen = run_task(job.engine, _choose_basis, run.location, dataset.location, cap, label="basis")
     by_confidence = source_of(run.chosen_params).by_confidence
     record = BasisRecord(
         chosen["n_basis"],

@@ -21,19 +21,18 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.bases import check_distinct
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.pool import pool_drawn
 from dask_nrbfn.stages.repair import repair_lists
 from dask_nrbfn.stages.search_sizes import bounding_rows, row_width, search_block_rows
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.space import SearchSpace
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +49,11 @@ def search_candidates(
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
         run.drop("partitions")
-        arguments = [(run.location, dataset.location, n_candidates, n_partitions)]
-        run_tasks(engine, _place_candidates, arguments, label="candidates")
-    summation = _summation(run)
-    sum_rows(run, dataset, engine, summation, run.spans)
-    (found,) = run_tasks(engine, _store_lists, [(run.location, summation)], label="neighbors")
+        arguments = (run.location, dataset.location, n_candidates, n_partitions)
+        run_task(engine, _place_candidates, *arguments, label="candidates")
+    reduction = _reduction(run)
+    reduce_parts(run, dataset, engine, reduction)
+    found = run_task(engine, _store_lists, run.location, reduction, label="neighbors")
     n_probes = found["n_probes"]
     logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
     repaired = repair_lists(
@@ -108,8 +107,8 @@ def _place_candidates(
     write_array(group, "bounds", bounds, "candidate")
 
 
-def _summation(run: Run) -> Summation:
-    return Summation("neighbors", _CandidatesPass, {"": NearestRows}, len(run.spans))
+def _reduction(run: Run) -> Reduction:
+    return Reduction("neighbors", _CandidatesPass, {"": NearestRows}, run.layout)
 
 
 class _CandidatesPass:
@@ -154,10 +153,10 @@ def _read_file(run: Run) -> InvertedFile:
     )
 
 
-def _store_lists(run_location: Location, summation: Summation) -> dict[str, Any]:
+def _store_lists(run_location: Location, reduction: Reduction) -> dict[str, Any]:
     """Store the lists of all rows; return which are not full, and the sum of the others."""
     run = Run.open(run_location)
-    nearest, searched = read_total(run, summation), of_searched(run)
+    nearest, searched = read_total(run, reduction), of_searched(run)
     for start, stop in searched.spans:
         searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])
         searched.write_rows("neighbors/distances", start, nearest.distances[start:stop])

@@ -10,21 +10,21 @@ from dask_nrbfn.engine.budget import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import ColumnStatistics, unseen_columns
-from dask_nrbfn.stages.parts import narrow_block_rows
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.trials import scales_of
-from dask_nrbfn.stages.weighting import (
+from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.chunks import check_finite
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import narrow_block_rows
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import (
     Reading,
     RowWeights,
     check_least_weight,
     check_total_weight,
 )
-from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.chunks import check_finite
-from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +58,11 @@ def _compute(job: StageJob) -> ColumnsRecord:
     overflow or underflow, is found before anything long begins.
     """
     run, dataset = job.run, job.dataset
-    summation = Summation("columns", _ColumnsPass, {"": ColumnStatistics}, len(run.spans))
-    record = sum_rows(run, dataset, job.engine, summation, run.spans)
+    reduction = Reduction("columns", _ColumnsPass, {"": ColumnStatistics}, run.layout)
+    record = reduce_parts(run, dataset, job.engine, reduction)
     check_total_weight(record.weight)
     check_least_weight(record.weight)
-    total: ColumnStatistics = read_total(run, summation)
+    total: ColumnStatistics = read_total(run, reduction)
     extreme = np.flatnonzero(~np.isfinite(total.squared_deviation))
     if len(extreme):
         raise DataError(

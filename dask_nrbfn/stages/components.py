@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.eigenfunctions import (
     eigenfunctions_flops,
 )
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.stages.parts import run_tasks
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import components_of
@@ -36,7 +36,7 @@ class ComponentsRecord:
 def _compute(job: StageJob) -> ComponentsRecord:
     """Compute and store the eigenfunctions."""
     record: ComponentsRecord
-    (record,) = run_tasks(job.engine, _solve, [(job.run.location,)], label="components")
+    record = run_task(job.engine, _solve, job.run.location, label="components")
     asked = most_components(job.run)
     logger.info(
         "components: %d, eigenvalues down to %.3g", record.n_components, record.least_eigenvalue

@@ -8,16 +8,18 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.neighbors import NEIGHBORS
-from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, regroup, run_parts, run_tasks
 from dask_nrbfn.stages.search_sizes import LIST_BYTES, row_width, search_block_rows
 from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.location import LabelledRows
 from dask_nrbfn.storage.run import Run
 
@@ -35,8 +37,8 @@ def _compute(job: StageJob) -> ConfidenceRecord:
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
-        run_tasks(engine, _write_codes, [(run.location, dataset.location)], label="codes")
-    records = run_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
+        run_task(engine, _write_codes, run.location, dataset.location, label="codes")
+    records = map_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
     return ConfidenceRecord(sum(record["n_below_threshold"] for record in records))
 
 

@@ -20,10 +20,10 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import Reduction, read_total, reduce_parts, run_tasks
 from dask_nrbfn.stages.activations import KeptActivations
 from dask_nrbfn.stages.loss_pass import HELD_OUT, LossPass
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.path import (
     held_out_folds,
     kept_basis,
@@ -32,16 +32,15 @@ from dask_nrbfn.stages.path import (
 )
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.stage import StageJob
-from dask_nrbfn.stages.sums import Summation, read_total, sum_rows
 from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.validation import HeldOutPass, codes_in_training
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +75,13 @@ class Descent(NamedTuple):
     loss : str
     fold : int or None
         The rows that it leaves out; None: none.
-    n_judged_parts : int or None
-        Of a validation dataset; None: there is none.
+    judged : PartLayout or None
+        How the rows of a validation dataset are cut; None: there is none.
     """
 
     loss: str
     fold: int | None
-    n_judged_parts: int | None
+    judged: PartLayout | None
 
     @property
     def place(self) -> str:
@@ -94,25 +93,25 @@ class Descent(NamedTuple):
         """Return what names the sums of a pass, which all folds share."""
         return f"{PREFIX}{self.loss}-{kind}-{number}"
 
-    def passing(self, run: Run, number: int) -> Summation:
+    def passing(self, run: Run, number: int) -> Reduction:
         """Return the pass over the training rows of this number, from 0."""
         judged = {HELD_OUT: HeldOutSums} if held_out_folds(run) else {}
-        return Summation(
+        return Reduction(
             self.sums_place("pass", number),
             _begin_pass,
             {"": LossSums, **judged},
-            len(run.spans),
+            run.layout,
             (self, number),
         )
 
-    def judging(self, number: int, *context: Any) -> Summation:
+    def judging(self, number: int, *context: Any) -> Reduction:
         """Return the pass of this number over the validation dataset."""
-        assert self.n_judged_parts is not None
-        return Summation(
+        assert self.judged is not None
+        return Reduction(
             self.sums_place("judged", number),
             _begin_judging,
             {"": HeldOutSums},
-            self.n_judged_parts,
+            self.judged,
             (self, number, *context),
         )
 
@@ -123,9 +122,12 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
     Its part, of the number of passes, has the weights that are taken as "values", and what a tuning
     judged as "confusion".
     """
-    run, spans = job.run, _judged_spans(job)
+    run = job.run
+    judged = None
+    if job.validation is not None:
+        judged = PartLayout.of(job.validation.n_rows, run.params.n_parts)
     folds: list[int | None] = [*held_out_folds(run), None]
-    descents = [Descent(loss, fold, None if spans is None else len(spans)) for fold in folds]
+    descents = [Descent(loss, fold, judged) for fold in folds]
     of_all = descents[-1]
     if (ended := _ended(run, of_all)) is not None:
         return ended
@@ -133,10 +135,10 @@ def descend(job: StageJob, loss: str) -> dict[str, Any]:
     number = _last_step(run, descents)
     step = _step(job, descents, number)
     while not step["stopped"]:
-        sum_rows(run, job.dataset, job.engine, of_all.passing(run, number), run.spans)
-        if job.validation is not None and spans is not None:
+        reduce_parts(run, job.dataset, job.engine, of_all.passing(run, number))
+        if job.validation is not None:
             codes = codes_in_training(job.dataset, job.validation)
-            sum_rows(run, job.validation, job.engine, of_all.judging(number, codes), spans)
+            reduce_parts(run, job.validation, job.engine, of_all.judging(number, codes))
         number += 1
         step = _step(job, descents, number)
         # The first one holds what all of them need.
@@ -154,12 +156,6 @@ def _ended(run: Run, of_all: Descent) -> dict[str, Any] | None:
     steps = run.finished_parts(of_all.place)
     last = steps[max(steps, key=min)] if steps else {}
     return last if last.get("stopped") else None
-
-
-def _judged_spans(job: StageJob) -> list[tuple[int, int]] | None:
-    if job.validation is None:
-        return None
-    return PartLayout.of(job.validation.n_rows, job.run.params.n_parts).spans
 
 
 def _last_step(run: Run, descents: Sequence[Descent]) -> int:
@@ -281,9 +277,9 @@ def _kept(run: Run, fold: int | None) -> NDArray[np.bool_] | slice:
 
 def _read_held_out(run: Run, descent: Descent, number: int) -> HeldOutSums:
     """Return how rows that are held out are labelled by the weights of a pass."""
-    folded = descent.n_judged_parts is None
-    summation = descent.passing(run, number) if folded else descent.judging(number)
-    held_out: HeldOutSums = read_total(run, summation, HELD_OUT if folded else "")
+    folded = descent.judged is None
+    reduction = descent.passing(run, number) if folded else descent.judging(number)
+    held_out: HeldOutSums = read_total(run, reduction, HELD_OUT if folded else "")
     return held_out
 
 

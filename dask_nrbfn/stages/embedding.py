@@ -8,10 +8,10 @@ from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.model import MODEL, ModelRecord
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.sparse import check_sparse
@@ -80,8 +80,7 @@ def _compute(job: StageJob) -> ModelRecord:
     ParameterError
         If the basis has fewer eigenfunctions than are asked for.
     """
-    arguments = [(job.run.location, job.dataset.location)]
-    run_tasks(job.engine, _write, arguments, label="model")
+    run_task(job.engine, _write, job.run.location, job.dataset.location, label="model")
     return ModelRecord()
 
 

@@ -13,7 +13,7 @@ from dask_nrbfn.neighbors import (
     nearest_rows,
 )
 from dask_nrbfn.numeric.rows import Rows
-from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.search_sizes import row_width, search_block_rows
 from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.storage.array import write_array
@@ -42,10 +42,10 @@ def search_rows_exactly(
         # Its parts are of other rows.
         run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
-    run_tasks(engine, _store_targets, [(run.location, dataset.location, stage)], label=stage)
+    run_task(engine, _store_targets, run.location, dataset.location, stage, label=stage)
     units = [(stage, start, stop) for start, stop in run.spans]
-    run_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
-    run_tasks(engine, _merge_spans, [(run.location, stage)], label=stage)
+    map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
+    run_task(engine, _merge_spans, run.location, stage, label=stage)
 
 
 def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:

@@ -2,8 +2,6 @@
 
 import logging
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +17,19 @@ from dask_nrbfn.numeric.moments import packed_size
 from dask_nrbfn.numeric.ridge import Locality
 from dask_nrbfn.numeric.rows import Rows, stacked
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import (
+    PartResult,
+    Reduction,
+    RowPass,
+    Sums,
+    map_parts,
+    read_total,
+    reduce_parts,
+    run_task,
+)
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, exact_search_bytes, search_rows_exactly
-from dask_nrbfn.stages.parts import (
-    PartResult,
-    block_rows,
-    narrow_block_rows,
-    run_parts,
-    run_tasks,
-)
 from dask_nrbfn.stages.search_sizes import LIST_BYTES
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
@@ -38,6 +39,7 @@ from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import PartLayout, block_rows, narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -77,14 +79,12 @@ def _compute(job: StageJob) -> LocalityRecord:
     _find_neighbors(job, drawn)
     needed = np.unique(np.column_stack([drawn, run.read("locality/indices")]))
     write_array(run.group("locality"), "needed", needed, "needed")
-    for stage, task, n_rows, size in (
-        (_ROWS, _collect, len(needed), narrow_block_rows(dataset.row_values)),
-        (_SUMS, _sum_part, n_drawn, _part_rows(k, dataset.row_values)),
-    ):
-        units = [(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
-        run_parts(run, dataset, job.engine, stage=stage, task=task, units=units)
-    record: LocalityRecord
-    (record,) = run_tasks(job.engine, _combine, [(run.location, len(units))], label="locality")
+    collected = _cut(len(needed), narrow_block_rows(dataset.row_values))
+    map_parts(run, dataset, job.engine, stage=_ROWS, task=_collect, units=collected.spans)
+    drawn_parts = _cut(n_drawn, _part_rows(k, dataset.row_values))
+    reduction = Reduction(_SUMS, _LocalityPass, {"": LocalitySum}, drawn_parts)
+    reduce_parts(run, dataset, job.engine, reduction)
+    record = run_task(job.engine, _store_sum, run.location, reduction, label="locality")
     logger.log(
         logging.INFO if record.n_bound else logging.WARNING,
         "locality: %d of %d drawn rows have neighbours of their own kind, %d in all",
@@ -113,7 +113,7 @@ def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
-        run_tasks(job.engine, _take_lists, [(run.location,)], label="locality")
+        run_task(job.engine, _take_lists, run.location, label="locality")
     else:
         search_rows_exactly(run, job.dataset, job.engine, stage="locality", rows=drawn)
 
@@ -135,8 +135,18 @@ def _collect(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
     return PartResult({}, arrays)
 
 
-def _sum_part(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
-    """Store the sum over some of the drawn rows."""
+class _LocalityPass(RowPass):
+    """Sums over some of the drawn rows, which lie in the parts of `_collect`."""
+
+    def __init__(self, run: Run, dataset: Dataset, first: int, last: int) -> None:
+        self._total = _sum_of(run, dataset, first, last)
+
+    def sums(self) -> Sums:
+        return {"": self._total}
+
+
+def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
+    """Return the sum over some of the drawn rows."""
     drawn, indices, distances = (
         run.read(f"locality/{name}", first, last) for name in ("rows", "indices", "distances")
     )
@@ -156,7 +166,7 @@ def _sum_part(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
         own = own.reshape(-1, places.shape[1])
         Phi = features.activations(X[used], threads=threads)
         sums.add(Phi, own[:, 0], own[:, 1:], shares[rows])
-    return PartResult({}, sums.sum().arrays())
+    return sums.sum()
 
 
 def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int64]) -> Rows:
@@ -168,16 +178,16 @@ def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int6
     )
 
 
-def _combine(run_location: Location, n_parts: int) -> LocalityRecord:
-    """Add the sums of all parts in their order, and store that of all."""
-    run, names = Run.open(run_location), LocalitySum.array_names()
-    of_parts = (
-        LocalitySum.from_arrays({name: run.read_part(_SUMS, part, name) for name in names})
-        for part in range(n_parts)
-    )
-    total: LocalitySum = reduce(add, of_parts)
+def _store_sum(run_location: Location, reduction: Reduction) -> LocalityRecord:
+    """Store the sum over all drawn rows."""
+    run = Run.open(run_location)
+    total: LocalitySum = read_total(run, reduction)
     write_array(run.group("locality"), "packed", total.packed, "packed")
     return LocalityRecord(len(run.read("locality/rows")), total.n_bound, total.n_pairs)
+
+
+def _cut(n_rows: int, part_rows: int) -> PartLayout:
+    return PartLayout(n_rows, part_rows, part_rows)
 
 
 def _n_drawn(n_rows: int, n_basis: int) -> int:

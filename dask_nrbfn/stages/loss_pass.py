@@ -11,10 +11,10 @@ from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import Sums
 from dask_nrbfn.stages.activations import KeptActivations
-from dask_nrbfn.stages.sums import Sums
 from dask_nrbfn.stages.validation import LEAST_ACTIVATION
-from dask_nrbfn.stages.weighting import Reading
+from dask_nrbfn.weighting import Reading
 
 HELD_OUT = "_held_out"
 

@@ -23,8 +23,8 @@ from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, solve_all
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import column_name
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import beside_bytes, each_system
 from dask_nrbfn.stages.sample import Basis, Sample, write_rows
 from dask_nrbfn.stages.scaling import unlearned_scaling
@@ -35,6 +35,7 @@ from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -105,8 +106,7 @@ def _compute(job: StageJob) -> MetricRecord:
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    arguments = [(run.location, dataset.location)]
-    (sample,) = run_tasks(engine, _write_sample, arguments, label="metric")
+    sample = run_task(engine, _write_sample, run.location, dataset.location, label="metric")
     rounds = _rounds(job, sample["n_held_out"]) if sample["n_held_out"] else []
     kept = _best_round(rounds, dataset, sample["n_held_out"])
     root = _root(run, dataset, kept)
@@ -125,10 +125,10 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
     for number in range(run.chosen_params.metric_rounds + 1):
         if number:
             units = [(number, *(rounds[-1][name] for name in _NETWORK))]
-            run_parts(run, dataset, engine, stage=f"{_LEARNED}{number}", task=_learn, units=units)
+            map_parts(run, dataset, engine, stage=f"{_LEARNED}{number}", task=_learn, units=units)
         networks = [(number, *network) for network in _networks(rounds)]
         stage = f"{_TRIED}{number}"
-        tried = run_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
+        tried = map_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
         best = best_solved(tried, judged.smooth)
         if best[judged.smooth] is None:
             break

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.moments import read_moments
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.refine import read_held_out_confusion, read_weights
 from dask_nrbfn.stages.scaling import read_scaling
@@ -30,14 +30,13 @@ class ModelRecord:
 
 def _compute(job: StageJob) -> ModelRecord:
     """Store the model, which prediction needs nothing else of the run for."""
-    arguments = [(job.run.location, job.dataset.location)]
-    run_tasks(job.engine, _write_model, arguments, label="model")
+    run_task(job.engine, _write_model, job.run.location, job.dataset.location, label="model")
     return ModelRecord()
 
 
 def check_model(run: Run, engine: Engine) -> None:
     """Raise DamagedResultError if what a finished run is asked for cannot be read."""
-    run_tasks(engine, _read_results, [(run.location,)], label="model")
+    run_task(engine, _read_results, run.location, label="model")
 
 
 def _read_results(run_location: Location) -> None:

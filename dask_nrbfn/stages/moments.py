@@ -12,17 +12,17 @@ from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments, packe
 from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.stages.parts import block_rows, run_tasks
+from dask_nrbfn.parts import Reduction, Sums, last_read, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.sums import Summation, Sums, last_read, read_total, sum_rows
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import todays_moments
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 _DIMENSIONS = {
     "packed_gram": ("packed",),
@@ -43,8 +43,8 @@ class MomentsRecord:
 def _compute(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold."""
     run, engine = job.run, job.engine
-    record = sum_rows(run, job.dataset, engine, _summation(run), run.spans)
-    run_tasks(engine, _combine_folds, [(run.location, record.weight)], label="combine")
+    record = reduce_parts(run, job.dataset, engine, _reduction(run))
+    run_task(engine, _combine_folds, run.location, record.weight, label="combine")
     return MomentsRecord(record.rows, record.weight, record.least_weight)
 
 
@@ -145,17 +145,17 @@ def _begin(run: Run, dataset: Dataset, start: int, stop: int) -> MomentsPass:
     )
 
 
-def _summation(run: Run) -> Summation:
+def _reduction(run: Run) -> Reduction:
     kinds = dict.fromkeys(_suffixes(run.n_folds), Moments)
-    return Summation("moments", _begin, kinds, len(run.spans))
+    return Reduction("moments", _begin, kinds, run.layout)
 
 
 def _combine_folds(run_location: Location, weight: float) -> None:
     """Store the moments of every fold and of all rows, whose weight is known."""
     run = Run.open(run_location)
-    summation, total = _summation(run), None
-    for suffix in summation.kinds:
-        moments: Moments = read_total(run, summation, suffix)
+    reduction, total = _reduction(run), None
+    for suffix in reduction.kinds:
+        moments: Moments = read_total(run, reduction, suffix)
         _check(run, moments, moments.total_weight)
         if run.n_folds > 1:
             write_sums(run, "moments", moments, suffix=suffix)

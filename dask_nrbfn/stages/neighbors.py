@@ -28,12 +28,12 @@ from dask_nrbfn.neighbors import (
 )
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import asked_candidates, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
-from dask_nrbfn.stages.parts import PartResult, narrow_block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.search_sizes import (
@@ -55,6 +55,7 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -138,10 +139,16 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
             run, dataset, engine, n_partitions=search.n_partitions, threads=search.threads
         )
     if search.method == "exact":
-        records = run_parts(run, dataset, engine, stage="neighbors", task=_exact_part)
+        records = map_parts(run, dataset, engine, stage="neighbors", task=_exact_part)
     else:
-        arguments = [(run.location, dataset.location, search.threads)]
-        (records,) = run_tasks(engine, _approximate_graph, arguments, label="neighbors")
+        records = run_task(
+            engine,
+            _approximate_graph,
+            run.location,
+            dataset.location,
+            search.threads,
+            label="neighbors",
+        )
     return {"distance_sum": math.fsum(record["distance_sum"] for record in records)}
 
 

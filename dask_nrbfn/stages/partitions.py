@@ -23,7 +23,7 @@ from dask_nrbfn.neighbors import (
     merge_neighbors,
 )
 from dask_nrbfn.numeric.rows import Rows, gathered
-from dask_nrbfn.stages.parts import PartResult, run_parts, run_tasks
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.repair import repair_lists
 from dask_nrbfn.stages.search_sizes import (
     most_lists,
@@ -67,15 +67,15 @@ def search_partitions(
     if not run.has("partitions/centroids"):
         # What was cut by others is of no use.
         run.drop("partitions")
-        arguments = [(run.location, dataset.location, n_partitions)]
-        run_tasks(engine, _place_partitions, arguments, label="partitions")
-    routed = run_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
+        arguments = (run.location, dataset.location, n_partitions)
+        run_task(engine, _place_partitions, *arguments, label="partitions")
+    routed = map_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
     counts = np.array([record["counts"] for record in routed], dtype=np.int64)
     write_array(run.group("partitions"), "counts", counts, "block", "partition")
     sizes = counts.sum(axis=0)
     logger.info("neighbors: %d partitions of %d to %d rows", len(sizes), sizes.min(), sizes.max())
     _check_largest(int(sizes.max()), run, dataset, engine)
-    run_parts(
+    map_parts(
         run,
         dataset,
         engine,
@@ -84,7 +84,7 @@ def search_partitions(
         units=[(partition, threads) for partition in range(len(sizes))],
         sizes=sizes.tolist(),
     )
-    merged = run_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
+    merged = map_parts(run, dataset, engine, stage="neighbors", task=_merge_span)
     incomplete = [
         run.read_part("neighbors", index, "incomplete")
         for index, record in enumerate(merged)

@@ -25,11 +25,11 @@ from dask_nrbfn.numeric.ridge_path import (
 )
 from dask_nrbfn.numeric.risk import gram_eigenvalues, spectral_bounds
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
 from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
-from dask_nrbfn.stages.parts import PartResult, run_parts
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import ridges
@@ -62,7 +62,7 @@ def _compute(job: StageJob) -> PathRecord:
     """
     folds: list[int | None] = [*held_out_folds(job.run), None]
     units = [(fold,) for fold in folds]
-    records = run_parts(
+    records = map_parts(
         job.run, job.dataset, job.engine, stage="path", task=_path_part, units=units
     )
     return PathRecord(records[-1]["path"])

@@ -6,9 +6,9 @@ import numpy as np
 
 from dask_nrbfn.numeric.confidence import LEAST_OF_CLASS, Candidates, even_below, keep_best
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
-from dask_nrbfn.stages.parts import narrow_block_rows
 from dask_nrbfn.stages.searched import of_searched, searched_rows
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
 # Rows that enter the selection at once, 28 MB while they are sorted. With fewer, sorting the pool,

@@ -11,8 +11,8 @@ from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection
 from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -42,7 +42,7 @@ class PruneRecord:
 def _compute(job: StageJob) -> PruneRecord:
     """Choose and store the places of the basis rows that are kept, in the order of their choice."""
     record: PruneRecord
-    (record,) = run_tasks(job.engine, _choose, [(job.run.location,)], label="prune")
+    record = run_task(job.engine, _choose, job.run.location, label="prune")
     logger.info(
         "prune: %d basis rows leave %.4g of the squares of the targets",
         record.n_kept,

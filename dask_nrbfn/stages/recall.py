@@ -7,8 +7,8 @@ import numpy as np
 
 from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import Recall, measure_recall
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.searched import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -47,7 +47,7 @@ def _compute(job: StageJob) -> RecallRecord:
     if (candidates := searched_rows(run)) is not None:
         rows = candidates[rows]
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
-    (recall,) = run_tasks(engine, _compare, [(run.location,)], label="recall")
+    recall = run_task(engine, _compare, run.location, label="recall")
     logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
     return RecallRecord(recall.mean, recall.standard_error, n_audited)
 

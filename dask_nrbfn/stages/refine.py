@@ -10,6 +10,7 @@ from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.descents import (
     COMPARED,
@@ -19,13 +20,13 @@ from dask_nrbfn.stages.descents import (
     Descent,
     descend,
 )
-from dask_nrbfn.stages.parts import block_rows, run_tasks
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _compute(job: StageJob) -> RefineRecord:
         return RefineRecord(loss, 0, None, None, [], **judged)
     step = steps[loss]
     n_passes = len(step["path"])
-    run_tasks(job.engine, _take, [(run.location, loss, n_passes)], label="refine")
+    run_task(job.engine, _take, run.location, loss, n_passes, label="refine")
     return RefineRecord(loss, n_passes, step["stopped"], step["objective"], step["path"], **judged)
 
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import RecallError
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, search_rows_exactly
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.searched import of_searched, places_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -35,7 +35,7 @@ def repair_lists(
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
     search_rows_exactly(run, dataset, engine, stage="repair", rows=rows)
-    (record,) = run_tasks(engine, _store_repaired, [(run.location,)], label="repair")
+    record = run_task(engine, _store_repaired, run.location, label="repair")
     return dict(record)
 
 

@@ -25,13 +25,13 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.moments import MomentsPass
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.path import each_system
 from dask_nrbfn.stages.validation import HeldOutPass
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 # What the names of rows begin with that are drawn from all, those without labels too.
 ALL = "all_"

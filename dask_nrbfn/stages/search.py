@@ -15,10 +15,10 @@ from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.parts import PartResult, block_rows, run_parts, run_tasks
 from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.pool import classes_of_pool
 from dask_nrbfn.stages.sample import ALL, Basis, Sample, write_rows
@@ -37,6 +37,7 @@ from dask_nrbfn.stages.trials import (
 from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class _Search:
             (asdict(each), self._bases.index((each.scale, each.basis)), *size[1:]) for each in tried
         ]
         job = self._job
-        records = run_parts(
+        records = map_parts(
             job.run, job.dataset, job.engine, stage=f"{_ROUND}{number}", task=_try, units=units
         )
         kept = (*asdict(tried[0]), *Ridge._fields, *self._compared)
@@ -200,13 +201,12 @@ def _compute(job: StageJob) -> SearchRecord:
     run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
     tried = _different(run)
-    arguments = [(run.location, dataset.location)]
-    (n_rows,) = run_tasks(engine, _write_sample, arguments, label="sample")
+    n_rows = run_task(engine, _write_sample, run.location, dataset.location, label="sample")
     rules: dict[tuple[str, str], set[str]] = {}
     for each in tried:
         rules.setdefault((each.scale, each.basis), set()).add(each.basis_rule)
     units = [(*names, sorted(rules[names])) for names in rules]
-    found = run_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
+    found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
     n_basis = max(record["n_basis"] for record in found)
     search = _Search(job, [*rules])
     rounds = planned_rounds(len(tried), n_rows, n_basis)

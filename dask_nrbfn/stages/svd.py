@@ -22,19 +22,18 @@ from dask_nrbfn.numeric.svd import (
 )
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.parts import narrow_block_rows, run_tasks
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
 from dask_nrbfn.storage.projection import COMPONENTS, STAGE
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -98,10 +97,10 @@ def _compute(job: StageJob) -> SvdRecord:
     # On record, so that a run goes on with it whatever the defaults are by then.
     run.decide(STAGE, asdict(PartLayout.of(run.n_rows)))
     for number in range(_PASSES):
-        run_tasks(engine, _write_directions, [(run.location, number)], label=STAGE)
-        sum_rows(run, dataset, engine, _summation(run, number), _layout(run).spans)
+        run_task(engine, _write_directions, run.location, number, label=STAGE)
+        reduce_parts(run, dataset, engine, _reduction(run, number))
     record: SvdRecord
-    (record,) = run_tasks(engine, _decompose, [(run.location,)], label=STAGE)
+    record = run_task(engine, _decompose, run.location, label=STAGE)
     asked, found = len(record.singular_values), np.count_nonzero(record.singular_values)
     logger.info("svd: %d coordinates hold %.1f %% of the squares", found, 100 * record.explained)
     if found < asked:
@@ -109,13 +108,9 @@ def _compute(job: StageJob) -> SvdRecord:
     return record
 
 
-def _layout(run: Run) -> PartLayout:
-    return PartLayout(**run.decisions[STAGE])
-
-
-def _summation(run: Run, number: int) -> Summation:
-    kinds, n_parts = {"": Sketch}, _layout(run).n_parts
-    return Summation(f"{_SCRATCH}{number}", _SvdPass, kinds, n_parts, (number,))
+def _reduction(run: Run, number: int) -> Reduction:
+    layout = PartLayout(**run.decisions[STAGE])
+    return Reduction(f"{_SCRATCH}{number}", _SvdPass, {"": Sketch}, layout, (number,))
 
 
 def _write_directions(run_location: Location, number: int) -> None:
@@ -137,7 +132,7 @@ def _read_directions(run: Run, number: int) -> Floats:
 
 
 def _read_sketch(run: Run, number: int) -> Sketch:
-    sketch: Sketch = read_total(run, _summation(run, number))
+    sketch: Sketch = read_total(run, _reduction(run, number))
     if not (np.isfinite(sketch.products).all() and np.isfinite(sketch.squares)):
         raise DataError(
             "the values of X are too large to be squared in float64.",

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.held_out import (
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.targets import Targets
-from dask_nrbfn.stages.parts import block_rows
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.path import (
     held_out_folds,
     kept_basis,
@@ -27,14 +27,13 @@ from dask_nrbfn.stages.path import (
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.trials import ridges
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
-from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +85,12 @@ def _compute(job: StageJob) -> ValidationRecord:
     """
     run, judged = job.run, job.dataset if job.validation is None else job.validation
     assert run.tuning is not None
-    spans = PartLayout.of(judged.n_rows, run.params.n_parts).spans
+    layout = PartLayout.of(judged.n_rows, run.params.n_parts)
     context = (codes_in_training(job.dataset, judged), job.dataset.n_targets)
     kind = sums_of(read_targets(run, job.dataset.n_targets))
-    summation = Summation("validation", _begin, {"": kind}, len(spans), context)
-    sum_rows(run, judged, job.engine, summation, spans)
-    sums: JudgedSums = read_total(run, summation)
+    reduction = Reduction("validation", _begin, {"": kind}, layout, context)
+    reduce_parts(run, judged, job.engine, reduction)
+    sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
     path, criterion = describe_path(sums, ridges(run.chosen_params, run.tuning)), sums.compared[0]

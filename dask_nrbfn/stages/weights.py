@@ -11,8 +11,8 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.parts import run_tasks
 from dask_nrbfn.stages.path import PATH, penalized_system, read_path_weights
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.sizes import FitSizes
@@ -47,7 +47,7 @@ class WeightsRecord:
 def _compute(job: StageJob) -> WeightsRecord:
     """Solve and store the weights."""
     record: WeightsRecord
-    (record,) = run_tasks(job.engine, _solve, [(job.run.location,)], label="weights")
+    record = run_task(job.engine, _solve, job.run.location, label="weights")
     logger.info(
         "weights: fitting error %.4f, spectral risk %.3g",
         record.fitting_error,

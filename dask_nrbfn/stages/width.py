@@ -15,17 +15,17 @@ from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.basis import BASIS
-from dask_nrbfn.stages.parts import block_rows
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
 from dask_nrbfn.stages.trials import penalties_of
-from dask_nrbfn.stages.weighting import Reading, RowWeights
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +74,9 @@ def _compute(job: StageJob) -> WidthRecord:
     """
     run, dataset = job.run, job.dataset
     kinds = {"": DistanceSums} | ({_CLUSTERS: ClusterSums} if has_shares(run) else {})
-    summation = Summation("width", _WidthPass, kinds, len(run.spans))
-    record = sum_rows(run, dataset, job.engine, summation, run.spans)
-    sums: DistanceSums = read_total(run, summation)
+    reduction = Reduction("width", _WidthPass, kinds, run.layout)
+    record = reduce_parts(run, dataset, job.engine, reduction)
+    sums: DistanceSums = read_total(run, reduction)
     mean_distance = sums.total / (record.weight * BASIS.recorded(run).n_basis)
     if mean_distance == 0:
         raise DataError(
@@ -86,7 +86,7 @@ def _compute(job: StageJob) -> WidthRecord:
     width = run.chosen_params.width_factor * mean_distance
     _check_width(width)
     if has_shares(run):
-        clusters: ClusterSums = read_total(run, summation, _CLUSTERS)
+        clusters: ClusterSums = read_total(run, reduction, _CLUSTERS)
         write_array(run.group("width"), "shares", clusters.weights / record.weight, "basis")
     logger.info("width: %.6g", width)
     class_weights = RowWeights.of(dataset, run.chosen_params).to_list()

@@ -1,6 +1,6 @@
 """Blocks of consecutive rows, cut out of chunks as they are read."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, TypeVar
 
@@ -146,3 +146,16 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
             f"{first_row + row} (the first is 0), and the schema fills none.",
             "Take a `schema` that fills gaps, or leave the row out.",
         )
+
+
+def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
+    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer."""
+    waiting: list[NDArray[Any]] = []
+    for block in blocks:
+        waiting.append(block)
+        while sum(map(len, waiting)) >= n_rows:
+            joined = np.concatenate(waiting)
+            yield joined[:n_rows]
+            waiting = [joined[n_rows:]]
+    if any(map(len, waiting)):
+        yield np.concatenate(waiting)

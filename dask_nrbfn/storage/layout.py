@@ -1,4 +1,4 @@
-"""How the rows of a run are cut into parts, and what parts are called."""
+"""How the rows of a run are cut into parts and blocks, and the names of parts."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -13,6 +13,15 @@ _DEFAULT_MAX_PARTS = 64
 # holds of them does not grow with the rows: 20 neighbours of 4,096 rows are 640 KiB. A part is a
 # whole number of chunks, and of enough that parts differ little from the same share of the rows.
 _MAX_CHUNK_ROWS, _MIN_CHUNK_ROWS, _CHUNKS_OF_PART = 4096, 512, 16
+
+# Elements of one block of activations: 128 MiB of float64. With 2,048 rows the products run at
+# their full rate; more rows only touch more memory anew in every task.
+_BLOCK_ELEMENTS = 2**24
+_MAX_BLOCK_ROWS = 2048
+
+# The same for a block of rows as they are, 32 MiB: columns of fewer rows take as long as the calls.
+_NARROW_ELEMENTS = 2**22
+_MAX_NARROW_ROWS = 16384
 
 
 @dataclass(frozen=True)
@@ -85,3 +94,16 @@ def parts_in(name: str) -> range:
     """
     first, _, last = name.partition("-")
     return range(int(first), int(last or first) + 1)
+
+
+def block_rows(n_basis: int) -> int:
+    """Return the rows of a block whose rows become `n_basis` activations each.
+
+    It depends on nothing but the width, so that sums come out the same wherever they run.
+    """
+    return max(1, min(_MAX_BLOCK_ROWS, _BLOCK_ELEMENTS // n_basis))
+
+
+def narrow_block_rows(row_values: float) -> int:
+    """Return the rows of a block that is looked at as it is, of so many stored values each."""
+    return max(1, min(_MAX_NARROW_ROWS, int(_NARROW_ELEMENTS / max(row_values, 1.0))))

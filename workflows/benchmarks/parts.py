@@ -22,8 +22,9 @@ from distributed import Client, LocalCluster
 from dask_nrbfn import Dataset, FitParams, Run, connect, ingest_arrays
 from dask_nrbfn.engine import Engine, InlineEngine
 from dask_nrbfn.numeric.moments import Moments, packed_size
-from dask_nrbfn.stages.sums import Summation, Sums, read_total, sum_rows
-from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.weighting import Reading, RowWeights
 
 LOOK_EVERY_S = 0.05
 
@@ -83,10 +84,10 @@ def show_all(options: argparse.Namespace, engine: Engine, scratch: str) -> None:
         dataset = ingest_arrays(rows, np.arange(2 * n_parts) % 2, f"{scratch}/data-{n_parts}")
         run = Run.start(f"{scratch}/run-{n_parts}", dataset, FitParams(n_parts=n_parts), {})
         context = (options.basis_size,)
-        summation = Summation("sums", GivenMoments, {"": Moments}, n_parts, context)
+        reduction = Reduction("sums", GivenMoments, {"": Moments}, run.layout, context)
         with Watch(Path(scratch) / f"run-{n_parts}" / "sums" / "parts") as watch:
             start = time.perf_counter()
-            sum_rows(run, dataset, engine, summation, run.spans)
+            reduce_parts(run, dataset, engine, reduction)
             seconds = time.perf_counter() - start
         gibibytes = 8 * packed_size(options.basis_size) / 2**30
         floor = n_parts * seconds_of_one(run, options.basis_size)
@@ -99,12 +100,12 @@ def show_all(options: argparse.Namespace, engine: Engine, scratch: str) -> None:
 
 def seconds_of_one(run: Run, n_basis: int, repeats: int = 3) -> float:
     """Return the seconds of storing a sum and reading it, in this process."""
-    summation = Summation("one", GivenMoments, {"": Moments}, 1)
+    reduction = Reduction("one", GivenMoments, {"": Moments}, PartLayout.of(1))
     given = given_moments(n_basis).arrays()
     start = time.perf_counter()
     for _ in range(repeats):
         run.write_part("one", 0, {}, given)
-        read_total(run, summation)
+        read_total(run, reduction)
     seconds = (time.perf_counter() - start) / repeats
     run.drop("one")
     return seconds

@@ -10,20 +10,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import parts as parts_module
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import sums as sums_module
-from dask_nrbfn.stages.sums import (
-    Summation,
-    family_of,
-    members_of,
-    read_total,
-    sum_rows,
-)
-from dask_nrbfn.stages.weighting import Reading, RowWeights
+from dask_nrbfn.parts import Reduction, family_of, members_of, read_total, reduce_parts
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, RowWeights
 from tests.tables import write_table
 
 N_ROWS = 700
@@ -86,14 +80,14 @@ def begin(dataset, n_parts, place=None):
     place = MemoryStore() if place is None else place
     run = Run.start(place, dataset, FitParams(n_parts=n_parts), {})
     kinds = {"": Total, "_twice": Total}
-    return run, Summation("sums", SquaresPass, kinds, len(run.spans))
+    return run, Reduction("sums", SquaresPass, kinds, run.layout)
 
 
 def total_of(dataset, n_parts, **options):
-    run, summation = begin(dataset, n_parts)
+    run, reduction = begin(dataset, n_parts)
     engine = ShuffledEngine(run_of=run, **options)
-    record = sum_rows(run, dataset, engine, summation, run.spans)
-    return run, record, read_total(run, summation), engine
+    record = reduce_parts(run, dataset, engine, reduction)
+    return run, record, read_total(run, reduction), engine
 
 
 def bits(total):
@@ -101,7 +95,7 @@ def bits(total):
 
 
 @pytest.mark.parametrize("n_parts", [1, 2, 4, 5, 17])
-def test_sum_rows__of_all_rows(dataset, n_parts):
+def test_reduce_parts__of_all_rows(dataset, n_parts):
     run, record, total, _ = total_of(dataset, n_parts)
     assert (record.rows, total.n_rows) == (N_ROWS, N_ROWS)
     assert (record.weight, record.least_weight) == (pytest.approx(WEIGHTS.sum()), WEIGHTS.min())
@@ -110,126 +104,126 @@ def test_sum_rows__of_all_rows(dataset, n_parts):
 
 
 @pytest.mark.parametrize("n_parts", [5, 18])
-def test_sum_rows__same_bits_whoever_is_first(dataset, n_parts):
+def test_reduce_parts__same_bits_whoever_is_first(dataset, n_parts):
     _, _, expected, _ = total_of(dataset, n_parts)
     for seed in range(2):
         _, _, total, _ = total_of(dataset, n_parts, seed=seed)
         assert bits(total) == bits(expected)
 
 
-def test_sum_rows__few_sums_lie_on_the_disk(dataset):
+def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     """One task at a time leaves the last part and at most three finished siblings on each level."""
     run, _, _, engine = total_of(dataset, 64)
     assert (len(run.spans), engine.n_tasks) == (64, 64)
     assert engine.most_stored <= 3 * 3 + 1
 
 
-def test_sum_rows__parts_whose_family_nobody_added(dataset, monkeypatch):
+def test_reduce_parts__parts_whose_family_nobody_added(dataset, monkeypatch):
     """As after a job that was killed between the last part of a family and their sum."""
     _, _, expected, _ = total_of(dataset, 22)
-    run, summation = begin(dataset, 22)
-    sum_alone(run, dataset, summation, range(22), monkeypatch)
+    run, reduction = begin(dataset, 22)
+    sum_alone(run, dataset, reduction, range(22), monkeypatch)
     assert len(run.finished_parts("sums")) == len(run.spans)
-    sum_rows(run, dataset, InlineEngine(), summation, run.spans)
-    assert bits(read_total(run, summation)) == bits(expected)
+    reduce_parts(run, dataset, InlineEngine(), reduction)
+    assert bits(read_total(run, reduction)) == bits(expected)
     assert set(run.finished_parts("sums")) == {range(len(run.spans))}
 
 
-def sum_alone(run, dataset, summation, parts, monkeypatch):
+def sum_alone(run, dataset, reduction, parts, monkeypatch):
     """Sum parts in tasks that do not look at each other."""
     arguments = [
-        (run.location, summation, range(part, part + 1), dataset.location, run.spans[part])
+        (run.location, reduction, range(part, part + 1), dataset.location, run.spans[part])
         for part in parts
     ]
     with monkeypatch.context() as patched:
-        patched.setattr(sums_module, "_complete_family", lambda *_: None)
-        InlineEngine().run(sums_module._sum_part, arguments, label="sums")
+        patched.setattr(parts_module, "_complete_family", lambda *_: None)
+        InlineEngine().run(parts_module._sum_part, arguments, label="sums")
 
 
 @pytest.mark.parametrize("repeated", [0, 3, 5])
-def test_sum_rows__tasks_that_run_twice(dataset, repeated):
+def test_reduce_parts__tasks_that_run_twice(dataset, repeated):
     """dask may run a task again, at any time, also beside another one of the same part."""
     _, _, expected, _ = total_of(dataset, 6)
-    run, summation = begin(dataset, 6)
+    run, reduction = begin(dataset, 6)
     part = range(repeated, repeated + 1)
-    twin = sums_module._summed(run, dataset, summation, run.spans[repeated])
-    sum_rows(run, dataset, InlineEngine(), summation, run.spans)
-    sums_module._add_up(run, summation, part, *twin)
-    assert bits(read_total(run, summation)) == bits(expected)
+    twin = parts_module._summed(run, dataset, reduction, run.spans[repeated])
+    reduce_parts(run, dataset, InlineEngine(), reduction)
+    parts_module._add_up(run, reduction, part, *twin)
+    assert bits(read_total(run, reduction)) == bits(expected)
 
 
 def test_add_up__a_sibling_is_stored_between_the_look_and_the_store(dataset, monkeypatch):
     _, _, expected, _ = total_of(dataset, 4)
-    run, summation = begin(dataset, 4)
-    sum_alone(run, dataset, summation, range(3), monkeypatch)
-    last = sums_module._summed(run, dataset, summation, run.spans[3])
-    store, stored = sums_module._store, []
+    run, reduction = begin(dataset, 4)
+    sum_alone(run, dataset, reduction, range(3), monkeypatch)
+    last = parts_module._summed(run, dataset, reduction, run.spans[3])
+    store, stored = parts_module._store, []
 
     def store_late(*arguments):
         if not stored:
             stored.append(None)
             run.forget("sums", (2,))
-            sum_alone(run, dataset, summation, [2], monkeypatch)
+            sum_alone(run, dataset, reduction, [2], monkeypatch)
         store(*arguments)
 
     run.forget("sums", (2,))
-    monkeypatch.setattr(sums_module, "_store", store_late)
-    sums_module._add_up(run, summation, range(3, 4), *last)
+    monkeypatch.setattr(parts_module, "_store", store_late)
+    parts_module._add_up(run, reduction, range(3, 4), *last)
     assert set(run.finished_parts("sums")) == {range(4)}
-    assert bits(read_total(run, summation)) == bits(expected)
+    assert bits(read_total(run, reduction)) == bits(expected)
 
 
 @pytest.mark.parametrize("late", ["_read", "_store"])
 def test_add_up__another_task_of_the_family_was_as_quick(dataset, monkeypatch, late):
     _, _, expected, _ = total_of(dataset, 4)
-    run, summation = begin(dataset, 4)
-    sum_alone(run, dataset, summation, range(3), monkeypatch)
-    last, twin = (sums_module._summed(run, dataset, summation, run.spans[3]) for _ in range(2))
-    do, done = getattr(sums_module, late), []
+    run, reduction = begin(dataset, 4)
+    sum_alone(run, dataset, reduction, range(3), monkeypatch)
+    last, twin = (parts_module._summed(run, dataset, reduction, run.spans[3]) for _ in range(2))
+    do, done = getattr(parts_module, late), []
 
     def do_late(*arguments):
         if not done:
             done.append(None)
-            sums_module._add_up(run, summation, range(3, 4), *twin)
+            parts_module._add_up(run, reduction, range(3, 4), *twin)
         return do(*arguments)
 
-    monkeypatch.setattr(sums_module, late, do_late)
-    sums_module._add_up(run, summation, range(3, 4), *last)
-    assert bits(read_total(run, summation)) == bits(expected)
+    monkeypatch.setattr(parts_module, late, do_late)
+    parts_module._add_up(run, reduction, range(3, 4), *last)
+    assert bits(read_total(run, reduction)) == bits(expected)
 
 
 def test_add_up__a_sibling_that_nobody_used_and_is_gone(dataset, monkeypatch):
-    run, summation = begin(dataset, 4)
-    sum_alone(run, dataset, summation, range(3), monkeypatch)
-    last = sums_module._summed(run, dataset, summation, run.spans[3])
-    read = sums_module._read
+    run, reduction = begin(dataset, 4)
+    sum_alone(run, dataset, reduction, range(3), monkeypatch)
+    last = parts_module._summed(run, dataset, reduction, run.spans[3])
+    read = parts_module._read
 
     def read_late(*arguments):
         run.forget("sums", (1,))
         return read(*arguments)
 
-    monkeypatch.setattr(sums_module, "_read", read_late)
+    monkeypatch.setattr(parts_module, "_read", read_late)
     with pytest.raises(DamagedResultError, match="part 1 of sums is not there") as caught:
-        sums_module._add_up(run, summation, range(3, 4), *last)
+        parts_module._add_up(run, reduction, range(3, 4), *last)
     assert caught.value.parts == (1,)
 
 
-def test_sum_rows__a_damaged_sum_costs_its_parts(tmp_path, dataset):
+def test_reduce_parts__a_damaged_sum_costs_its_parts(tmp_path, dataset):
     local = write(tmp_path / "data")
-    run, summation = begin(local, 10, tmp_path / "run")
+    run, reduction = begin(local, 10, tmp_path / "run")
     _, _, expected, _ = total_of(dataset, 10)
     engine = ShuffledEngine(run_of=run)
-    sum_rows(run, local, engine, summation, run.spans)
+    reduce_parts(run, local, engine, reduction)
     whole = tmp_path / "run" / "sums" / "parts" / "0-9"
     (chunk,) = whole.glob("*/squares/c/0")
     chunk.write_bytes(b"nonsense")
     with pytest.raises(DamagedResultError) as caught:
-        read_total(run, summation)
+        read_total(run, reduction)
     assert caught.value.parts == tuple(range(10))
     run.forget("sums", caught.value.parts)
-    sum_rows(run, local, engine, summation, run.spans)
+    reduce_parts(run, local, engine, reduction)
     assert engine.n_tasks == 20
-    assert bits(read_total(run, summation)) == bits(expected)
+    assert bits(read_total(run, reduction)) == bits(expected)
 
 
 @given(n_parts=st.integers(1, 400))

@@ -9,8 +9,8 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages.weighting import RowWeights
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.weighting import RowWeights
 from tests.reference import reference_activations, reference_distances
 from tests.tables import spirals, write_table
 

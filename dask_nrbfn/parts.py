@@ -1,0 +1,462 @@
+"""Passes over all rows, cut into parts that are complete or absent.
+
+`map_parts` keeps the result of every part. `reduce_parts` adds the sums of the parts in a tree of
+fixed shape. Whoever finishes a part adds it to its siblings once they are all finished, and goes on
+with their sum. So the disk holds no more sums than tasks run at a time, and no sum is read twice.
+As the tree and the order in it are fixed, so are the bits, whichever part is first.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import reduce
+from operator import add
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
+
+from numpy.typing import NDArray
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DamagedResultError, ParameterError
+from dask_nrbfn.numeric.folds import FoldedBlock
+from dask_nrbfn.numeric.sums import RowSum
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
+from dask_nrbfn.weighting import Reading, folded_blocks
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+# How often a job computes a damaged result again before it gives up on the disk.
+MAX_REDONE = 3
+
+# Sums that are added at a time.
+_SIBLINGS = 4
+
+Sums = dict[str, Any]
+"""Sums over the same rows, each a `RowSum`, by the suffix of the names of its arrays."""
+
+
+class PartResult(NamedTuple):
+    """The small record of a part and the arrays stored under the name of the part.
+
+    Set `slice_rows` to the rows that are read together, if the arrays are read in slices.
+    """
+
+    record: dict[str, Any]
+    arrays: Mapping[str, NDArray[Any]] = {}
+    slice_rows: int | None = None
+
+
+PartTask = Callable[..., PartResult]
+"""Called with the open run and dataset, and the arguments of its unit of work."""
+
+
+class RowPass(Protocol):
+    """The work of a task on the blocks of its part."""
+
+    @property
+    def reading(self) -> Reading | None:
+        """How the rows are read. None: `sums` reads what it needs, and `add` is never called."""
+        return None
+
+    def add(self, block: FoldedBlock) -> None:
+        """Add a block."""
+
+    def sums(self) -> Sums:
+        """Return the sums over all blocks; called once, after the last block."""
+
+
+class Reduction(NamedTuple):
+    """A pass over rows whose result is a sum.
+
+    Attributes
+    ----------
+    stage : str
+        Names the parts.
+    begin : callable
+        Takes the open run and dataset, the first and last-plus-one row of a part, and `context`;
+        returns a `RowPass`.
+    kinds : mapping of str to type
+        The types of the sums.
+    layout : PartLayout
+        How the rows are cut.
+    context : tuple
+    """
+
+    stage: str
+    begin: Callable[..., RowPass]
+    kinds: Mapping[str, type[RowSum]]
+    layout: PartLayout
+    context: tuple[Any, ...] = ()
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return self.layout.n_parts
+
+
+@dataclass(frozen=True)
+class SumRecord:
+    """Rows that were summed, the sum and the least of their weights, and the seconds it took."""
+
+    rows: int
+    weight: float
+    least_weight: float
+    seconds: float
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.rows + other.rows,
+            self.weight + other.weight,
+            min(self.least_weight, other.least_weight),
+            self.seconds + other.seconds,
+        )
+
+
+def map_parts(
+    run: Run,
+    dataset: Dataset,
+    engine: Engine,
+    *,
+    stage: str,
+    task: PartTask,
+    units: Sequence[tuple[Any, ...]] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Run `task` on every unit of work that is not finished; return all records in order.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    stage : str
+        Names the parts.
+    task : PartTask
+    units : sequence of tuples, optional
+        Further arguments of the task, part by part; default: first and last-plus-one row of the
+        run's spans.
+    sizes : sequence of int, optional
+        Work of every part; the largest are started first.
+    """
+    units = run.spans if units is None else units
+    finished = {parts.start: record for parts, record in run.finished_parts(stage).items()}
+    missing = [index for index in range(len(units)) if index not in finished]
+    if sizes is not None:
+        missing.sort(key=lambda index: -sizes[index])
+    seconds = sum(record["seconds"] for record in finished.values())
+    _log_finished(stage, len(units) - len(missing), len(units), seconds)
+    arguments = [
+        (task, stage, run.location, dataset.location, index, units[index]) for index in missing
+    ]
+    finished |= zip(missing, run_tasks(engine, _run_part, arguments, label=stage), strict=True)
+    return [finished[index] for index in range(len(units))]
+
+
+def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reduction) -> SumRecord:
+    """Sum the rows of all parts that are not summed yet; return the record of all.
+
+    Raises
+    ------
+    DamagedResultError
+        If a sum cannot be read. It names the parts in it.
+    """
+    stage, spans = reduction.stage, reduction.layout.spans
+    every = range(len(spans))
+    finished = _finished(run, stage)
+    for parts in run.stored_parts(stage):
+        if parts not in finished:
+            run.drop_part(stage, parts)
+    missing = sorted(set(every).difference(*finished))
+    n_finished = len(every) - len(missing)
+    _log_finished(stage, n_finished, len(every), sum(each.seconds for each in finished.values()))
+    arguments = [
+        (run.location, reduction, range(part, part + 1), dataset.location, spans[part])
+        for part in missing
+    ]
+    run_tasks(engine, _sum_part, arguments, label=stage)
+    while (record := _record(run, stage, every)) is None:
+        # Left of a job that was killed after the last of a family was summed.
+        finished = _finished(run, stage)
+        above = {family_of(parts, len(every)) for parts in finished}
+        ready = [
+            family
+            for family in above - finished.keys()
+            if family and finished.keys() >= {*members_of(family)}
+        ]
+        if not ready:
+            raise _gone(stage, sorted(set(every).difference(*finished)))
+        families = [(run.location, reduction, family) for family in ready]
+        run_tasks(engine, _add_family, families, label=stage)
+    return record
+
+
+def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
+    """Return one of the sums over all rows."""
+    return _read(run, reduction, range(reduction.n_parts), key)
+
+
+def family_of(parts: range, n_parts: int) -> range | None:
+    """Return the parts in the sum that a sum becomes a member of; None for that of all.
+
+    Examples
+    --------
+    >>> family_of(range(5, 6), 18), family_of(range(16, 18), 18)
+    (range(4, 8), range(0, 18))
+    """
+    size = _SIBLINGS
+    while len(parts) < n_parts:
+        first = parts.start // size * size
+        family = range(first, min(first + size, n_parts))
+        if len(family) > len(parts):
+            return family
+        size *= _SIBLINGS
+    return None
+
+
+def members_of(family: range) -> list[range]:
+    """Return the parts in each of the sums that are added to one, in order.
+
+    Examples
+    --------
+    >>> members_of(range(0, 18))
+    [range(0, 16), range(16, 18)]
+    """
+    size = 1
+    while size * _SIBLINGS < len(family):
+        size *= _SIBLINGS
+    starts = range(family.start, family.stop, size)
+    return [range(start, min(start + size, family.stop)) for start in starts]
+
+
+def last_read(n_parts: int) -> int:
+    """Return how many sums the last task reads, that comes to the sum of all, at most.
+
+    Examples
+    --------
+    >>> last_read(1), last_read(4), last_read(64)
+    (0, 3, 9)
+    """
+    n_levels = 0
+    while _SIBLINGS**n_levels < n_parts:
+        n_levels += 1
+    return (_SIBLINGS - 1) * n_levels
+
+
+def run_task(
+    engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
+) -> Result:
+    """Return ``task(*arguments)``, run by a worker; store locations must open there."""
+    result: Result
+    (result,) = run_tasks(engine, task, [arguments], label=label)
+    return result
+
+
+def run_tasks(
+    engine: Engine,
+    task: Callable[..., Result],
+    arguments: Sequence[tuple[Any, ...]],
+    *,
+    label: str,
+) -> list[Result]:
+    """Run tasks whose arguments name store locations that every worker can open."""
+    for value in arguments[0] if arguments else ():
+        in_memory = isinstance(value, MemoryStore) or "memory://" in str(value)
+        if in_memory and not engine.in_memory:
+            raise ParameterError(
+                f"{value} is in the memory of this process.",
+                "Give a path or URL that the dask workers can open.",
+            )
+    return engine.run(task, arguments, label=label)
+
+
+def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:
+    if n_finished:
+        logger.info(
+            "%s: %d of %d parts found (%.1f s of work), %d to do",
+            stage,
+            n_finished,
+            n_parts,
+            seconds,
+            n_parts - n_finished,
+        )
+
+
+def _run_part(
+    task: PartTask,
+    stage: str,
+    run_location: Location,
+    dataset_location: Location,
+    index: int,
+    unit: tuple[Any, ...],
+) -> dict[str, Any]:
+    run = Run.open(run_location)
+    if (finished := run.part_record(stage, index)) is not None:
+        # dask runs a task again when the worker that had its result is lost.
+        return finished
+    dataset = Dataset.open(dataset_location)
+    start = time.perf_counter()
+    result = task(run, dataset, *unit)
+    record = {**result.record, "seconds": time.perf_counter() - start}
+    run.write_part(stage, index, record, result.arrays, slice_rows=result.slice_rows)
+    return record
+
+
+def _sum_part(
+    run_location: Location,
+    reduction: Reduction,
+    part: range,
+    dataset_location: Location,
+    span: tuple[int, int],
+) -> None:
+    """Sum a part; add it to its siblings if that was the last of them, and so on."""
+    run = Run.open(run_location)
+    if _is_summed(run, reduction, part):
+        # dask runs a task again when the worker that had its result is lost.
+        return
+    _add_up(run, reduction, part, *_summed(run, Dataset.open(dataset_location), reduction, span))
+
+
+def _add_family(run_location: Location, reduction: Reduction, family: range) -> None:
+    """Add the members of a family, which are stored, and go on with their sum."""
+    run, first = Run.open(run_location), members_of(family)[0]
+    if not _is_summed(run, reduction, family):
+        sums = {key: _read(run, reduction, first, key) for key in reduction.kinds}
+        _add_up(run, reduction, first, _stored_record(run, reduction.stage, first), sums)
+
+
+def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
+    """Add the siblings of sums at hand to them if they are stored, and so on; store what comes out.
+
+    Where a sibling was stored at the same time, once more. The last two of a family may both find
+    it complete then, and dask may run a task twice: what one of them misses, the other has used.
+    """
+    complete = True
+    try:
+        while complete:
+            used = []
+            while (family := _complete_family(run, reduction, parts)) is not None:
+                record, sums = _added(run, reduction, family, parts, record, sums)
+                used += members_of(family)
+                parts = family
+            _store(run, reduction, parts, record, sums)
+            if used:
+                # A power cut must not leave less than there was.
+                run.flush_part(reduction.stage, parts)
+            for each in used:
+                run.drop_part(reduction.stage, each)
+            complete = _complete_family(run, reduction, parts) is not None
+    except OSError:
+        if not _is_summed(run, reduction, family_of(parts, reduction.n_parts)):
+            raise
+
+
+def _summed(
+    run: Run, dataset: Dataset, reduction: Reduction, span: tuple[int, int]
+) -> tuple[SumRecord, Sums]:
+    begun, n_rows = time.perf_counter(), span[1] - span[0]
+    work = reduction.begin(run, dataset, *span, *reduction.context)
+    weight, least_weight = float(n_rows), 1.0
+    if work.reading is not None:
+        weight, least_weight = 0.0, float("inf")
+        for block in folded_blocks(dataset, *span, work.reading):
+            work.add(block)
+            weight += block.total_weight
+            least_weight = min(least_weight, block.least_weight)
+    sums = work.sums()
+    return SumRecord(n_rows, weight, least_weight, time.perf_counter() - begun), sums
+
+
+def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | None:
+    """Return the family of a sum if its siblings are stored."""
+    family = family_of(parts, reduction.n_parts)
+    if family is None:
+        return None
+    # The last are finished last.
+    siblings = (member for member in reversed(members_of(family)) if member != parts)
+    complete = all(_record(run, reduction.stage, member) is not None for member in siblings)
+    return family if complete else None
+
+
+def _added(
+    run: Run, reduction: Reduction, family: range, parts: range, record: SumRecord, sums: Sums
+) -> tuple[SumRecord, Sums]:
+    """Return the sum of a family, of which that of some parts is at hand, and is used up."""
+    members, total = members_of(family), {}
+    records = (
+        record if member == parts else _stored_record(run, reduction.stage, member)
+        for member in members
+    )
+    for key in reduction.kinds:
+        of_members = (
+            sums.pop(key) if member == parts else _read(run, reduction, member, key)
+            for member in members
+        )
+        total[key] = _sum_of(of_members)
+    return reduce(add, records), total
+
+
+def _sum_of(sums: Iterator[Any]) -> Any:
+    total = next(sums)
+    for one in sums:
+        total += one
+        # Or it is held while the next is read.
+        del one
+    return total
+
+
+def _is_summed(run: Run, reduction: Reduction, parts: range | None) -> bool:
+    """Return whether parts are in a sum that is stored, their own or a larger one."""
+    while parts is not None:
+        if _record(run, reduction.stage, parts) is not None:
+            return True
+        parts = family_of(parts, reduction.n_parts)
+    return False
+
+
+def _finished(run: Run, stage: str) -> dict[range, SumRecord]:
+    records = {parts: _record_of(each) for parts, each in run.finished_parts(stage).items()}
+    return {parts: record for parts, record in records.items() if record is not None}
+
+
+def _record(run: Run, stage: str, parts: range) -> SumRecord | None:
+    return _record_of(run.part_record(stage, parts))
+
+
+def _stored_record(run: Run, stage: str, parts: range) -> SumRecord:
+    record = _record(run, stage, parts)
+    if record is None:
+        raise _gone(stage, parts)
+    return record
+
+
+def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
+    problem = f"sums of {stage} that were stored are gone."
+    return DamagedResultError(problem, "Start the job again.", stage, tuple(parts))
+
+
+def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
+    """Return a record; None if it is none, or of a part that an older version left."""
+    if written is None:
+        return None
+    names = [each.name for each in fields(SumRecord)]
+    known = {name: written[name] for name in names if name in written}
+    return SumRecord(**known) if len(known) == len(names) else None
+
+
+def _store(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
+    arrays = {
+        name + key: values for key, one in sums.items() for name, values in one.arrays().items()
+    }
+    run.write_part(reduction.stage, parts, asdict(record), arrays)
+
+
+def _read(run: Run, reduction: Reduction, parts: range, key: str) -> Any:
+    kind = reduction.kinds[key]
+    return kind.from_arrays(
+        {name: run.read_part(reduction.stage, parts, name + key) for name in kind.array_names()}
+    )
