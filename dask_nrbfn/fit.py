@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dask_nrbfn.engine import Engine, watched_stage
-from dask_nrbfn.engine.budget import check_budget
+from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE

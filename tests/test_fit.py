@@ -8,7 +8,7 @@ import dask_nrbfn.fit
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import MemoryBudgetError
 from dask_nrbfn.fit import STAGES, stages_of
 from dask_nrbfn.params import FitParams, TuneParams

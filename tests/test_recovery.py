@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dask_nrbfn.engine.settings import worker_environment
+from dask_nrbfn.engine.threads import worker_environment
 from dask_nrbfn.storage.layout import parts_in
 from dask_nrbfn.storage.run import Run
 from tests.engine.processes import PATIENCE_S, Processes, alive, kill_tree, wait_until

@@ -12,7 +12,7 @@ from dask_nrbfn.cli import data, train, update, use
 from dask_nrbfn.cli.group import Commands, logged_warnings
 from dask_nrbfn.cli.job import Job
 from dask_nrbfn.cli.spelling import spelling
-from dask_nrbfn.engine.echoes import leave_out_echoes
+from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 
 # To add a command: write a `click.command` in a module of this package, and list it here. What the

@@ -23,7 +23,7 @@ from dask_nrbfn.commands.export import (
     write_predictions,
 )
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.confusion import class_figures

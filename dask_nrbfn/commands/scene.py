@@ -17,7 +17,7 @@ from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.maps import KIND, MapLayout, check_no_dimension, finish_map
 from dask_nrbfn.commands.predict import GROUPS, scoring_rows
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest

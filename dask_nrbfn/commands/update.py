@@ -28,7 +28,7 @@ from dask_nrbfn.commands.version import (
     solve_version,
 )
 from dask_nrbfn.engine import Engine, watched_stage
-from dask_nrbfn.engine.budget import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.errors import (
     AlreadyAddedError,
     DamagedDataError,

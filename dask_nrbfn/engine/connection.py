@@ -12,14 +12,12 @@ from typing import Any
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
-from distributed import CancelledError, Client, LocalCluster, Security
+from distributed import CancelledError, Client, LocalCluster, Security, performance_report
 from distributed.comm import connect as comm_connect
 from distributed.system import MEMORY_LIMIT
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.engine.budget import usable_bytes
-from dask_nrbfn.engine.performance import reported_performance
-from dask_nrbfn.engine.settings import cluster_settings, worker_environment
+from dask_nrbfn.engine.memory import usable_bytes
 from dask_nrbfn.engine.tasks import (
     NO_WORKERS_TIMEOUT_S,
     DaskEngine,
@@ -27,10 +25,16 @@ from dask_nrbfn.engine.tasks import (
     InlineEngine,
     scheduler_lost,
 )
-from dask_nrbfn.engine.threads import available_threads, blas_threads, threads_of_workers
+from dask_nrbfn.engine.threads import (
+    available_threads,
+    blas_threads,
+    cluster_settings,
+    threads_of_workers,
+    worker_environment,
+)
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
-from dask_nrbfn.outputs import check_output_file
+from dask_nrbfn.outputs import check_output_file, new_file
 
 logger = logging.getLogger(__name__)
 
@@ -398,3 +402,40 @@ def _parse_memory(text: str) -> int:
     if n_bytes < 2**28:
         raise ParameterError(f"`memory` is {text!r}.", "A worker needs at least 256MiB to start.")
     return int(n_bytes)
+
+
+@contextmanager
+def reported_performance(
+    client: Client, path: str | os.PathLike[str] | None, *, overwrite: bool
+) -> Iterator[None]:
+    """Write what the cluster does in the block to `path`, also if the block fails."""
+    if path is None:
+        yield
+        return
+    report = performance_report()
+    with client.as_current():
+        report.__enter__()
+    try:
+        yield
+    finally:
+        _write(client, report, path, overwrite=overwrite)
+
+
+def _write(
+    client: Client, report: performance_report, path: str | os.PathLike[str], *, overwrite: bool
+) -> None:
+    """Write a report that was begun, or log why there is none.
+
+    Neither the results of the work nor an error that it raised are given up for it.
+    """
+    try:
+        if client.status != "running":
+            # dask would wait half a minute for the scheduler to come back.
+            raise ConnectionError("the scheduler is lost")
+        with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
+            report.filename = os.fspath(unfinished)
+            report.__exit__(None, None, None)
+    except Exception as error:
+        logger.warning("no performance report: %s", error)
+    else:
+        logger.info("performance report: %s", path)

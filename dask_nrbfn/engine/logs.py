@@ -1,14 +1,13 @@
-"""Logs as JSON, one object a line.
+"""Logs as JSON, one object a line, without messages that repeat an error.
 
 Workers that are started with ``--preload dask_nrbfn.engine.logs`` write such lines too.
 """
 
 import json
 import logging
+import os
 from datetime import UTC, datetime
 from typing import Any
-
-import dask
 
 # What every record has; whatever else is in one came as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -55,6 +54,9 @@ def log_json() -> None:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler):
                 handler.setFormatter(JsonFormatter())
+    # Every command sets the log up, and most load no dask.
+    import dask
+
     # Unknown until distributed is loaded, unless somebody has set it; ours comes last all the same.
     preloads = dask.config.get("distributed.worker.preload", [])
     if __name__ not in preloads:
@@ -64,3 +66,19 @@ def log_json() -> None:
 def dask_setup(worker: object) -> None:
     """Do the same in a worker; dask calls this."""
     log_json()
+
+
+def leave_out_echoes() -> None:
+    """Keep out of the log what zarr's other requests of the same moment failed of.
+
+    Zarr makes several at once and raises the error of the first; asyncio then tells of each of the
+    others, with a traceback, that nobody has asked for its error.
+    """
+    logging.getLogger("asyncio").addFilter(_is_no_echo)
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    message = record.getMessage()
+    task = message.partition(" exception=")[0]
+    of_zarr = f"{os.sep}zarr{os.sep}" in task
+    return not (of_zarr and message.startswith("Task exception was never retrieved"))

@@ -14,11 +14,10 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 from distributed.system import MEMORY_LIMIT
 
-from dask_nrbfn.engine.budget import describe_memory
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.progress import progress
+from dask_nrbfn.engine.memory import describe_memory
 from dask_nrbfn.engine.threads import available_threads
-from dask_nrbfn.engine.watch import Watch
+from dask_nrbfn.engine.watch import Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,6 @@
 """The k nearest neighbours of every row, the row itself excluded."""
 
 from dask_nrbfn.neighbors.approximate import approximate_neighbors
-from dask_nrbfn.neighbors.audit import Recall, measure_recall
 from dask_nrbfn.neighbors.cost import (
     COMPILATION_S,
     PROBED,
@@ -14,17 +13,23 @@ from dask_nrbfn.neighbors.cost import (
     search_bytes,
     update_rate,
 )
-from dask_nrbfn.neighbors.distances import Neighbors, measure_neighbors, measure_pairs
-from dask_nrbfn.neighbors.exact import exact_neighbors, nearest_rows
+from dask_nrbfn.neighbors.exact import Repeats, exact_neighbors, find_repeats, nearest_rows
 from dask_nrbfn.neighbors.inverted import (
     CandidateSearch,
     InvertedFile,
     NearestRows,
     bounds_of,
 )
-from dask_nrbfn.neighbors.merge import MISSING, merge_neighbors
+from dask_nrbfn.neighbors.lists import (
+    MISSING,
+    Neighbors,
+    Recall,
+    measure_neighbors,
+    measure_pairs,
+    measure_recall,
+    merge_neighbors,
+)
 from dask_nrbfn.neighbors.partition import MAX_IMBALANCE, Partitions
-from dask_nrbfn.neighbors.repeats import Repeats, find_repeats
 
 __all__ = [
     "COMPILATION_S",

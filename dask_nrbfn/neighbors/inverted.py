@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from dask_nrbfn.neighbors.distances import measure_pairs
 from dask_nrbfn.neighbors.exact import nearest_rows
-from dask_nrbfn.neighbors.merge import MISSING
+from dask_nrbfn.neighbors.lists import MISSING, measure_pairs
 from dask_nrbfn.neighbors.partition import cluster_means
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import ColumnStatistics, unseen_columns

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine.budget import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
+from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
 from dask_nrbfn.neighbors import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset

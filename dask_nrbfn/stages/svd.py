@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.svd import (

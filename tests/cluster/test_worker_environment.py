@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 
-from dask_nrbfn.engine.settings import cluster_settings, worker_environment
-from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.engine.threads import blas_threads, cluster_settings, worker_environment
 
 SCRIPT = Path(__file__).parents[2] / "cluster" / "worker-environment.sh"
 

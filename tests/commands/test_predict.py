@@ -23,7 +23,7 @@ from dask_nrbfn.commands.predict import (
     task_spans,
 )
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
     DamagedDataError,
     DataError,

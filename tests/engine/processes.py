@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from dask_nrbfn.engine.settings import worker_environment
+from dask_nrbfn.engine.threads import worker_environment
 
 # What a machine that is busy with other tests may take to start a process and to notice a dead one.
 PATIENCE_S = 180

@@ -1,8 +1,15 @@
+import io
+import logging
+import re
+import sys
 import threading
+import time
 
 import pytest
 
 from dask_nrbfn.engine import EngineOptions, InlineEngine, Watch, connect, watched_stage
+from dask_nrbfn.engine import watch as watch_module
+from dask_nrbfn.engine.watch import progress
 from tests.engine import work
 from tests.engine.processes import Processes, wait_until
 
@@ -98,3 +105,66 @@ def test_watch__workers_lost(tmp_path, monkeypatch):
             engine.run(work.mark_and_wait, [(str(begun), 0, str(lost))], label="moments")
             thread.join()
             assert engine.watch.n_workers_lost == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress__lines_in_a_log_while_a_task_runs(monkeypatch, caplog, engine, tmp_path):
+    monkeypatch.setattr(watch_module, "_LINE_INTERVAL_S", 0.2)
+    there, told, begin = tmp_path / "there", tmp_path / "told", time.monotonic()
+    there.touch()
+
+    def end_when_told():
+        wait_until(lambda: sum("2 of 3" in message for message in caplog.messages) >= 3)
+        told.touch()
+
+    thread = threading.Thread(target=end_when_told)
+    with caplog.at_level(logging.INFO, logger="dask_nrbfn"):
+        thread.start()
+        engine.run(work.wait_for, [(str(p),) for p in (there, there, told)], label="moments")
+        thread.join()
+    lines = [
+        re.fullmatch(r"moments: (\d) of 3 parts done, \d+ s so far", m) for m in caplog.messages
+    ]
+    assert 3 <= len(lines) <= (time.monotonic() - begin) / 0.2
+    assert all(lines)
+    assert lines[-1].group(1) == "2"
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+def test_progress__no_line_after_an_error():
+    with pytest.raises(ZeroDivisionError):
+        InlineEngine().run(work.fail_on, [(1, 1)], label="moments")
+    assert not any(thread.name == "progress" for thread in threading.enumerate())
+
+
+def test_progress__no_line_before_the_interval(caplog):
+    with (
+        caplog.at_level(logging.INFO, logger="dask_nrbfn"),
+        progress("moments", 100, bar=False) as advance,
+    ):
+        for _ in range(100):
+            advance()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_progress__bar_only_when_asked_for(monkeypatch, bar):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress("moments", 2, bar=bar) as advance:
+        advance()
+        advance()
+    assert ("moments" in terminal.getvalue()) == bar
+    assert ("100%" in terminal.getvalue()) == bar
+
+
+def test_progress__no_bar_without_a_terminal(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress("moments", 1, bar=True) as advance:
+        advance()
+    assert stream.getvalue() == ""

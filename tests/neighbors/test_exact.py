@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_nrbfn.neighbors import exact_neighbors
+from dask_nrbfn.neighbors import exact_neighbors, find_repeats
 from tests.neighbors.naive import assert_valid, blobs, naive_distances, naive_neighbors
 from tests.numeric.chunkings import row_chunkings, split
 
@@ -81,3 +81,60 @@ def test_exact_neighbors__queries_in_any_order():
     rows, queries = blobs(50, 3), np.array([49, 0, 7, 7, 3])
     found = exact_neighbors(rows, queries, n_neighbors=4)
     np.testing.assert_array_equal(found, naive_neighbors(rows, 4)[queries])
+
+
+@given(
+    values=st.lists(st.integers(0, 4), max_size=40),
+    n_neighbors=st.integers(1, 12),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=200)
+def test_find_repeats__every_row_with_k_copies(values, n_neighbors, seed):
+    rows = np.array(values, dtype=np.float64)[:, None] * [1.0, 0.5]
+    repeats = find_repeats(rows, n_neighbors=n_neighbors, seed=seed)
+    copies = {value: values.count(value) for value in values}
+    expected = [i for i, value in enumerate(values) if copies[value] > n_neighbors]
+    assert sorted(repeats.rows.tolist()) == expected
+    assert repeats.indices.shape == (len(expected), n_neighbors)
+    for row, others in zip(repeats.rows.tolist(), repeats.indices.tolist(), strict=True):
+        assert len(set(others) - {row}) == n_neighbors
+        assert {values[i] for i in others} == {values[row]}
+    assert repeats.searched.dtype == bool
+    assert repeats.searched.shape == (len(values),)
+    for value, count in copies.items():
+        kept = sum(
+            searched for v, searched in zip(values, repeats.searched, strict=True) if v == value
+        )
+        assert kept == min(count, n_neighbors + 1)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "u1"])
+@pytest.mark.parametrize("n_rows", [0, 1, 21])
+def test_find_repeats__few_rows(dtype, n_rows):
+    repeats = find_repeats(np.ones((n_rows, 3), dtype), n_neighbors=20, seed=0)
+    assert len(repeats.rows) == (21 if n_rows == 21 else 0)
+    assert repeats.searched.tolist() == [True] * n_rows
+
+
+def test_find_repeats__zeros_of_either_sign_are_equal():
+    rows = np.array([[0.0], [-0.0], [1.0]])
+    assert sorted(find_repeats(rows, n_neighbors=1, seed=0).rows.tolist()) == [0, 1]
+
+
+def test_find_repeats__same_every_time():
+    rows = np.random.default_rng(0).integers(0, 5, (300, 1)).astype(float)
+    first, second = (find_repeats(rows, n_neighbors=7, seed=3) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_find_repeats__the_order_of_the_rows_does_not_matter():
+    # Sorted by class, as tables often are: a copy's neighbours must be of both classes, and so
+    # must the copies that stand for all of them.
+    y = np.repeat([0, 1], 2000)
+    repeats = find_repeats(np.ones((4000, 2)), n_neighbors=20, seed=0)
+    agree = y[repeats.indices] == y[repeats.rows, None]
+    assert abs(agree.mean() - 0.5) < 0.02
+    assert agree.mean(axis=1).std() < 0.2
+    many = find_repeats(np.ones((4000, 2)), n_neighbors=499, seed=0)
+    assert abs(y[many.searched].mean() - 0.5) < 0.1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.neighbors import CandidateSearch, InvertedFile, bounds_of, inverted
-from dask_nrbfn.neighbors.distances import measure_pairs
+from dask_nrbfn.neighbors.lists import measure_pairs
 
 K = 5
 

@@ -15,7 +15,7 @@ from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.budget import PROCESS_BYTES
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.fit import plan_search, stage_costs
 from dask_nrbfn.numeric.rows import is_sparse

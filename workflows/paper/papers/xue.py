@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from sets import FOLDS, DataSet, Split
 from sklearn.preprocessing import StandardScaler
 
-from dask_nrbfn.neighbors.distances import measure_neighbors
 from dask_nrbfn.neighbors.exact import exact_neighbors
+from dask_nrbfn.neighbors.lists import measure_neighbors
 from dask_nrbfn.numeric.locality import LocalitySums, neighbor_shares
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Locality, RidgeSolution, RidgeSystem

@@ -1,5 +1,6 @@
-"""Distances to given neighbours."""
+"""Lists of neighbours: their distances, the merge of several lists, and their recall."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,12 @@ from dask_nrbfn.numeric.types import Floats
 
 # Elements gathered at a time: 8 MiB of float64 stay near the core.
 _GATHER_ELEMENTS = 2**20
+
+# Distances that differ by less are equal: the same pair measured in another order of its sum.
+_RELATIVE_TOLERANCE = 1e-9
+
+MISSING = -1
+"""The row number that stands for no neighbour."""
 
 
 class Neighbors(NamedTuple):
@@ -89,3 +96,68 @@ def measure_pairs(
         part = slice(start, start + step)
         squared[part] = squared_norms(rows[places[part]] - targets[target_places[part]])
     return squared
+
+
+def merge_neighbors(
+    indices: NDArray[np.int64], distances: Floats, *, n_neighbors: int
+) -> Neighbors:
+    """Return the k nearest distinct neighbours of every row, nearest first.
+
+    Parameters
+    ----------
+    indices : int64 (b, c)
+        Row numbers, some perhaps more than once, -1 for none.
+    distances : float64 (b, c)
+    n_neighbors : int
+        k; where a row has fewer distinct neighbours, -1 and inf follow.
+
+    Examples
+    --------
+    >>> merge_neighbors(np.array([[4, 2, 4]]), np.array([[1.0, 3.0, 1.0]]), n_neighbors=2).indices
+    array([[4, 2]])
+    """
+    missing = max(0, n_neighbors - indices.shape[1])
+    indices = np.pad(indices, ((0, 0), (0, missing)), constant_values=MISSING)
+    distances = np.pad(distances, ((0, 0), (0, missing)), constant_values=np.inf)
+    by_number = np.argsort(indices, axis=1, kind="stable")
+    indices = np.take_along_axis(indices, by_number, axis=1)
+    distances = np.take_along_axis(distances, by_number, axis=1)
+    repeated = indices[:, 1:] == indices[:, :-1]
+    indices[:, 1:][repeated] = MISSING
+    distances[indices == MISSING] = np.inf
+    nearest = np.lexsort((indices, distances))[:, :n_neighbors]
+    return Neighbors(
+        np.take_along_axis(indices, nearest, axis=1),
+        np.take_along_axis(distances, nearest, axis=1),
+    )
+
+
+class Recall(NamedTuple):
+    """Mean share of the true neighbours found, and the standard error of that mean."""
+
+    mean: float
+    standard_error: float
+
+
+def measure_recall(found: Floats, exact: Floats) -> Recall:
+    """Return the recall of neighbour lists, given by their distances.
+
+    Parameters
+    ----------
+    found, exact : float64 (b, k)
+        Distances of the neighbours found and of the true ones, nearest first.
+
+    Notes
+    -----
+    A neighbour counts as true if it is no further away than the k-th true one. So it does not
+    matter which of several rows at the same distance was found.
+
+    Examples
+    --------
+    >>> measure_recall(np.array([[1.0, 3.0], [1.0, 2.0]]), np.array([[1.0, 2.0], [1.0, 2.0]]))
+    Recall(mean=0.75, standard_error=0.25)
+    """
+    true = found <= exact[:, -1:] * (1.0 + _RELATIVE_TOLERANCE)
+    shares = true.mean(axis=1)
+    spread = float(shares.std(ddof=1)) if len(shares) > 1 else 0.0
+    return Recall(float(shares.mean()), spread / math.sqrt(len(shares)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.engine.budget import check_budget, usable_bytes
+from dask_nrbfn.engine.memory import check_budget, usable_bytes
 from dask_nrbfn.errors import MemoryBudgetError
 
 GIB = 2**30

@@ -1,4 +1,4 @@
-"""Bytes that tasks need, checked before they start."""
+"""The memory that tasks need, checked before they start."""
 
 import math
 from typing import Protocol

@@ -1,0 +1,233 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from dask_nrbfn.neighbors import MISSING, measure_neighbors, measure_recall, merge_neighbors
+from tests.neighbors.naive import blobs, naive_distances
+from tests.numeric.chunkings import row_chunkings, split
+
+
+def random_neighbors(n_rows, k, seed=0):
+    """Draw k other rows for each row, in no order."""
+    rng = np.random.default_rng(seed)
+    others = rng.permuted(np.tile(np.arange(n_rows - 1), (n_rows, 1)), axis=1)[:, :k]
+    return others + (others >= np.arange(n_rows)[:, None])
+
+
+def assert_measured(rows, queries, indices, *, rtol):
+    neighbors = measure_neighbors(rows, rows[queries], indices)
+    expected = np.take_along_axis(naive_distances(rows)[queries], neighbors.indices, axis=1)
+    np.testing.assert_allclose(neighbors.distances, expected, rtol=rtol)
+    np.testing.assert_array_equal(np.sort(neighbors.indices, axis=1), np.sort(indices, axis=1))
+    assert np.all(np.diff(neighbors.distances, axis=1) >= 0)
+    assert neighbors.distances.dtype == np.float64
+    assert neighbors.indices.dtype == np.int64
+    return neighbors
+
+
+@given(n_rows=st.integers(2, 30), n_features=st.integers(1, 5), data=st.data())
+@settings(max_examples=40)
+def test_measure_neighbors__equals_naive(n_rows, n_features, data):
+    k = data.draw(st.integers(1, n_rows - 1))
+    rows = blobs(n_rows, n_features)
+    assert_measured(rows, np.arange(n_rows), random_neighbors(n_rows, k), rtol=1e-14)
+
+
+@pytest.mark.parametrize("offset", [1e4, -1e8, 1e12])
+def test_measure_neighbors__far_offset(offset):
+    rows = blobs(60, 5) + offset
+    assert_measured(rows, np.arange(60), random_neighbors(60, 7), rtol=1e-13)
+
+
+def test_measure_neighbors__near_duplicates_far_off():
+    rows = np.full((20, 3), 1e8)
+    rows[:, 0] += np.arange(20) * 2**-20
+    neighbors = assert_measured(rows, np.arange(20), random_neighbors(20, 5), rtol=1e-13)
+    assert neighbors.distances.min() > 0
+
+
+def test_measure_neighbors__single_precision():
+    rows = blobs(80, 16).astype(np.float32)
+    assert_measured(rows, np.arange(80), random_neighbors(80, 9), rtol=1e-6)
+
+
+def test_measure_neighbors__single_precision_of_whole_numbers_is_exact():
+    rows = np.rint(20 * blobs(80, 16)).astype(np.float32)
+    assert_measured(rows, np.arange(80), random_neighbors(80, 9), rtol=1e-15)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [("f4", 1e25), ("f4", 1e-25), ("f8", 1e-100)])
+def test_measure_neighbors__squares_beyond_the_type_of_the_rows(dtype, scale):
+    rows = (blobs(20, 3) * scale).astype(dtype)
+    assert_measured(rows, np.arange(20), random_neighbors(20, 4), rtol=1e-6)
+
+
+def test_measure_neighbors__equal_distances_by_row_number():
+    rows = np.repeat([[0.0], [3.0]], 4, axis=0)
+    neighbors = measure_neighbors(rows, rows[:1], np.array([[7, 2, 4, 1, 3, 5]]))
+    assert neighbors.indices.tolist() == [[1, 2, 3, 4, 5, 7]]
+    assert neighbors.distances.tolist() == [[0.0, 0.0, 0.0, 3.0, 3.0, 3.0]]
+
+
+def test_measure_neighbors__more_rows_than_gathered_at_once():
+    # 700 rows x 20 neighbours x 200 columns are three gathers.
+    rows, indices = blobs(700, 200), random_neighbors(700, 20)
+    whole = assert_measured(rows, np.arange(700), indices, rtol=1e-13)
+    for row in (0, 261, 262, 263, 523, 524, 699):
+        one = measure_neighbors(rows, rows[row : row + 1], indices[row : row + 1])
+        np.testing.assert_array_equal(one.distances[0], whole.distances[row])
+
+
+def test_measure_neighbors__inputs_stay_as_they_were():
+    rows, indices = blobs(10, 3), random_neighbors(10, 4)
+    before = rows.copy(), indices.copy()
+    measure_neighbors(rows, rows, indices)
+    np.testing.assert_array_equal(rows, before[0])
+    np.testing.assert_array_equal(indices, before[1])
+
+
+def naive_merge(indices, distances, n_neighbors):
+    """Return the k first of the distinct pairs of every row."""
+    merged = []
+    for numbers, lengths in zip(indices.tolist(), distances.tolist(), strict=True):
+        known = {i: d for i, d in zip(numbers, lengths, strict=True) if i != MISSING}
+        pairs = sorted((d, i) for i, d in known.items())[:n_neighbors]
+        pairs += [(np.inf, MISSING)] * (n_neighbors - len(pairs))
+        merged.append(pairs)
+    return merged
+
+
+@st.composite
+def lists(draw):
+    """Draw candidates: few numbers, so that they repeat, few distances, so that they tie."""
+    n_rows, width = draw(st.integers(1, 5)), draw(st.integers(0, 12))
+    largest = draw(st.integers(0, 15))
+    numbers = st.integers(MISSING, largest)
+    indices = np.array(
+        draw(
+            st.lists(
+                st.lists(numbers, min_size=width, max_size=width), min_size=n_rows, max_size=n_rows
+            )
+        ),
+        dtype=np.int64,
+    ).reshape(n_rows, width)
+    # The distance belongs to the pair, whichever list it comes from.
+    of_pair = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1e300]), min_size=16, max_size=16))
+    distances = np.where(indices == MISSING, np.inf, np.array(of_pair)[indices])
+    return indices, distances
+
+
+@given(candidates=lists(), n_neighbors=st.integers(1, 8))
+@settings(max_examples=200)
+def test_merge_neighbors__equals_naive(candidates, n_neighbors):
+    merged = merge_neighbors(*candidates, n_neighbors=n_neighbors)
+    assert merged.indices.shape == merged.distances.shape == (len(candidates[0]), n_neighbors)
+    assert merged.indices.dtype == np.int64
+    pairs = np.stack([merged.distances, merged.indices], axis=2)
+    np.testing.assert_array_equal(pairs, naive_merge(*candidates, n_neighbors))
+
+
+@given(candidates=lists(), n_neighbors=st.integers(1, 8), lengths=row_chunkings(max_rows=12))
+@settings(max_examples=100)
+def test_merge_neighbors__one_list_after_the_other(candidates, n_neighbors, lengths):
+    indices, distances = candidates
+    whole = merge_neighbors(indices, distances, n_neighbors=n_neighbors)
+    cuts = np.cumsum(lengths)
+    best = merge_neighbors(indices[:, :0], distances[:, :0], n_neighbors=n_neighbors)
+    for some, lengths_of_some in zip(
+        np.split(indices, cuts, axis=1), np.split(distances, cuts, axis=1), strict=True
+    ):
+        best = merge_neighbors(
+            np.hstack([best.indices, some]),
+            np.hstack([best.distances, lengths_of_some]),
+            n_neighbors=n_neighbors,
+        )
+    np.testing.assert_array_equal(best.indices, whole.indices)
+    np.testing.assert_array_equal(best.distances, whole.distances)
+
+
+def test_merge_neighbors__distances_of_missing_ones_do_not_count():
+    # A row that was found as its own neighbour is struck out by its number alone.
+    merged = merge_neighbors(np.array([[MISSING, 5]]), np.array([[0.0, 2.0]]), n_neighbors=2)
+    assert merged.indices.tolist() == [[5, MISSING]]
+    assert merged.distances.tolist() == [[2.0, np.inf]]
+
+
+def test_merge_neighbors__inputs_stay_as_they_were():
+    indices, distances = np.array([[3, 3, 1]]), np.array([[1.0, 1.0, 0.5]])
+    before = indices.copy(), distances.copy()
+    merge_neighbors(indices, distances, n_neighbors=2)
+    np.testing.assert_array_equal(indices, before[0])
+    np.testing.assert_array_equal(distances, before[1])
+
+
+@pytest.mark.parametrize("n_rows", [0, 1])
+def test_merge_neighbors__no_candidates(n_rows):
+    merged = merge_neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)), n_neighbors=3)
+    assert merged.indices.tolist() == [[MISSING] * 3] * n_rows
+
+
+def test_merge_neighbors__splits_of_the_rows():
+    rng = np.random.default_rng(0)
+    indices = rng.integers(-1, 9, (20, 7))
+    distances = (indices * 7 % 5).astype(float)
+    whole = merge_neighbors(indices, distances, n_neighbors=4)
+    parts = [
+        merge_neighbors(a, b, n_neighbors=4).indices
+        for a, b in zip(split(indices, [1, 12, 7]), split(distances, [1, 12, 7]), strict=True)
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole.indices)
+
+
+SHAPES = st.tuples(st.integers(1, 8), st.integers(1, 6))
+FEW = st.sampled_from([0.0, 1.0, 2.0, 3.5])
+
+
+@given(exact=arrays("f8", SHAPES, elements=FEW), data=st.data())
+@settings(max_examples=100)
+def test_measure_recall__equals_naive(exact, data):
+    exact = np.sort(exact, axis=1)
+    found = np.sort(data.draw(arrays("f8", exact.shape, elements=FEW)), axis=1)
+    found = np.maximum(found, exact)
+    shares = [
+        sum(d <= kth for d in row) / len(row)
+        for row, kth in zip(found.tolist(), exact[:, -1].tolist(), strict=True)
+    ]
+    recall = measure_recall(found, exact)
+    assert recall.mean == pytest.approx(np.mean(shares))
+    expected = np.std(shares, ddof=1) / np.sqrt(len(shares)) if len(shares) > 1 else 0.0
+    assert recall.standard_error == pytest.approx(expected)
+
+
+def test_measure_recall__everything_and_nothing():
+    exact = np.sort(np.random.default_rng(0).uniform(size=(50, 10)), axis=1)
+    assert measure_recall(exact, exact) == (1.0, 0.0)
+    assert measure_recall(exact + 1.0, exact) == (0.0, 0.0)
+    assert measure_recall(np.full_like(exact, np.inf), exact) == (0.0, 0.0)
+
+
+def test_measure_recall__the_last_bits_do_not_count():
+    exact = np.sort(np.random.default_rng(0).uniform(size=(50, 10)), axis=1)
+    assert measure_recall(exact * (1 + 1e-12), exact).mean == 1.0
+    assert measure_recall(exact * (1 + 1e-6), exact).mean < 0.95
+
+
+def test_measure_recall__copies_at_distance_zero():
+    assert measure_recall(np.zeros((3, 4)), np.zeros((3, 4))).mean == 1.0
+    assert measure_recall(np.full((3, 4), 1e-300), np.zeros((3, 4))).mean == 0.0
+
+
+def test_measure_recall__the_error_bar_is_that_of_repeated_audits():
+    rng = np.random.default_rng(0)
+    exact = np.tile(np.arange(1.0, 11.0), (1000, 1))
+    audits = []
+    for _ in range(200):
+        missed = rng.uniform(size=(1000, 1)) < 0.2
+        audits.append(measure_recall(np.where(missed & (exact > 6), 99.0, exact), exact))
+    means = [audit.mean for audit in audits]
+    assert np.mean(means) == pytest.approx(0.92, abs=0.002)
+    assert np.mean([audit.standard_error for audit in audits]) == pytest.approx(
+        np.std(means), rel=0.2
+    )
