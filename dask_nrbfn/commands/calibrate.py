@@ -22,10 +22,11 @@ from dask_nrbfn.neighbors import (
     update_rate,
 )
 from dask_nrbfn.numeric.confidence import Candidates, keep_best, soft_confidence
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.products import row_products
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics

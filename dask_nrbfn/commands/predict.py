@@ -26,11 +26,10 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.numeric.confusion import class_figures
-from dask_nrbfn.numeric.factors import basis_bytes
-from dask_nrbfn.numeric.held_out import ResidualSums
+from dask_nrbfn.numeric.bins import RANKING_BYTES, RankedScores
+from dask_nrbfn.numeric.distances import basis_bytes
+from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
 from dask_nrbfn.numeric.radial import Scratch
-from dask_nrbfn.numeric.ranking import RANKING_BYTES, RankedScores
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.numeric.types import Floats

@@ -40,7 +40,7 @@ from dask_nrbfn.errors import (
     RunMismatchError,
     WorseModelError,
 )
-from dask_nrbfn.numeric.factors import basis_bytes
+from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes

@@ -12,6 +12,7 @@ import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.drift import (
     Drift,
     NewLabelSums,
@@ -23,7 +24,6 @@ from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
 from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
 from dask_nrbfn.numeric.products import row_products
-from dask_nrbfn.numeric.radial import BasisDistances
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.parts import Reduction, Sums, read_total

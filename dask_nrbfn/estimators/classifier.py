@@ -15,7 +15,7 @@ from dask_nrbfn.estimators.inputs import Table, is_chunked, is_dask
 from dask_nrbfn.estimators.network import Network, PlainNetwork
 from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.estimators.scores import accuracy
-from dask_nrbfn.numeric.content import distinct_labels
+from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits

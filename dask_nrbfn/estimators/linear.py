@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.rows import checked_rows, set_columns, training_rows
-from dask_nrbfn.numeric.content import distinct_labels
+from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.linear import Centre, linear_moments
 from dask_nrbfn.numeric.products import row_products

@@ -10,8 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from dask_nrbfn.neighbors.lists import MISSING
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
-from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.types import Floats
 
 # Rows and targets in CSR whose products are held at a time, 2 MiB of them and twice as much until

@@ -14,8 +14,8 @@ from dask_nrbfn.neighbors.exact import nearest_rows
 from dask_nrbfn.neighbors.lists import MISSING, measure_pairs
 from dask_nrbfn.neighbors.partition import cluster_means
 from dask_nrbfn.numeric.hashing import hash_rows
+from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
-from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.products import over_strips
 from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
-from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.types import Floats
 
 # Elements gathered at a time: 8 MiB of float64 stay near the core.

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from dask_nrbfn.numeric.factors import DistanceFactors, factors_of
+from dask_nrbfn.numeric.distances import DistanceFactors, Pivots, factors_of, float_rows
 from dask_nrbfn.numeric.kernels import FARTHEST, distances_in_place, kernel_named
-from dask_nrbfn.numeric.pivots import Pivots
-from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.products import over_strips, row_products
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
-from dask_nrbfn.numeric.strips import over_strips
 from dask_nrbfn.numeric.types import Floats
 
 # Exponentials down to 1e-324 exist: those of a row whose sum is above this are exact to the last
@@ -115,7 +113,7 @@ class RadialFeatures:
             If there is no such kernel.
         """
         kernel_named(kernel)
-        rows = _float_rows(basis)
+        rows = float_rows(basis)
         factors = factors_of(rows, scaling, -0.5 / width**2)
         return cls(rows, float(width), scaling, kernel, normalized, factors)
 
@@ -305,83 +303,6 @@ class RadialFeatures:
         return _gaps(linear, norms * self._factors.factor, units)
 
 
-@dataclass(frozen=True, eq=False)
-class BasisDistances:
-    """Euclidean distances between rows and the r rows of one basis.
-
-    Attributes
-    ----------
-    scaling : Scaling or None
-        Applied to rows; the basis is scaled already.
-
-    Notes
-    -----
-    One product of matrices, see `DistanceFactors`, clipped at 0. Rows and basis may be in CSR.
-    """
-
-    scaling: Scaling | None
-    _factors: DistanceFactors
-
-    @classmethod
-    def from_basis(cls, basis: ArrayLike | Rows, scaling: Scaling | None = None) -> Self:
-        """Prepare the distances to `basis` (r, p), scaled."""
-        return cls(scaling, factors_of(_float_rows(basis), scaling, 1.0))
-
-    def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the squared distances, float64 (b, r), of rows X (b, p)."""
-        squared = self._factors.squared(X, out=out, scratch=None, threads=threads)
-        over_strips(
-            lambda strip: np.maximum(squared[strip], 0.0, out=squared[strip]),
-            squared.shape,
-            threads,
-        )
-        return squared
-
-    def nearest(self, X: Rows, *, buffer: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the distance of every row X (b, p) from its nearest basis row, float64 (b,)."""
-        nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
-        return np.sqrt(nearest, out=nearest)
-
-    def total(
-        self,
-        X: Rows,
-        *,
-        weights: Floats | None = None,
-        nearest: NDArray[np.intp] | None = None,
-        buffer: Floats | None = None,
-        threads: int = 1,
-    ) -> float:
-        """Return the sum of all distances between rows X (b, p) and the basis.
-
-        Parameters
-        ----------
-        X : (b, p)
-        weights : float64 (b,), optional
-            What the distances of each row are multiplied by.
-        nearest : intp (b,), optional
-            Where to put the number of the basis row that is nearest to each row, of several the
-            first.
-        buffer : float64 (b, r), optional
-            Scratch space, overwritten.
-        threads : int
-
-        Notes
-        -----
-        Divided by n r and summed over blocks this is the width of hu-nrbfn, Algorithm 2, step 5.
-        """
-        products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
-
-        def total_of(strip: slice) -> float:
-            part = products[strip]
-            np.maximum(part, 0.0, out=part)
-            if nearest is not None:
-                part.argmin(axis=1, out=nearest[strip])
-            np.sqrt(part, out=part)
-            return float(part.sum() if weights is None else part.sum(axis=1) @ weights[strip])
-
-        return sum(over_strips(total_of, products.shape, threads))
-
-
 def _less_largest(linear: Floats) -> Floats:
     """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
     linear -= linear.max(axis=1, keepdims=True)
@@ -400,11 +321,6 @@ def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats,
     with np.errstate(over="ignore"):
         t *= units
     return gaps, np.minimum(t, FARTHEST, out=t)
-
-
-def _float_rows(basis: ArrayLike | Rows) -> Rows:
-    """Return the rows of a basis, float64."""
-    return basis.astype(np.float64) if is_sparse(basis) else np.asarray(basis, dtype=np.float64)
 
 
 def _largest(rows: Rows) -> Floats:

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.numeric.held_out import class_figures
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.formats import MISSING, TextTable, count, percent, plural
 

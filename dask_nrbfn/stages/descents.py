@@ -12,9 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.numeric.descent import Point, Preconditioner, accepted_points, next_weights
+from dask_nrbfn.numeric.descent import (
+    LossSums,
+    Point,
+    Preconditioner,
+    accepted_points,
+    next_weights,
+)
 from dask_nrbfn.numeric.held_out import HeldOutSums
-from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of

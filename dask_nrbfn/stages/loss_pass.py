@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.descent import LossSums
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import HeldOutSums
-from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats

@@ -12,11 +12,12 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock, fold_block, folds_of_rows, places_among
 from dask_nrbfn.numeric.held_out import JudgedSums
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, directions_among, solve_all
 from dask_nrbfn.numeric.rows import Rows

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from dask_nrbfn.neighbors import pair_flops
-from dask_nrbfn.numeric.factors import basis_bytes, product_flops
+from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.params import FitParams, TuneParams

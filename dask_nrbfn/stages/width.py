@@ -9,9 +9,10 @@ import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats

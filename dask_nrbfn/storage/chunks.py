@@ -10,7 +10,7 @@ import zarr
 from numpy.typing import DTypeLike, NDArray
 
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from dask_nrbfn.numeric.confusion import class_figures
+from dask_nrbfn.numeric.held_out import class_figures
 
 NAMES = ["a", "b", "c", "d"]
 

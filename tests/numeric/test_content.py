@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dask_nrbfn.numeric.content import content_of_rows, distinct_labels
+from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)

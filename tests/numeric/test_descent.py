@@ -6,8 +6,13 @@ from scipy.optimize import minimize
 from sklearn.svm import LinearSVC
 
 from dask_nrbfn.choices import LOSSES
-from dask_nrbfn.numeric.descent import Point, Preconditioner, accepted_points, next_weights
-from dask_nrbfn.numeric.loss_sums import LossSums
+from dask_nrbfn.numeric.descent import (
+    LossSums,
+    Point,
+    Preconditioner,
+    accepted_points,
+    next_weights,
+)
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import ridge_of, solve_weights

@@ -7,8 +7,9 @@ import pytest
 from scipy import sparse
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.numeric import factors
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures, Scratch
+from dask_nrbfn.numeric import distances as numeric_distances
+from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.rows import canonical, dense, is_sparse
 from dask_nrbfn.numeric.scaling import ColumnStatistics, Scaling, unseen_columns
 from tests.numeric.test_radial import LOGARITHMS
@@ -92,7 +93,7 @@ def test_activations__rows_in_csr_of_a_centred_scaling_are_filled():
 
 
 def test_activations__filled_in_pieces(monkeypatch):
-    monkeypatch.setattr(factors, "_FILLED_ELEMENTS", 7 * P)
+    monkeypatch.setattr(numeric_distances, "_FILLED_ELEMENTS", 7 * P)
     X, basis = draw(70, share=0.2), draw(9, share=0.2, seed=1)
     features = RadialFeatures.from_basis(basis, 3.0)
     is_like(features.activations(X), features.activations(dense(X)))

@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.loss_sums import LossSums
+from dask_nrbfn.numeric.descent import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 
 MARGINS = np.linspace(-4, 4, 401) + 0.003

@@ -7,8 +7,9 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.penalties import Penalty, check_penalty, penalty_named
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.params import FitParams

@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 
 from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.numeric import pivots, strips
-from dask_nrbfn.numeric.pivots import Pivots
+from dask_nrbfn.numeric import distances, products
+from dask_nrbfn.numeric.distances import Pivots
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.numeric.scaling import Scaling
@@ -145,14 +145,14 @@ def test_activations__of_clusters_in_any_blocks(lengths, apart):
 def test_activations__of_clusters_a_few_at_a_time(monkeypatch, held):
     X, basis = clusters(50, 1e4, 3), clusters(20, 1e4, 3, seed=1)
     expected = naive(X, basis, kernel="matern52", normalized=True)
-    monkeypatch.setattr(pivots, "_HELD_ELEMENTS", held)
+    monkeypatch.setattr(distances, "_HELD_ELEMENTS", held)
     for some in (basis, canonical(csr_array(basis))):
         Phi = RadialFeatures.from_basis(some, WIDTH, kernel="matern52").activations(X)
         np.testing.assert_allclose(Phi, expected, atol=1e-10, rtol=0)
 
 
 def test_activations__of_clusters_have_the_same_bits_with_any_threads(monkeypatch):
-    monkeypatch.setattr(strips, "_STRIP_ELEMENTS", 20 * 16)
+    monkeypatch.setattr(products, "_STRIP_ELEMENTS", 20 * 16)
     X, basis = clusters(200, 1e5, 3), clusters(20, 1e5, 3, seed=1)
     for rows in (X, canonical(csr_array(X))):
         features = RadialFeatures.from_basis(basis, WIDTH)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_nrbfn.choices import KERNELS
-from dask_nrbfn.numeric import strips
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric import products
+from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
 from tests.reference import reference_activations, reference_distances
@@ -51,7 +52,7 @@ def naive_kernel(X, basis, width, *, kernel, normalized):
 def short_strips():
     """Let 64 rows of 7 columns pass through the elementwise steps together, not thousands."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strips, "_STRIP_ELEMENTS", 64 * 7)
+        patch.setattr(products, "_STRIP_ELEMENTS", 64 * 7)
         yield
 
 
@@ -269,7 +270,7 @@ def test_radial__one_thread_makes_no_pool(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("a pool was made")
 
-    monkeypatch.setattr(strips, "_pool", refuse)
+    monkeypatch.setattr(products, "_pool", refuse)
     X, basis = draw(400, 5), draw(7, 5, seed=1)
     features, distances = RadialFeatures.from_basis(basis, 1.0), BasisDistances.from_basis(basis)
     features.activations(X)
@@ -291,7 +292,7 @@ def test_strips__nothing_is_at_work_when_a_step_has_raised():
         done.append(strip)
 
     with pytest.raises(ZeroDivisionError):
-        strips.over_strips(step, (999, 2**17), 2)
+        products.over_strips(step, (999, 2**17), 2)
     n_done = len(done)
     assert 1 <= n_done < 998
     time.sleep(0.2)
@@ -300,7 +301,7 @@ def test_strips__nothing_is_at_work_when_a_step_has_raised():
 
 FORKED = """
 import multiprocessing
-from dask_nrbfn.numeric.strips import over_strips
+from dask_nrbfn.numeric.products import over_strips
 
 def rows():
     return over_strips(lambda strip: strip.stop - strip.start, (10, 2**17), 2)

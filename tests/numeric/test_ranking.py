@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from dask_nrbfn.numeric import bins
-from dask_nrbfn.numeric.ranking import RankedScores
+from dask_nrbfn.numeric.bins import RankedScores
 from tests.numeric.chunkings import row_chunkings, split
 
 

@@ -10,8 +10,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
 from dask_nrbfn.numeric.confidence import Candidates, choose_basis, soft_confidence
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.moments import Moments
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import solve_weights
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import ClassTargets

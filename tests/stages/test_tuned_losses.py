@@ -16,10 +16,9 @@ from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.descent import Point, Preconditioner, next_weights
+from dask_nrbfn.numeric.descent import LossSums, Point, Preconditioner, next_weights
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.held_out import softmax
-from dask_nrbfn.numeric.loss_sums import LossSums
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.ridge import ridge_of, solve_weights
 from dask_nrbfn.params import FitParams, TuneParams

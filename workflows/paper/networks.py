@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.moments import MomentSums
 from dask_nrbfn.numeric.penalties import penalty_named
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSolution, RidgeSystem
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 

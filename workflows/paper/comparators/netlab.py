@@ -8,7 +8,8 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.cluster import KMeans
 
-from dask_nrbfn.numeric.radial import BasisDistances, RadialFeatures
+from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.radial import RadialFeatures
 
 Floats = NDArray[np.float64]
 
