@@ -3,7 +3,7 @@
 import logging
 import math
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
@@ -24,17 +24,16 @@ from dask_nrbfn.commands.export import (
 )
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RANKING_BYTES, RankedScores
 from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
-from dask_nrbfn.numeric.radial import Scratch
 from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
+from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
@@ -49,7 +48,6 @@ from dask_nrbfn.storage.group import (
     remove_group,
     replacing_group,
 )
-from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.model import Model, PinnedModel
 
 if TYPE_CHECKING:
@@ -65,10 +63,6 @@ _MAX_TASKS_PER_WORKER, _TASK_ROWS = 4, 16_384
 # them for every worker.
 _MIN_CHUNKS, _MIN_CHUNK_ROWS = 64, 512
 
-# Nothing is summed over rows here, so blocks are no larger than the product with the basis needs:
-# the passes over the activations find more of them in the cache.
-_MAX_BLOCK_ROWS = 1024
-
 # The least probability of a true class, as in scikit-learn's log loss.
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
 
@@ -77,28 +71,6 @@ _SAMPLED_ROWS = 2000
 
 # Of a Zarr group, by its suffix. Whoever writes another one expects another format.
 GROUPS = ("", ".zarr")
-
-# What is written of a block of scores (b, q), by the name of its array.
-_RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
-    "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
-    # Signed, as those of categories are in other tools.
-    "codes": lambda model, scores: scores.argmax(axis=1).astype(
-        np.min_scalar_type(-len(model.classes))
-    ),
-    "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
-    "scores": lambda _, scores: scores,
-    "probabilities": Model.probabilities,
-    "values": lambda _, scores: scores,
-    # A feature without a value leaves none in all scores of its row.
-    "skipped": lambda _, scores: np.isnan(scores[:, 0]),
-}
-
-
-class ScoredBlock(NamedTuple):
-    """The ``scores`` float64 (b, q) and, as in `LabelledBlock`, ``targets`` of consecutive rows."""
-
-    scores: Floats
-    targets: NDArray[Any] | None
 
 
 @dataclass(frozen=True)
@@ -522,8 +494,7 @@ def _predict_to_zarr(
 ) -> None:
     """Write the named results, and ids where the dataset has them."""
     chunk_rows = output_chunk_rows(dataset.n_rows, model.n_targets)
-    none = np.empty((0, model.n_targets))
-    empty = {name: _RESULTS[name](model, none) for name in names} | _ids_of(dataset)
+    empty = {name: Scorer(model).no_result(name) for name in names} | _ids_of(dataset)
     dimensions = ("row", "class" if model.target_names is None else "target")
     with replacing_group(out, kind="predictions", overwrite=overwrite, flush=False) as group:
         for name, values in empty.items():
@@ -582,21 +553,6 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
     return [(start, min(stop, n_rows)) for start, stop in pairwise(edges)]
 
 
-def scoring_rows(n_basis: int) -> int:
-    """Return the rows of a block of which only the scores are wanted."""
-    return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
-
-
-def _scored_blocks(model: Model, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
-    size, threads = scoring_rows(model.n_basis), blas_threads()
-    buffer = np.empty((min(size, stop - start), model.n_basis))
-    scratch = Scratch(len(buffer), model.basis.shape[1])
-    for X, targets, _ in dataset.blocks(start, stop, size):
-        n = X.shape[0]
-        scores = model.scores(X, buffer=buffer[:n], scratch=scratch.of(X), threads=threads)
-        yield ScoredBlock(scores, targets)
-
-
 def _write_results(
     model_location: Location,
     checksum: str,
@@ -606,12 +562,12 @@ def _write_results(
     start: int,
     stop: int,
 ) -> None:
-    model = PinnedModel(model_location, checksum).load()
+    scorer = Scorer(PinnedModel(model_location, checksum).load())
     dataset = Dataset.open(dataset_location)
-    scores_of_blocks = (block.scores for block in _scored_blocks(model, dataset, start, stop))
+    scores_of_blocks = (block.scores for block in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
-        results = {name: _RESULTS[name](model, scores) for name in names}
+        results = {name: scorer.result(name, scores) for name in names}
         for name, values in (results | _ids_of(dataset, start, stop)).items():
             array = get_array(group, name)
             array[start:stop] = values.astype(array.dtype, copy=False)
@@ -631,7 +587,7 @@ def _residuals(
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
     step, sampled, row = _sample_step(dataset.n_rows), [], start
-    for scores, targets in _scored_blocks(model, dataset, start, stop):
+    for scores, targets in Scorer(model).blocks(dataset, start, stop):
         assert targets is not None
         sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
         drawn = slice(-row % step, None, step)
@@ -659,7 +615,7 @@ def _count(
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
     confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
     ranking = RankedScores.zeros()
-    for scores, block_codes in _scored_blocks(model, dataset, start, stop):
+    for scores, block_codes in Scorer(model).blocks(dataset, start, stop):
         assert block_codes is not None
         codes = code_in_model[block_codes]
         np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)

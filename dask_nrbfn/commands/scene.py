@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,22 +15,19 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.maps import KIND, MapLayout, check_no_dimension, finish_map
-from dask_nrbfn.commands.predict import GROUPS, scoring_rows
+from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_tasks
+from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.sources.cubes import Box, Cube, matching
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.open import named_columns
 from dask_nrbfn.sources.scene import Scene, open_scene
-from dask_nrbfn.sources.stored import stored_rows
 from dask_nrbfn.storage.blocks import one_ahead
-from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import Location, check_target, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize
 from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
@@ -40,12 +37,8 @@ logger = logging.getLogger(__name__)
 # Boxes of a task: enough that reading the model takes little of its time.
 _TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
 
-# What is written of a block of scores (b, q), all of them numbers, by the name of its array.
-_RESULTS: dict[str, Callable[[Model, Floats], Floats]] = {
-    "value": lambda _, scores: scores,
-    "score": lambda _, scores: scores,
-    "probability": Model.probabilities,
-}
+# The results that a map stores as they are, by the name of its variable.
+_RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
 
 
 @dataclass(frozen=True)
@@ -54,44 +47,6 @@ class MapResult:
 
     n_pixels: int
     n_missing: int
-
-
-def pixel_scores(model: Model, rows: NDArray[Any], *, threads: int) -> Floats:
-    """Return the scores of pixels, float64 (n, q), NaN where one lacks a feature.
-
-    Parameters
-    ----------
-    model : Model
-        Where it fills gaps, only pixels without any feature have no scores.
-    rows : array (n, c)
-    threads : int
-
-    Raises
-    ------
-    DataError
-        If a value is infinite.
-    """
-    schema = model.schema
-    fills = schema is not None and schema.fills
-    scores = np.full((len(rows), len(model.weights)), np.nan)
-    step = scoring_rows(model.n_basis)
-    buffer = np.empty((min(step, len(rows)), model.n_basis))
-    scratch = np.empty((len(buffer), model.n_features + 2))
-    for start in range(0, len(rows), step):
-        block = rows[start : start + step]
-        gaps = np.isnan(block)
-        there = ~(gaps.all(axis=1) if fills else gaps.any(axis=1))
-        if not there.all():
-            block = block[there]
-        check_finite(block, first_row=start, within=" of a block of pixels", gaps=fills)
-        if schema is not None:
-            block = schema.expand(stored_rows(block, schema))
-        n = len(block)
-        if n:
-            scores[start : start + step][there] = model.scores(
-                block, buffer=buffer[:n], scratch=scratch[:n], threads=threads
-            )
-    return scores
 
 
 def wanted_names(model: Model) -> tuple[str, ...] | None:
@@ -329,7 +284,7 @@ def _map_boxes(
     found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
     boxes = [layout.grid.box(index) for index in indices if found[index] is None]
     n_found, n_missing = len(indices) - len(boxes), sum(filter(None, found.values()))
-    threads = blas_threads()
+    scorer = Scorer(model)
 
     def read(box: Box) -> NDArray[Any]:
         rows = cube.rows(box)
@@ -338,7 +293,7 @@ def _map_boxes(
     pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
     reads = (pool.submit(read, box) for box in boxes)
     for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
-        scores = pixel_scores(model, rows, threads=threads)
+        scores = scorer.pixels(rows)
         missing = np.isnan(scores[:, 0])
         for name in reversed(work.names):
             if name == "label":
@@ -347,7 +302,7 @@ def _map_boxes(
                 values[missing] = layout.coding.missing
             else:
                 # As the map has them: rounding must not make another class the largest.
-                values = _RESULTS[name](model, scores).astype(np.float32)
+                values = scorer.result(_RESULTS[name], scores).astype(np.float32)
                 if layout.coding is not None:
                     keep_largest(values, scores)
                 values[missing] = np.nan

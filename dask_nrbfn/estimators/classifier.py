@@ -17,11 +17,9 @@ from dask_nrbfn.estimators.rows import training_rows
 from dask_nrbfn.estimators.scores import accuracy
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.frames import plain_dtype
-from dask_nrbfn.stages.refine import is_refined
 from dask_nrbfn.stages.validation import check_targets
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 from dask_nrbfn.storage.dataset import Dataset
@@ -97,7 +95,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         result has the other dimensions, lazily where X is a dask array. Pixels that lack a feature
         have NaN; so whole numbers become float64, text objects.
         """
-        labels = self._predict(X, _labels, feature_dim, name="label")
+        labels = self._predict(X, "labels", feature_dim, name="label")
         return self._shown(labels, X, ["label"])
 
     def decision_function(self, X: Any, *, feature_dim: str | None = None) -> Any:
@@ -108,7 +106,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         on held-out rows. Lazily for a dask array. With `feature_dim` as `predict`; what has K of
         them has a dimension "class" where X has its features.
         """
-        scores = self._predict(X, _decisions, feature_dim, name="score")
+        scores = self._predict(X, "decisions", feature_dim, name="score")
         return self._shown(scores, X, [f"score_{label}" for label in self.classes_])
 
     def predict_proba(self, X: Any, *, feature_dim: str | None = None) -> Any:
@@ -119,7 +117,7 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         loss, the softmax of the scores at the temperature that fits held-out rows best. The largest
         is always that of the label. With `feature_dim` as `decision_function`.
         """
-        shares = self._predict(X, Model.probabilities, feature_dim, name="probability")
+        shares = self._predict(X, "probabilities", feature_dim, name="probability")
         return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -399,15 +397,3 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
         self.unlabelled = unlabelled
         self.missing = missing
         self.store = store
-
-
-def _labels(model: Model, scores: Floats) -> NDArray[Any]:
-    return model.classes[scores.argmax(axis=1)]
-
-
-def _decisions(model: Model, scores: Floats) -> Floats:
-    if scores.shape[1] != 2:
-        return scores
-    # The two of a margin are each other's negative.
-    difference: Floats = scores[:, 1] - scores[:, 0]
-    return difference / 2 if is_refined(model.params) else difference

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.maps import Layers, lasting
-from dask_nrbfn.commands.scene import feature_order, pixel_scores, wanted_names
-from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.commands.scene import feature_order, wanted_names
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.predictions import Outcome, opened_model, published
+from dask_nrbfn.estimators.predictions import opened_model, published
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.cubes import Cube, CubeSource
 from dask_nrbfn.sources.scene import import_xarray
 from dask_nrbfn.storage.chunks import Mark
@@ -98,7 +98,7 @@ def predict_cube(
     model: Model,
     given: Any,
     feature_dim: str | None,
-    outcome: Outcome,
+    result: str,
     store: Location | None,
     *,
     name: str,
@@ -114,7 +114,8 @@ def predict_cube(
     given : DataArray or Dataset
         A Dataset has the variables along `feature_dim`, without one those that the model names.
     feature_dim : str or None
-    outcome : Outcome
+    result : str
+        Of `RESULTS`.
     store : Location, optional
         Where the model is put for the workers.
     name : str
@@ -131,7 +132,7 @@ def predict_cube(
     pixels, order = cube.values(), feature_order(model, cube)
     if order:
         pixels = pixels[..., list(order)]
-    nothing = outcome(model, np.empty((0, len(model.weights))))
+    nothing = Scorer(model).no_result(result)
     if pixels.dtype.kind == "f":
         nothing = nothing.astype(_with_gaps(nothing.dtype))
     coordinates: dict[Any, Any] = dict(cube.coords)
@@ -141,30 +142,29 @@ def predict_cube(
         dimensions.append(layers.dimension)
         shown.insert(cube.axis, layers.dimension)
         coordinates[layers.dimension] = layers.names
-    result = xr.DataArray(
-        _predicted(model, pixels, outcome, nothing, store),
+    predicted = xr.DataArray(
+        _predicted(model, pixels, result, nothing, store),
         dims=dimensions,
         coords=coordinates,
         name=name,
         attrs=lasting(cube.attrs),
     )
     encoding = next(iter(cube.arrays.values())).encoding
-    result.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
-    return result.transpose(*shown)
+    predicted.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
+    return predicted.transpose(*shown)
 
 
 def _predicted(
-    model: Model, pixels: Any, outcome: Outcome, nothing: NDArray[Any], store: Location | None
+    model: Model, pixels: Any, result: str, nothing: NDArray[Any], store: Location | None
 ) -> Any:
     """Return the predictions of pixels (..., p); lazily of a dask array."""
     if not isinstance(pixels, da.Array):
-        threads = blas_threads()
-        return _predict_pixels(np.asarray(pixels), model, outcome, nothing.dtype, threads)
+        return _predict_pixels(np.asarray(pixels), Scorer(model), result, nothing.dtype)
     axis, layers = pixels.ndim - 1, nothing.shape[1:]
     return pixels.rechunk({axis: -1}).map_blocks(
         _predict_block,
         published(model, store),
-        outcome,
+        result,
         nothing.dtype,
         meta=np.empty((0,) * (axis + len(layers)), dtype=nothing.dtype),
         drop_axis=None if layers else axis,
@@ -173,18 +173,18 @@ def _predicted(
 
 
 def _predict_block(
-    pixels: NDArray[Any], location: str | RemoteLocation, outcome: Outcome, dtype: np.dtype[Any]
+    pixels: NDArray[Any], location: str | RemoteLocation, result: str, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     # Other blocks keep the other cores busy.
-    return _predict_pixels(pixels, opened_model(location), outcome, dtype, 1)
+    return _predict_pixels(pixels, Scorer(opened_model(location), threads=1), result, dtype)
 
 
 def _predict_pixels(
-    pixels: NDArray[Any], model: Model, outcome: Outcome, dtype: np.dtype[Any], threads: int
+    pixels: NDArray[Any], scorer: Scorer, result: str, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    scores = pixel_scores(model, pixels.reshape(-1, pixels.shape[-1]), threads=threads)
+    scores = scorer.pixels(pixels.reshape(-1, pixels.shape[-1]))
     known = ~np.isnan(scores[:, 0])
-    found = outcome(model, scores[known])
+    found = scorer.result(result, scores[known])
     values = np.empty((len(scores), *found.shape[1:]), dtype=dtype)
     if not known.all():
         values[~known] = np.nan

@@ -15,7 +15,6 @@ from dask_nrbfn.estimators.fitted import ModelEstimator
 from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
 from dask_nrbfn.estimators.rows import checked_rows
 from dask_nrbfn.estimators.runs import finished_embedding, workplace
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
@@ -172,7 +171,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         With `feature_dim` X is a DataArray whose pixels are rows; a Dataset has the variables that
         were fitted. The result has the dimension "component" where X has its features.
         """
-        return self._predict(X, _coordinates, feature_dim, name="coordinate")
+        return self._predict(X, "coordinates", feature_dim, name="coordinate")
 
     def _values(self) -> dict[str, Any]:
         return super()._values() | {"components": self.n_components}
@@ -189,7 +188,3 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     @property
     def _n_features_out(self) -> int:
         return len(self.weights_)
-
-
-def _coordinates(model: Model, scores: Floats) -> Floats:
-    return scores

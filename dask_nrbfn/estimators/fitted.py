@@ -13,15 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 from dask_nrbfn.commands.describe import describe_model
 from dask_nrbfn.commands.fit import given_basis
 from dask_nrbfn.commands.onnx_model import write_onnx
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.estimators.cubes import are_pixels, predict_cube
 from dask_nrbfn.estimators.inputs import is_dask
-from dask_nrbfn.estimators.predictions import Outcome, predict_lazily, scores_in_blocks
+from dask_nrbfn.estimators.predictions import predict_lazily, scorer_of
 from dask_nrbfn.estimators.rows import checked_rows, set_columns
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -117,32 +116,27 @@ class ModelEstimator(BaseEstimator):  # type: ignore[misc]
             places = self._model.places
             self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
 
-    def _predict(
-        self, X: Any, outcome: Outcome, feature_dim: str | None = None, *, name: str
-    ) -> Any:
-        """Return what is made of the scores of rows; lazily for a dask array.
+    def _predict(self, X: Any, result: str, feature_dim: str | None = None, *, name: str) -> Any:
+        """Return a result of `RESULTS` for rows; lazily for a dask array.
 
-        With `feature_dim` the rows are the pixels of a cube, and it has this `name`.
+        With `feature_dim` the rows are the pixels of a cube, and the result has this `name`.
         """
         check_is_fitted(self)
         if are_pixels(X, feature_dim):
-            return predict_cube(self._model, X, feature_dim, outcome, self.store, name=name)
+            return predict_cube(self._model, X, feature_dim, result, self.store, name=name)
         if is_dask(X):
-            return predict_lazily(self._model, X, outcome, self.store)
-        return outcome(self._model, self._scores(X))
+            return predict_lazily(self._model, X, result, self.store)
+        scorer = scorer_of(self._model)
+        return scorer.result(result, self._scores(X, scorer))
 
-    def _scores(self, X: Any) -> Floats:
-        model, threads = self._model, blas_threads()
+    def _scores(self, X: Any, scorer: Scorer) -> Floats:
+        model = self._model
         if isinstance(X, Dataset):
             X = model.encoded(X)
-            blocks = X.blocks(0, X.n_rows, block_rows(model.n_basis))
-            scores = [scores_in_blocks(model, rows, threads=threads) for rows, *_ in blocks]
-            return np.concatenate(scores)
-        if isinstance(X, zarr.Array) and model.schema is not None:
-            starts = range(0, X.shape[0], step := block_rows(model.n_basis))
-            return np.concatenate([self._scores(X[start : start + step]) for start in starts])
-        if not isinstance(X, zarr.Array):
+            return np.concatenate([block.scores for block in scorer.blocks(X, 0, X.n_rows)])
+        as_stored = not isinstance(X, zarr.Array)
+        if as_stored:
             X = checked_rows(self, X, model.schema)
         if model.schema is None:
             model.check_columns(X.shape[1])
-        return scores_in_blocks(model, X, threads=threads, schema=model.schema)
+        return scorer.table(X, as_stored=as_stored)

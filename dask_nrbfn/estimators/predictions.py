@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
@@ -14,63 +14,31 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.commands.collections import dask_rows
 from dask_nrbfn.errors import ExistsError
-from dask_nrbfn.numeric.rows import is_sparse
-from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.frames import column_names
-from dask_nrbfn.sources.stored import check_gaps
-from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model
 
-Outcome = Callable[[Model, Floats], NDArray[Any]]
-"""What a model makes of scores (b, K): one value, or K, for every row."""
+
+def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
+    """Return the scorer of an estimator's rows."""
+    return Scorer(model, block_rows=block_rows(model.n_basis), threads=threads)
 
 
-def scores_in_blocks(
-    model: Model,
-    X: Any,
-    *,
-    threads: int,
-    schema: Schema | None = None,
-    first_row: int = 0,
-    within: str = "",
-) -> Floats:
-    """Return the scores of rows, (n, K), holding the activations of one block at a time.
-
-    With a schema the rows are stored ones.
-    """
-    step = block_rows(model.n_basis)
-    scores = np.empty((X.shape[0], len(model.weights)))
-    buffer = np.empty((min(step, len(scores)), model.n_basis))
-    for start in range(0, len(scores), step):
-        rows = X[start : start + step]
-        rows = rows if is_sparse(rows) else np.asarray(rows)
-        if schema is not None:
-            check_gaps(rows, schema, first_row=first_row + start, within=within)
-        check_finite(rows, first_row=first_row + start, within=within, gaps=schema is not None)
-        if schema is not None:
-            rows = schema.expand(rows)
-        scores[start : start + step] = model.scores(
-            rows, buffer=buffer[: rows.shape[0]], threads=threads
-        )
-    return scores
-
-
-def predict_lazily(model: Model, X: Any, outcome: Outcome, store: Location | None) -> da.Array:
-    """Return the predictions of a dask collection, chunked as its rows; the model is in `store`."""
+def predict_lazily(model: Model, X: Any, result: str, store: Location | None) -> da.Array:
+    """Return a result of a dask collection, chunked as its rows; the model is put in `store`."""
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
         model.check_columns(rows.shape[1])
         model.check_names(column_names(X))
     rows = rows.rechunk({1: -1})
-    nothing = outcome(model, np.empty((0, len(model.weights))))
+    nothing = Scorer(model).no_result(result)
     return rows.map_blocks(
         _predict_block,
         published(model, store),
-        outcome,
+        result,
         nothing.dtype,
         meta=nothing,
         drop_axis=1 if nothing.ndim == 1 else None,
@@ -109,18 +77,16 @@ def opened_model(location: str | RemoteLocation) -> Model:
 def _predict_block(
     X: NDArray[Any],
     location: str | RemoteLocation,
-    outcome: Outcome,
+    result: str,
     dtype: np.dtype[Any],
     block_info: Mapping[int, Mapping[str, Any]],
 ) -> NDArray[Any]:
-    model = opened_model(location)
     first_row, within = block_info[0]["array-location"][0][0], ""
     if np.isnan(first_row):
         # To know how many rows are before it, all blocks before it would have to be computed.
         first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
     # Other blocks keep the other cores busy.
-    scores = scores_in_blocks(
-        model, X, threads=1, schema=model.schema, first_row=int(first_row), within=within
-    )
+    scorer = scorer_of(opened_model(location), threads=1)
+    scores = scorer.table(X, first_row=int(first_row), within=within)
     # A stored model has fewer types of labels than an estimator may be given.
-    return outcome(model, scores).astype(dtype, copy=False)
+    return scorer.result(result, scores).astype(dtype, copy=False)

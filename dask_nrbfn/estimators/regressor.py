@@ -15,7 +15,6 @@ from dask_nrbfn.estimators.rows import training_numbers
 from dask_nrbfn.estimators.scores import r2
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
-from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources.frames import target_names_of
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation
@@ -66,7 +65,7 @@ class NumberNetwork(RegressorMixin, Network):  # type: ignore[misc]
         result has the other dimensions, and several numbers the dimension "target" where X has its
         features; pixels that lack a feature have NaN. Lazily where X is a dask array.
         """
-        values = self._predict(X, _numbers, feature_dim, name="value")
+        values = self._predict(X, "numbers", feature_dim, name="value")
         return self._shown(values, X, self._model.target_names or ())
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -250,7 +249,3 @@ class NRBFNRegressor(NumberNetwork, PlainNetwork):
         self.unlabelled = unlabelled
         self.missing = missing
         self.store = store
-
-
-def _numbers(model: Model, scores: Floats) -> Floats:
-    return scores[:, 0] if scores.shape[1] == 1 else scores

@@ -13,6 +13,7 @@ from sklearn.metrics import (
 )
 from zarr.storage import MemoryStore
 
+from dask_nrbfn import scorer as scorer_module
 from dask_nrbfn.commands import predict as predict_module
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
@@ -59,8 +60,9 @@ def new_rows():
 @pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("chunk_rows", "n_workers"), [(1, 1), (37, 7), (37, 1), (1000, 7)])
 def test_predict__any_tasks(tmp_path, monkeypatch, place, new_rows, chunk_rows, n_workers):
-    for name, value in {"_MIN_CHUNK_ROWS": 3, "_TASK_ROWS": 9, "_MAX_BLOCK_ROWS": 4}.items():
+    for name, value in {"_MIN_CHUNK_ROWS": 3, "_TASK_ROWS": 9}.items():
         monkeypatch.setattr(predict_module, name, value)
+    monkeypatch.setattr(scorer_module, "_MAX_BLOCK_ROWS", 4)
     X, y = new_rows
     strange = np.where(np.arange(250) % 25 == 3, "zebra", NAMES[y])
     dataset = write_table(tmp_path / "new", X, strange, chunk_rows=chunk_rows)
@@ -430,8 +432,8 @@ def test_evaluate__unknown_labels_are_the_last_row_of_the_confusion(place, new_r
 
 @pytest.mark.parametrize(("chunk_rows", "n_workers"), [(7, 7), (300, 1)])
 def test_evaluate__area_under_the_roc_curve(monkeypatch, new_rows, chunk_rows, n_workers):
-    for name, value in {"_TASK_ROWS": 90, "_MAX_BLOCK_ROWS": 64}.items():
-        monkeypatch.setattr(predict_module, name, value)
+    monkeypatch.setattr(predict_module, "_TASK_ROWS", 90)
+    monkeypatch.setattr(scorer_module, "_MAX_BLOCK_ROWS", 64)
     X, y = new_rows
     params = FitParams(alpha=1e-2, basis="random", basis_size=5)
     two = write_table(MemoryStore(), X[y < 2], NAMES[y[y < 2]])
@@ -475,8 +477,8 @@ def of_numbers(place):
 
 @pytest.mark.parametrize(("n_rows", "step"), [(1, 1), (2000, 1), (2001, 2), (4001, 3)])
 def test_evaluate__numbers_and_a_sample_of_them(monkeypatch, of_numbers, n_rows, step):
-    for name, value in {"_TASK_ROWS": 90, "_MAX_BLOCK_ROWS": 64}.items():
-        monkeypatch.setattr(predict_module, name, value)
+    monkeypatch.setattr(predict_module, "_TASK_ROWS", 90)
+    monkeypatch.setattr(scorer_module, "_MAX_BLOCK_ROWS", 64)
     X, Y = surfaces(n_rows, seed=1)
     predicted = Model.load(of_numbers).scores(X)
     dataset = write_table(MemoryStore(), X, target=Y, chunk_rows=370)

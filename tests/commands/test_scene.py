@@ -25,8 +25,8 @@ from dask_nrbfn import (
     ingest_file,
     predict_scene,
 )
-from dask_nrbfn.commands import scene as scene_commands
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.storage.model import Model
 from tests.cli.program import PROGRAM, refuse, succeed
 from tests.scenes import CLASSES, drawn_scene, pixels_of, row_by_row, write_scene
@@ -213,15 +213,15 @@ def test_map__box_without_any_pixel(place, tmp_path, monkeypatch):
 
 def test_map__resumes_where_it_was_stopped(place, tmp_path, monkeypatch, expected, caplog):
     small_boxes(monkeypatch)
-    scored, real = [], scene_commands.pixel_scores
+    scored, real = [], Scorer.pixels
 
-    def stopping(model, rows, **options):
+    def stopping(scorer, rows):
         scored.append(len(rows))
         if len(scored) == 4:
             raise KeyboardInterrupt
-        return real(model, rows, **options)
+        return real(scorer, rows)
 
-    monkeypatch.setattr(scene_commands, "pixel_scores", stopping)
+    monkeypatch.setattr(Scorer, "pixels", stopping)
     out = tmp_path / "map.zarr"
     with pytest.raises(KeyboardInterrupt):
         mapped(place / "run", place / "scene.zarr", out, probabilities=True)
@@ -245,7 +245,7 @@ def test_map__begun_of_another_model_or_scene(place, tmp_path, monkeypatch):
     out, scene = tmp_path / "map.zarr", tmp_path / "scene.zarr"
     shutil.copytree(place / "scene.zarr", scene)
     with monkeypatch.context() as patch:
-        patch.setattr(scene_commands, "pixel_scores", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(Scorer, "pixels", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             mapped(place / "run", scene, out)
     Model.load(place / "run").save(tmp_path / "model")

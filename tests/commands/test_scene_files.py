@@ -19,9 +19,9 @@ from dask_nrbfn import (
     ingest_file,
     predict_scene,
 )
-from dask_nrbfn.commands import scene as scene_commands
 from dask_nrbfn.commands.maps import MapLayout
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene
 from tests.cli.program import refuse, succeed
@@ -249,9 +249,9 @@ def test_variables__of_which_some_have_the_dimension(tmp_path):
 @pytest.mark.parametrize("suffix", [".zarr", ".nc"])
 def test_map__of_a_scene_that_changes(dated, tmp_path, monkeypatch, suffix):
     place, out = write(dated_scene(), tmp_path / f"scene{suffix}"), tmp_path / "map"
-    real = scene_commands.pixel_scores
+    real = Scorer.pixels
 
-    def change(model, rows, **options):
+    def change(scorer, rows):
         other = dated_scene()
         other["ndvi"] = -other["ndvi"]
         if suffix == ".nc":
@@ -259,10 +259,10 @@ def test_map__of_a_scene_that_changes(dated, tmp_path, monkeypatch, suffix):
             write(other, place)
         else:
             other[["ndvi"]].to_zarr(place, mode="r+")
-        return real(model, rows, **options)
+        return real(scorer, rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scene_commands, "pixel_scores", change)
+        patch.setattr(Scorer, "pixels", change)
         with pytest.raises(NRBFNError, match=r"changed while it was mapped.*overwrite"):
             labels(dated / "run", place, out, **BY_TIME)
     with pytest.raises(NRBFNError, match=r"is of another state of the scene.*overwrite"):

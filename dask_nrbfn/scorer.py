@@ -1,0 +1,172 @@
+"""Scoring: blocks of rows in, scores and everything that is computed from them out."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.numeric.losses import loss_named
+from dask_nrbfn.numeric.radial import Scratch
+from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.storage.chunks import check_finite
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import block_rows
+from dask_nrbfn.storage.model import Model
+
+# Scoring sums nothing over rows, so a block is no larger than the product with the basis needs:
+# the passes over the activations find more of them in the cache.
+_MAX_BLOCK_ROWS = 1024
+
+
+def _decisions(model: Model, scores: Floats) -> Floats:
+    """Return the scores; of two classes the margin of the second one, (b,)."""
+    if scores.shape[1] != 2:
+        return scores
+    difference: Floats = scores[:, 1] - scores[:, 0]
+    # Losses other than the squared one give two scores that are each other's negative.
+    return difference if loss_named(model.params.loss).solved_at_once else difference / 2
+
+
+RESULTS: dict[str, Callable[[Model, Floats], NDArray[Any]]] = {
+    "labels": lambda model, scores: model.classes[scores.argmax(axis=1)],
+    # Signed, like the codes of categories in other tools.
+    "codes": lambda model, scores: scores.argmax(axis=1).astype(
+        np.min_scalar_type(-len(model.classes))
+    ),
+    "confidence": lambda model, scores: model.probabilities(scores).max(axis=1),
+    "scores": lambda _, scores: scores,
+    "decisions": _decisions,
+    "probabilities": Model.probabilities,
+    "values": lambda _, scores: scores,
+    # As scikit-learn has the predictions of a single target.
+    "numbers": lambda _, scores: scores[:, 0] if scores.shape[1] == 1 else scores,
+    "coordinates": lambda _, scores: scores,
+    # A missing feature makes all scores of its row NaN.
+    "skipped": lambda _, scores: np.isnan(scores[:, 0]),
+}
+"""What a model computes from the scores (b, q) of rows, by name: an array (b,) or (b, q)."""
+
+
+class ScoredBlock(NamedTuple):
+    """``scores`` float64 (b, q) of consecutive rows, and their ``targets`` as `LabelledBlock`."""
+
+    scores: Floats
+    targets: NDArray[Any] | None
+
+
+class Scorer:
+    """Scores rows with a model, one block of activations at a time.
+
+    Parameters
+    ----------
+    model : Model
+    block_rows : int, optional
+        Rows of a block; default: `scoring_rows`.
+    threads : int, optional
+        Threads of the elementwise steps; default: those of this process.
+    """
+
+    def __init__(
+        self, model: Model, *, block_rows: int | None = None, threads: int | None = None
+    ) -> None:
+        self.model = model
+        self.block_rows = scoring_rows(model.n_basis) if block_rows is None else block_rows
+        self._threads = blas_threads() if threads is None else threads
+        self._buffer, self._scratch = np.empty((0, model.n_basis)), Scratch(0, 0)
+
+    def result(self, name: str, scores: Floats) -> NDArray[Any]:
+        """Return the named result of `RESULTS` for rows with these scores (b, q)."""
+        return RESULTS[name](self.model, scores)
+
+    def no_result(self, name: str) -> NDArray[Any]:
+        """Return the named result for no rows, which shows its dtype and width."""
+        return self.result(name, np.empty((0, len(self.model.weights))))
+
+    def scores_of(self, X: Rows) -> Floats:
+        """Return the scores of a block of feature rows (b, p), float64 (b, q)."""
+        n_rows = X.shape[0]
+        if n_rows > len(self._buffer):
+            self._buffer = np.empty((n_rows, self.model.n_basis))
+            self._scratch = Scratch(n_rows, self.model.basis.shape[1])
+        return self.model.scores(
+            X,
+            buffer=self._buffer[:n_rows],
+            scratch=self._scratch.of(X),
+            threads=self._threads,
+        )
+
+    def blocks(self, dataset: Dataset, start: int, stop: int) -> Iterator[ScoredBlock]:
+        """Yield the scores of the rows `start` to `stop` of a dataset that the model encoded."""
+        for X, targets, _ in dataset.blocks(start, stop, self.block_rows):
+            yield ScoredBlock(self.scores_of(X), targets)
+
+    def table(
+        self,
+        X: Any,
+        *,
+        as_stored: bool = True,
+        skip_gaps: bool = False,
+        first_row: int = 0,
+        within: str = "",
+    ) -> Floats:
+        """Return the scores of the rows of an array, float64 (n, q).
+
+        Parameters
+        ----------
+        X : array, zarr.Array or CSR (n, p); (n, c) if the model has a schema
+        as_stored : bool
+            Whether the columns of a schema are encoded already, as by `stored_rows`.
+        skip_gaps : bool
+            Give a row of an array NaN scores if it lacks a feature; if the model fills missing
+            values, only if it lacks all.
+        first_row, within
+            Row number of the first row in error messages, and the text that follows the number.
+
+        Raises
+        ------
+        DataError
+            If a value is infinite, or missing without being filled or skipped.
+        """
+        schema = self.model.schema
+        scores = np.full((X.shape[0], len(self.model.weights)), np.nan)
+        for start in range(0, len(scores), self.block_rows):
+            rows = X[start : start + self.block_rows]
+            rows = rows if is_sparse(rows) else np.asarray(rows)
+            block = scores[start : start + self.block_rows]
+            known: Any = ...
+            if skip_gaps and (gaps := np.isnan(rows)).any():
+                fills = schema is not None and schema.fills
+                known = ~(gaps.all(axis=1) if fills else gaps.any(axis=1))
+                rows = rows[known]
+            if rows.shape[0]:
+                place = {"first_row": first_row + start, "within": within}
+                block[known] = self.scores_of(self._features(rows, as_stored, **place))
+        return scores
+
+    def pixels(self, rows: NDArray[Any]) -> Floats:
+        """Return the scores of pixels (n, c), float64 (n, q), NaN where features are missing."""
+        within = " of a block of pixels"
+        return self.table(rows, as_stored=False, skip_gaps=True, within=within)
+
+    def _features(self, rows: Any, as_stored: bool, **place: Any) -> Rows:
+        """Return the features of rows that were checked."""
+        schema = self.model.schema
+        if schema is None:
+            check_finite(rows, **place)
+            return rows  # type: ignore[no-any-return]
+        # Imports pyarrow, which models without a schema do not need.
+        from dask_nrbfn.sources.stored import check_gaps, stored_rows
+
+        check_finite(rows, **place, gaps=True)
+        if not as_stored:
+            rows = stored_rows(rows, schema)
+        check_gaps(rows, schema, **place)
+        return schema.expand(rows)
+
+
+def scoring_rows(n_basis: int) -> int:
+    """Return the rows of a block of which only the scores are wanted."""
+    return min(block_rows(n_basis), _MAX_BLOCK_ROWS)
