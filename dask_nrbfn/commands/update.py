@@ -209,7 +209,12 @@ def update_run(
 
 
 def merge_runs(
-    location: Location, other: Location, engine: Engine, *, judge: Judge | None = None
+    location: Location,
+    other: Location,
+    engine: Engine,
+    *,
+    judge: Judge | None = None,
+    of_fit: bool = False,
 ) -> dict[str, Any]:
     """Add all rows of another run with the same basis and width to a run.
 
@@ -220,6 +225,8 @@ def merge_runs(
         is.
     engine, judge
         As for `update_run`.
+    of_fit : bool
+        Add only the rows that the other run was fitted on, not those that joined it later.
 
     Returns
     -------
@@ -233,18 +240,6 @@ def merge_runs(
     AlreadyAddedError
         If both hold the same rows.
     """
-    return merge_version(location, other, engine, judge=judge)
-
-
-def merge_version(
-    location: Location,
-    other: Location,
-    engine: Engine,
-    *,
-    judge: Judge | None = None,
-    of_fit: bool = False,
-) -> dict[str, Any]:
-    """Add the rows of the latest version of another run, or those that it was fitted on."""
     with _locked_version(location, MERGE, judge) as draft:
         run, added = draft.run, Run.open(other)
         attributes = {**added.attributes, **({"versions": []} if of_fit else {})}

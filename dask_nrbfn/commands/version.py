@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.drift import (
@@ -22,20 +21,18 @@ from dask_nrbfn.numeric.drift import (
 )
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.hashing import hash_values
-from dask_nrbfn.numeric.moments import Moments, MomentSums, check_moments
+from dask_nrbfn.numeric.moments import Moments, check_moments
 from dask_nrbfn.numeric.products import row_products
-from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.parts import Reduction, Sums, read_total
 from dask_nrbfn.stages.moments import (
     MOMENTS,
+    MomentsPass,
     read_sums,
     read_system,
     write_sums,
 )
-from dask_nrbfn.stages.path import penalized_system
-from dask_nrbfn.stages.prune import choose_kept
-from dask_nrbfn.stages.weights import read_intercept, training_r2
+from dask_nrbfn.stages.prune import candidate_system, choose_kept
+from dask_nrbfn.stages.weights import WEIGHTS, solve_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import (
@@ -95,8 +92,8 @@ def read_moments(run: Run, place: str | None) -> Moments:
     return read_sums(run, place or MOMENTS.name)
 
 
-class UpdatePass:
-    """Moments of the rows of a part, and what the model makes of them."""
+class UpdatePass(MomentsPass):
+    """Moments of the rows of a part, and how the model of the version before scores them."""
 
     def __init__(
         self,
@@ -107,34 +104,30 @@ class UpdatePass:
         base: str | None,
         codes_in_model: list[int] | None,
     ) -> None:
-        self._model, self._threads = read_candidates(run, base), blas_threads()
-        n_basis, width = self._model.n_basis, WIDTH.recorded(run)
-        self.reading = Reading(
-            block_rows=block_rows(n_basis),
+        model, width = read_candidates(run, base), WIDTH.recorded(run)
+        reading = Reading(
+            block_rows=block_rows(model.n_basis),
             weighting=RowWeights.from_list(width.class_weights, codes_in_model),
             codes_in_model=codes_in_model,
         )
+        targets = read_targets(run, model.n_targets)
+        super().__init__(model.features, reading, targets=targets, n_rows=stop - start)
+        self._model = model
         self._far_distance = math.inf if width.far_distance is None else width.far_distance
-        self._distances = BasisDistances.from_basis(self._model.basis, self._model.scaling)
+        self._distances = BasisDistances.from_basis(model.basis, model.scaling)
         self._basis_hashes = hash_values(run.read("basis/values"))
-        self._buffer = np.empty((min(self.reading.block_rows, stop - start), n_basis))
-        self._targets = read_targets(run, self._model.n_targets)
-        self._moments = MomentSums(n_basis, self._model.n_targets)
         self._seen: list[NewRowSums] = []
 
     def add(self, block: FoldedBlock) -> None:
         """Add a block."""
-        out, factors = self._buffer[: block.n_rows], block.factors
-        nearest = self._distances.nearest(block.X, buffer=out, threads=self._threads)
-        Phi = self._model.features.activations(
-            block.X, factors=factors, out=out, threads=self._threads
-        )
+        Phi = self._buffer[: block.n_rows]
+        nearest = self._distances.nearest(block.X, buffer=Phi, threads=self._threads)
+        super().add(block)
         scores = row_products(Phi, self._model.weights)
-        if factors is not None:
-            scores /= factors[:, None]
+        if block.factors is not None:
+            scores /= block.factors[:, None]
         if self._model.intercept is not None:
             scores += self._model.intercept
-        self._moments.add(Phi, self._targets.bordered(block.targets, factors))
         seen = seen_kind(self._model).from_block(
             scores,
             block.targets,
@@ -145,8 +138,8 @@ class UpdatePass:
         self._seen.append(seen)
 
     def sums(self) -> Sums:
-        """Return the moments, and what the model makes of the rows."""
-        return {"": self._moments.moments(), "_seen": reduce(add, self._seen)}
+        """Return the moments, and the sums over the scores."""
+        return {**super().sums(), "_seen": reduce(add, self._seen)}
 
 
 def seen_kind(model: Model) -> type[NewRowSums]:
@@ -170,41 +163,25 @@ def solve_version(
     moments = read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
-    ridge, system = Ridge.in_params(model.params), read_system(run, moments)
-    system = penalized_system(run, system, ridge, features=lambda: model.features)
+    system = candidate_system(run, moments, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
-    system = system.at(places)
-    solution = system.solve(ridge.alpha)
-    weights = solution.weights
-    risk = error_and_risk(
-        weights,
-        system.gram,
-        system.cross,
-        target_norm=system.target_norm,
-        alpha=ridge.alpha,
-        penalty=system.penalty,
-        locality=system.locality,
-    )
+    network = solve_network(run, system.at(places), alpha=model.params.alpha)
     solved = replace(
         model,
         basis=model.basis if places is None else model.basis[places],
         places=places,
-        weights=weights,
-        intercept=read_intercept(run, system, weights),
-        fitting_error=risk.fitting_error,
-        spectral_risk=risk.spectral_risk,
+        weights=network.weights,
+        intercept=network.intercept,
+        fitting_error=network.record.fitting_error,
+        spectral_risk=network.record.spectral_risk,
     )
     solved.write(run.group(model_name(place)))
-    r2 = training_r2(run, system, weights)
     return {
         **figures,
         "place": place,
         "weight": moments.total_weight,
-        "alpha": ridge.alpha,
-        **asdict(risk),
-        "reciprocal_condition": solution.reciprocal_condition,
-        **({} if r2 is None else {"training_r2": r2}),
+        **WEIGHTS.written(network.record),
     }
 
 

@@ -12,7 +12,7 @@ from distributed import default_client
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
-from dask_nrbfn.commands.update import branch_run, merge_version, update_run
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import Engine, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError, RunMismatchError
 from dask_nrbfn.params import FitParams, TuneParams
@@ -143,5 +143,5 @@ def own_run(kept: KeptRun | None, store: Location | None) -> KeptRun:
         raise ParameterError("the sums over the rows were not kept.", "Fit with a `store`.")
     location = join(store, f"updated-{uuid.uuid4().hex}")
     branch_run(kept.location, location)
-    merge_version(location, kept.location, InlineEngine(), of_fit=True)
+    merge_runs(location, kept.location, InlineEngine(), of_fit=True)
     return KeptRun(location, 1, shared=False)

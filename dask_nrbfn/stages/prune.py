@@ -1,6 +1,7 @@
 """Stage "prune": which of the basis rows the model keeps."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.forward import ForwardPath, forward_selection, selection_bytes
+from dask_nrbfn.numeric.moments import Moments
+from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
@@ -53,8 +56,7 @@ def _compute(job: StageJob) -> PruneRecord:
 
 def _choose(run_location: Location) -> PruneRecord:
     run = Run.open(run_location)
-    system = read_system(run, read_moments(run))
-    system = penalized_system(run, system, Ridge.in_params(run.chosen_params))
+    system = candidate_system(run, read_moments(run))
     path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")
@@ -63,10 +65,27 @@ def _choose(run_location: Location) -> PruneRecord:
     return PruneRecord(len(path.chosen), float(path.unexplained[-1]))
 
 
-def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
-    """Return the basis rows that a network keeps of all that a system has; None: all.
+def candidate_system(
+    run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
+) -> RidgeSystem:
+    """Return the ridge system of all basis rows of a run, with the penalty of its network.
 
-    Numbers count alike, whatever their units.
+    Parameters
+    ----------
+    run : Run
+    moments : Moments
+        Of the rows that the network learns.
+    features : callable, optional
+        Returns the radial basis functions; default: those of the run.
+    """
+    system, ridge = read_system(run, moments), Ridge.in_params(run.chosen_params)
+    return penalized_system(run, system, ridge, features=features)
+
+
+def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
+    """Return the forward selection of the basis rows that a network keeps; None: it keeps all.
+
+    `numbers` says that the targets are numbers, which count alike whatever their units.
 
     Raises
     ------

@@ -2,7 +2,8 @@
 
 import logging
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
@@ -12,9 +13,9 @@ from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.moments import read_moments, read_system
-from dask_nrbfn.stages.path import PATH, penalized_system, read_path_weights
-from dask_nrbfn.stages.prune import read_places
+from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.path import PATH, read_path_weights
+from dask_nrbfn.stages.prune import candidate_system, read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import ridges
@@ -71,16 +72,56 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
 
 def _solve(run_location: Location) -> WeightsRecord:
     run = Run.open(run_location)
-    chosen = Ridge.in_params(run.chosen_params)
-    alpha, system = chosen.alpha, read_kept_system(run)
+    chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
     if run.tuning is None:
-        solution = system.solve(alpha)
-        weights = solution.weights
-        condition: float | None = solution.reciprocal_condition
+        network = solve_network(run, system, alpha=chosen.alpha)
     else:
         place = ridges(run.chosen_params, run.tuning).index(chosen)
-        weights = read_path_weights(run, None).weights[place]
-        condition = PATH.recorded(run).path[place].get("reciprocal_condition")
+        network = describe_network(
+            run,
+            system,
+            read_path_weights(run, None).weights[place],
+            alpha=chosen.alpha,
+            reciprocal_condition=PATH.recorded(run).path[place].get("reciprocal_condition"),
+        )
+    write_array(run.group("weights"), "values", network.weights, "target", "basis")
+    if network.intercept is not None:
+        write_array(run.group("weights"), "intercept", network.intercept, "target")
+    return network.record
+
+
+class Network(NamedTuple):
+    """Weights (q, r), the intercept (q,) of numbers, None for classes, and the figures of both."""
+
+    weights: Floats
+    intercept: Floats | None
+    record: WeightsRecord
+
+
+def solve_network(run: Run, system: RidgeSystem, *, alpha: float) -> Network:
+    """Return the network that solves a ridge system.
+
+    Raises
+    ------
+    IllConditionedError
+        If the system is singular.
+    """
+    solution = system.solve(alpha)
+    condition = solution.reciprocal_condition
+    return describe_network(
+        run, system, solution.weights, alpha=alpha, reciprocal_condition=condition
+    )
+
+
+def describe_network(
+    run: Run,
+    system: RidgeSystem,
+    weights: Floats,
+    *,
+    alpha: float,
+    reciprocal_condition: float | None,
+) -> Network:
+    """Return the network with known weights (q, r): its intercept, fitting error and risk."""
     risk = error_and_risk(
         weights,
         system.gram,
@@ -90,41 +131,24 @@ def _solve(run_location: Location) -> WeightsRecord:
         penalty=system.penalty,
         locality=system.locality,
     )
-    write_array(run.group("weights"), "values", weights, "target", "basis")
-    intercept = read_intercept(run, system, weights)
-    if intercept is not None:
-        write_array(run.group("weights"), "intercept", intercept, "target")
-    return WeightsRecord(
+    targets, intercept, r2 = read_targets(run, len(weights)), None, None
+    if targets.centred:
+        unexplained = unexplained_share(system.squared_residuals(weights), system.target_squares)
+        r2 = (1.0 - unexplained).tolist()
+    if isinstance(targets, NumberTargets):
+        intercept = targets.origin + system.intercept(weights)
+    record = WeightsRecord(
         alpha=alpha,
-        fitting_error=risk.fitting_error,
-        spectral_risk=risk.spectral_risk,
-        objective=risk.objective,
-        reciprocal_condition=condition,
-        training_r2=training_r2(run, system, weights),
+        **asdict(risk),
+        reciprocal_condition=reciprocal_condition,
+        training_r2=r2,
     )
+    return Network(weights, intercept, record)
 
 
 def read_kept_system(run: Run) -> RidgeSystem:
     """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
-    system = read_system(run, read_moments(run))
-    return penalized_system(run, system, Ridge.in_params(run.chosen_params)).at(read_places(run))
-
-
-def training_r2(run: Run, system: RidgeSystem, weights: Floats) -> list[float] | None:
-    """Return R^2 of the rows behind a system for weights (q, r); None for classes."""
-    if not read_targets(run, len(weights)).centred:
-        return None
-    unexplained = unexplained_share(system.squared_residuals(weights), system.target_squares)
-    r2: list[float] = (1.0 - unexplained).tolist()
-    return r2
-
-
-def read_intercept(run: Run, system: RidgeSystem, weights: Floats) -> Floats | None:
-    """Return what a model adds to the products of activations and weights (q, r); None: nothing."""
-    targets = read_targets(run, len(weights))
-    if not isinstance(targets, NumberTargets):
-        return None
-    return targets.origin + system.intercept(weights)
+    return candidate_system(run, read_moments(run)).at(read_places(run))
 
 
 def _cost(s: FitSizes) -> StageCost:
