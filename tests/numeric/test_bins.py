@@ -3,10 +3,12 @@ from operator import add
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from dask_nrbfn.numeric import bins
-from dask_nrbfn.numeric.bins import Bins, median
+from dask_nrbfn.numeric.bins import Bins, RankedScores, median
 from tests.numeric.chunkings import row_chunkings, split
 
 
@@ -39,3 +41,86 @@ def test_median__any_division(lengths):
         parts = [bins_of(part) for part in split(values, lengths)]
         found = [median(reduce(add, each)) for each in (parts, parts[::-1])]
         assert found == [median(bins_of(values))] * 2
+
+
+def draw(n_rows, seed=0, *, share=0.3, digits=None):
+    """Draw scores (n,), ties among them if they have few digits, and codes (n,)."""
+    rng = np.random.default_rng(seed)
+    codes = (rng.random(n_rows) < share).astype(np.int64)
+    scores = rng.normal(size=n_rows) + codes - 0.5
+    return scores if digits is None else scores.round(digits), codes
+
+
+def naive_area(scores, codes):
+    """Return the share of pairs in the right order, pair by pair; equal ones count half."""
+    differences = scores[codes == 1][:, None] - scores[codes == 0]
+    return ((differences > 0) + 0.5 * (differences == 0)).mean()
+
+
+def small_bins(monkeypatch, most=50):
+    monkeypatch.setattr(bins, "_MOST_BINS", most)
+    monkeypatch.setattr(bins, "MOST_ENTRIES", 2 * most)
+
+
+@pytest.mark.parametrize("digits", [None, 1, 0])
+def test_ranking__exact_where_each_score_has_its_bin(digits):
+    scores, codes = draw(400, digits=digits)
+    figures = RankedScores.from_block(scores, codes).figures()
+    assert figures["roc_auc"] == pytest.approx(naive_area(scores, codes), rel=1e-12)
+    assert figures["roc_auc"] == pytest.approx(roc_auc_score(codes, scores), rel=1e-12)
+    assert figures["roc_auc_bound"] == 0.0
+
+
+# Spread ones, few of one class within a hundred thousandth, many equal ones, all near 0, far apart.
+@pytest.mark.parametrize(
+    ("scale", "offset", "share", "digits"),
+    [
+        (1, 0, 0.3, None),
+        (1e-5, -0.9998, 0.01, None),
+        (1, 0, 0.5, 2),
+        (1e-300, 0, 0.3, None),
+        (1e300, 0, 0.3, None),
+    ],
+)
+def test_ranking__within_its_bound(monkeypatch, scale, offset, share, digits):
+    small_bins(monkeypatch, most=500)
+    scores, codes = draw(20_000, share=share, digits=digits)
+    scores = scores * scale + offset
+    found = RankedScores.from_block(scores, codes)
+    assert 250 <= len(found.binned().keys) <= 500
+    figures = found.figures()
+    error = abs(figures["roc_auc"] - roc_auc_score(codes, scores))
+    assert error <= figures["roc_auc_bound"] < 0.01
+
+
+@settings(max_examples=25)
+@given(row_chunkings(max_rows=300), st.sampled_from([None, 1]))
+def test_ranking__any_division(lengths, digits):
+    scores, codes = draw(sum(lengths), digits=digits)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_bins(monkeypatch)
+        whole = RankedScores.from_block(scores, codes).binned()
+        blocks = [*map(RankedScores.from_block, split(scores, lengths), split(codes, lengths))]
+        forward, backward = reduce(add, blocks), reduce(add, blocks[::-1], RankedScores.zeros())
+        for found in (forward.binned(), backward.binned()):
+            assert found.shift == whole.shift
+            np.testing.assert_array_equal(found.keys, whole.keys)
+            np.testing.assert_array_equal(found.counts, whole.counts)
+
+
+def test_ranking__the_other_class_has_the_rest():
+    scores, codes = draw(300, digits=1)
+    area = RankedScores.from_block(scores, codes).figures()["roc_auc"]
+    other = RankedScores.from_block(-scores, codes).figures()["roc_auc"]
+    assert area + other == pytest.approx(1.0)
+
+
+def test_ranking__zeros_of_both_signs_are_equal():
+    figures = RankedScores.from_block(np.array([0.0, -0.0]), np.array([0, 1])).figures()
+    assert figures["roc_auc"] == 0.5
+
+
+@pytest.mark.parametrize("n_rows", [0, 5])
+def test_ranking__of_one_class(n_rows):
+    found = RankedScores.from_block(np.ones(n_rows), np.ones(n_rows, dtype=int))
+    assert found.figures() == {"roc_auc": None, "roc_auc_bound": None}

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import random_array
 
-from dask_nrbfn.numeric.hashing import hash_rows, hash_values
+from dask_nrbfn.numeric.hashing import content_of_rows, distinct_labels, hash_rows, hash_values
 from tests.numeric.chunkings import row_chunkings, split
 
 
@@ -107,3 +107,77 @@ def test_hash_values__few_distinct_values_do_not_collide():
 
 def test_hash_values__negative_zero_is_zero():
     np.testing.assert_array_equal(hash_values(np.array([[-0.0]])), hash_values(np.array([[0.0]])))
+
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(0, 200, (300, 7)).astype(np.uint8)
+Y = RNG.integers(0, 3, 300)
+WEIGHTS = RNG.uniform(0.5, 2.0, 300)
+T = RNG.normal(size=(300, 2))
+
+
+@pytest.mark.parametrize("labels", [None, Y, np.array(["a", "bb", "ccc"])[Y], T])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_content_of_rows__adds_up_in_any_order(labels, weights):
+    def content(rows):
+        return content_of_rows(
+            X[rows],
+            None if labels is None else labels[rows],
+            None if weights is None else weights[rows],
+        )
+
+    whole = content(np.arange(300))
+    assert content(RNG.permutation(300)) == whole
+    pieces = np.split(RNG.permutation(300), [1, 50, 299])
+    assert sum(content(piece) for piece in pieces) % 2**64 == whole
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u2", "f4", "f8"])
+def test_content_of_rows__is_that_of_the_values(dtype):
+    assert content_of_rows(X.astype(dtype), Y, None) == content_of_rows(X, Y, None)
+
+
+def test_content_of_rows__text_of_both_kinds():
+    text = np.array(["a", "bb", "ccc"])[Y]
+    other = text.astype(np.dtypes.StringDType())
+    assert content_of_rows(X, text, None) == content_of_rows(X, other, None)
+
+
+def test_content_of_rows__any_change_shows():
+    changed = X.copy()
+    changed[7, 3] += 1
+    swapped = X[:, ::-1]
+    labels, weights = Y.copy(), WEIGHTS.copy()
+    labels[5] = (labels[5] + 1) % 3
+    weights[9] *= 1.5
+    numbers = T.copy()
+    numbers[5, 1] = np.nextafter(numbers[5, 1], 9)
+    contents = [
+        content_of_rows(*table)
+        for table in (
+            (X, Y, WEIGHTS),
+            (changed, Y, WEIGHTS),
+            (swapped, Y, WEIGHTS),
+            (X, labels, WEIGHTS),
+            (X, Y, weights),
+            (X, Y, None),
+            (X, None, None),
+            (X[:-1], Y[:-1], WEIGHTS[:-1]),
+            (X, T, WEIGHTS),
+            (X, numbers, WEIGHTS),
+            (X, T[:, ::-1], WEIGHTS),
+            (X, T[:, :1], WEIGHTS),
+            (X, Y[:, None].astype(float), WEIGHTS),
+        )
+    ]
+    assert len(set(contents)) == len(contents)
+
+
+@pytest.mark.parametrize("n_chars", [8, 300])
+def test_distinct_labels__texts_in_an_order_that_crashes_numpy(n_chars):
+    texts = np.array([f"{code:0>{n_chars}}" for code in range(800)])
+    y = texts.astype(np.dtypes.StringDType())[np.arange(1600) % 800]
+    labels, codes, counts = distinct_labels(y)
+    assert labels.tolist() == texts.tolist()
+    np.testing.assert_array_equal(codes, np.arange(1600) % 800)
+    np.testing.assert_array_equal(counts, 2)

@@ -3,13 +3,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+from sklearn.metrics import (
+    mean_absolute_error,
+    mean_squared_error,
+    precision_recall_fscore_support,
+    r2_score,
+)
 
 from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     HeldOutSums,
     ResidualSums,
     calibrate_temperature,
+    class_figures,
     softmax,
 )
 from tests.numeric.chunkings import row_chunkings, split
@@ -261,3 +267,48 @@ def test_residuals__squares_that_underflow_are_not_met():
     sums = ResidualSums.from_block(targets[:, None] + 1e-201, targets)
     assert sums.figures(0)["r2"] == [0.0]
     assert sums.figures(0)["mae"] == pytest.approx([1e-201])
+
+
+CLASSES = ["a", "b", "c", "d"]
+
+
+def draw_labels(own, given, n_rows=200, seed=0):
+    """Draw true labels among `own` and predicted ones among `given`."""
+    rng = np.random.default_rng(seed)
+    return rng.choice(own, n_rows), rng.choice(given, n_rows), rng.integers(1, 9, n_rows) / 4
+
+
+def confusion_of(true, predicted, weights, names):
+    return [
+        [weights[(true == own) & (predicted == given)].sum() for given in CLASSES] for own in names
+    ]
+
+
+# All occur; one is never predicted; one has no rows; one neither; some labels are unknown.
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [("abcd", "abcd"), ("abcd", "abc"), ("abc", "abcd"), ("abc", "abc"), ("abcz", "abd")],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_figures__as_scikit_learns(own, given, weighted):
+    true, predicted, weights = draw_labels(list(own), list(given))
+    weights = weights if weighted else np.ones(len(true), dtype=int)
+    names = [*CLASSES, "z"] if "z" in own else CLASSES
+    found = class_figures(CLASSES, confusion_of(true, predicted, weights, names))
+    expected = precision_recall_fscore_support(
+        true, predicted, labels=CLASSES, sample_weight=weights, zero_division=np.nan
+    )
+    assert [of_class["class"] for of_class in found] == CLASSES
+    for name, values in zip(("precision", "recall", "f1"), expected, strict=False):
+        values = [None if np.isnan(value) else pytest.approx(value) for value in values]
+        assert [of_class[name] for of_class in found] == values
+    assert [of_class["support"] for of_class in found] == [
+        weights[true == name].sum() for name in CLASSES
+    ]
+
+
+def test_class_figures__recall_on_average_is_the_share_that_is_right():
+    true, predicted, weights = draw_labels(CLASSES, CLASSES, seed=1)
+    found = class_figures(CLASSES, confusion_of(true, predicted, weights, CLASSES))
+    right = sum(of_class["recall"] * of_class["support"] for of_class in found)
+    assert right == pytest.approx(weights[true == predicted].sum())
