@@ -21,7 +21,7 @@ from dask_nrbfn.neighbors import (
     nearest_rows,
     update_rate,
 )
-from dask_nrbfn.numeric.confidence import Candidates, keep_best, soft_confidence
+from dask_nrbfn.numeric.confidence import RowPool, keep_best, soft_confidence
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.moments import MomentSums
@@ -140,14 +140,14 @@ def _column_rates(X: Rows) -> dict[str, float]:
 def _selection(n_basis: int) -> Callable[[], object]:
     """Return the choice of a basis among drawn rows."""
     rng = np.random.default_rng(0)
-    candidates = Candidates(
+    block = RowPool(
         rng.random(_SELECTED_ROWS),
         rng.integers(2**63, size=_SELECTED_ROWS, dtype=np.uint64),
         rng.integers(10, size=_SELECTED_ROWS),
         np.arange(_SELECTED_ROWS),
     )
-    pool = keep_best(Candidates.none(), candidates, size=n_basis, n_classes=10)
-    return lambda: keep_best(pool, candidates, size=n_basis, n_classes=10)
+    pool = keep_best(RowPool.none(), block, size=n_basis, n_classes=10)
+    return lambda: keep_best(pool, block, size=n_basis, n_classes=10)
 
 
 def _search_rates(X: Rows, k: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Soft-kNN confidence and the choice of basis rows (hu-nrbfn, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
 
-# Candidates of every class, if there are so many.
+# Rows that are drawn of every class, if it has so many.
 LEAST_OF_CLASS = 10
 
 
@@ -46,20 +46,20 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
-    """Rows that may enter the basis.
+class RowPool:
+    """Rows from which a basis is chosen.
 
     Attributes
     ----------
     priority : float64 (m,)
-        The smaller, the sooner a row enters: its confidence, or `even_below` of it.
+        The row with the smallest value enters first: its confidence, or `even_below` of it.
     tiebreak : uint64 (m,)
-        Decides among equal priorities, the smaller first. Rows that share it are duplicates and
-        enter once, see `hash_rows`.
+        The smaller value enters first among equal priorities. Rows that share a value are
+        duplicates and enter once, see `hash_rows`.
     codes : integer (m,)
-        Classes; -1 for rows of none, of which none has to enter.
+        Classes; -1 for rows without a class.
     rows : int64 (m,)
-        Row numbers.
+        Row indices.
     """
 
     priority: Floats
@@ -69,10 +69,17 @@ class Candidates:
 
     @classmethod
     def none(cls) -> Self:
-        """Return no candidates, with which a pass over blocks of rows begins."""
-        return cls(
-            np.empty(0), np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.int64)
-        )
+        """Return an empty pool, with which a pass over blocks of rows begins."""
+        return cls(*(np.empty(0, dtype) for dtype in (float, np.uint64, np.uint8, np.int64)))
+
+    def take(self, places: NDArray[np.int64]) -> Self:
+        """Return the rows at these places."""
+        return type(self)(*(getattr(self, each.name)[places] for each in fields(self)))
+
+    def joined(self, other: Self) -> Self:
+        """Return the rows of both pools."""
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return type(self)(*map(np.concatenate, pairs))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,12 +108,12 @@ def even_below(confidence: Floats, *, threshold: float) -> Floats:
     return np.where(confidence < threshold, 0.0, confidence)
 
 
-def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int) -> Candidates:
+def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> RowPool:
     """Return the rows of both that can still enter a basis of `size` rows, in order.
 
     Parameters
     ----------
-    pool, block : Candidates
+    pool, block : RowPool
         Without a row number in common.
     size : int
         r, at least `n_classes`.
@@ -115,7 +122,7 @@ def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int)
 
     Returns
     -------
-    Candidates
+    RowPool
         The r first distinct rows, and of every class the K first distinct ones: at most
         ``r + K**2``.
 
@@ -132,13 +139,13 @@ def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int)
     --------
     >>> def candidates(first, priority, tiebreak, codes):
     ...     rows = np.arange(first, first + len(codes))
-    ...     return Candidates(np.array(priority), np.array(tiebreak, np.uint64), codes, rows)
+    ...     return RowPool(np.array(priority), np.array(tiebreak, np.uint64), codes, rows)
     >>> pool = candidates(0, [1.0, 0.2], [7, 8], np.array([0, 0]))
     >>> block = candidates(2, [0.5, 0.2, 0.4], [6, 8, 5], np.array([0, 0, 0]))
     >>> keep_best(pool, block, size=2, n_classes=1).rows
     array([1, 4])
     """
-    ordered = _in_order(_joined(pool, block))
+    ordered = _in_order(pool.joined(block))
     by_point = np.lexsort((ordered.codes, ordered.tiebreak))
     tiebreak, codes = ordered.tiebreak[by_point], ordered.codes[by_point]
     new_point = _differs(tiebreak)
@@ -150,15 +157,15 @@ def keep_best(pool: Candidates, block: Candidates, *, size: int, n_classes: int)
     kept[np.sort(firsts)[:size]] = True
     members = np.sort(by_point[new_member])
     kept[members[_rank_in_class(ordered.codes[members]) < n_classes]] = True
-    return _taken(ordered, np.flatnonzero(kept))
+    return ordered.take(np.flatnonzero(kept))
 
 
-def choose_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
+def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
     """Return the numbers of drawn rows, ascending, int64 (N,).
 
     Parameters
     ----------
-    pool : Candidates
+    pool : RowPool
         What `keep_best` kept of all rows, of every class at least ten if there are so many, whose
         hashes draw among them.
     size : int
@@ -174,7 +181,7 @@ def choose_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
     >>> from dask_nrbfn.numeric.hashing import hash_numbers
     >>> codes = np.array([0] * 99 + [1])
     >>> rows = np.arange(100)
-    >>> pool = Candidates(np.zeros(100), hash_numbers(rows, seed=0), codes, rows)
+    >>> pool = RowPool(np.zeros(100), hash_numbers(rows, seed=0), codes, rows)
     >>> choose_candidates(pool, size=12)[-1]
     np.int64(99)
     """
@@ -184,13 +191,13 @@ def choose_candidates(pool: Candidates, *, size: int) -> NDArray[np.int64]:
 
 
 def choose_basis(
-    pool: Candidates, *, size: int, n_classes: int, threshold: float | None = None
-) -> Candidates:
+    pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
+) -> RowPool:
     """Return the rows that become the basis, (r,), in the order of their numbers.
 
     Parameters
     ----------
-    pool : Candidates
+    pool : RowPool
         All rows, or what `keep_best` kept of them.
     size : int
         The most rows to choose, at least `n_classes`.
@@ -208,7 +215,7 @@ def choose_basis(
     Examples
     --------
     >>> confidence, codes = np.array([0.2, 1.0, 0.95, 0.3]), np.array([0, 1, 1, 0])
-    >>> pool = Candidates(confidence, np.arange(4, dtype=np.uint64), codes, np.arange(4))
+    >>> pool = RowPool(confidence, np.arange(4, dtype=np.uint64), codes, np.arange(4))
     >>> choose_basis(pool, size=4, n_classes=2, threshold=0.9).rows
     array([0, 2, 3])
     >>> choose_basis(pool, size=2, n_classes=2).rows
@@ -221,10 +228,10 @@ def choose_basis(
     if threshold is not None:
         others = others[ordered.priority[others] < threshold]
     chosen = np.concatenate([firsts, others[: size - len(firsts)]])
-    return _taken(ordered, chosen[np.argsort(ordered.rows[chosen])])
+    return ordered.take(chosen[np.argsort(ordered.rows[chosen])])
 
 
-def _firsts_of_classes(ordered: Candidates, n_classes: int) -> NDArray[np.int64]:
+def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:
     """Return the place of each class's first row of which no other class has given a duplicate."""
     firsts: list[int] = []
     points, classes = set(), set()
@@ -239,30 +246,11 @@ def _firsts_of_classes(ordered: Candidates, n_classes: int) -> NDArray[np.int64]
     return np.array(firsts, dtype=np.int64)
 
 
-def _joined(first: Candidates, second: Candidates) -> Candidates:
-    return Candidates(
-        np.concatenate([first.priority, second.priority]),
-        np.concatenate([first.tiebreak, second.tiebreak]),
-        np.concatenate([first.codes, second.codes]),
-        np.concatenate([first.rows, second.rows]),
-    )
-
-
-def _taken(candidates: Candidates, places: NDArray[np.int64]) -> Candidates:
-    return Candidates(
-        candidates.priority[places],
-        candidates.tiebreak[places],
-        candidates.codes[places],
-        candidates.rows[places],
-    )
-
-
-def _in_order(candidates: Candidates) -> Candidates:
-    """Return candidates in the order in which they enter."""
+def _in_order(pool: RowPool) -> RowPool:
+    """Return the rows in the order in which they enter the basis."""
     # The class comes before the number, so that the order of the rows cannot decide for which of
     # two classes a duplicate counts.
-    keys = (candidates.rows, candidates.codes, candidates.tiebreak, candidates.priority)
-    return _taken(candidates, np.lexsort(keys))
+    return pool.take(np.lexsort((pool.rows, pool.codes, pool.tiebreak, pool.priority)))
 
 
 def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:

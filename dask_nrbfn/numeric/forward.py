@@ -46,7 +46,7 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     basis function networks*, 1996, by a Cholesky factorization of gram whose pivots are chosen by
     what they explain: with s_j what is left of the square of a column beside those chosen, and c_j
     of its product with a target, the next one has the largest ``sum_q c_jq^2 / (s_j + lambda)``.
-    Basis rows whose weights the system's penalty holds at 0 are not candidates. Each choice is one
+    Basis rows whose weights the system's penalty holds at 0 are not chosen. Each choice is one
     row of the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
 
     Examples
@@ -66,11 +66,11 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
     factor, chosen = np.empty((min(size, len(gram)), len(gram))), []
     left, unexplained = system.target_norm, []
     for step in range(len(factor)):
-        candidates = squares > least
-        if not candidates.any():
+        independent = squares > least
+        if not independent.any():
             break
         explained = np.full(len(gram), -np.inf)
-        np.divide((cross**2).sum(axis=0), squares + penalty, out=explained, where=candidates)
+        np.divide((cross**2).sum(axis=0), squares + penalty, out=explained, where=independent)
         place = int(explained.argmax())
         row, done = factor[step], factor[:step]
         np.subtract(gram[place], done[:, place] @ done, out=row)

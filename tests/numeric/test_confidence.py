@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.numeric.confidence import (
     LEAST_OF_CLASS,
-    Candidates,
+    RowPool,
     choose_basis,
     choose_candidates,
     even_below,
@@ -129,11 +129,11 @@ def naive_basis(priority, tiebreak, codes, *, size, threshold=None):
 
 def candidates(priority, tiebreak, codes):
     tiebreak = np.asarray(tiebreak, dtype=np.uint64)
-    return Candidates(np.asarray(priority), tiebreak, np.asarray(codes), np.arange(len(codes)))
+    return RowPool(np.asarray(priority), tiebreak, np.asarray(codes), np.arange(len(codes)))
 
 
 def some_of(pool, rows):
-    return Candidates(pool.priority[rows], pool.tiebreak[rows], pool.codes[rows], pool.rows[rows])
+    return RowPool(pool.priority[rows], pool.tiebreak[rows], pool.codes[rows], pool.rows[rows])
 
 
 def draw_candidates(n_rows, n_classes, seed, *, n_points=12, levels=4, dtype=np.uint8):
@@ -168,7 +168,7 @@ def test_choose_basis__any_blocks_give_the_naive_choice(
     rows = draw_candidates(n_rows, n_classes, seed, n_points=n_points)
     blocks = [some_of(rows, block) for block in split(np.arange(n_rows), lengths)]
     blocks = data.draw(st.permutations(blocks))
-    pool = Candidates.none()
+    pool = RowPool.none()
     for block in blocks:
         pool = keep_best(pool, block, size=size, n_classes=n_classes)
         assert len(pool) <= size + n_classes**2
@@ -191,7 +191,7 @@ def test_keep_best__associative_and_commutative(n_classes, size, seed):
     left = both(both(a, b), c).rows.tolist()
     assert both(a, both(b, c)).rows.tolist() == left
     assert both(both(c, a), b).rows.tolist() == left
-    assert both(both(both(a, b), c), Candidates.none()).rows.tolist() == left
+    assert both(both(both(a, b), c), RowPool.none()).rows.tolist() == left
 
 
 @given(
@@ -250,7 +250,7 @@ def test_choose_basis__class_without_rows_leaves_its_place():
 
 def test_choose_basis__one_row_and_none():
     assert chosen_rows([1.0], [0], size=1, n_classes=1, threshold=0.9) == [0]
-    assert len(choose_basis(Candidates.none(), size=3, n_classes=3)) == 0
+    assert len(choose_basis(RowPool.none(), size=3, n_classes=3)) == 0
 
 
 def test_choose_basis__ties_follow_the_hash():
@@ -309,20 +309,20 @@ def test_even_below__every_row_below_is_as_likely():
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint32, np.int64])
 def test_keep_best__keeps_the_type_of_the_classes(dtype):
     rows = draw_candidates(50, 3, seed=0, dtype=dtype)
-    pool = keep_best(Candidates.none(), rows, size=10, n_classes=3)
+    pool = keep_best(RowPool.none(), rows, size=10, n_classes=3)
     assert choose_basis(pool, size=10, n_classes=3).codes.dtype == dtype
 
 
 def test_keep_best__memory_is_that_of_the_pool_and_one_block():
     def peak_bytes(n_blocks):
-        pool, rng = Candidates.none(), np.random.default_rng(0)
+        pool, rng = RowPool.none(), np.random.default_rng(0)
         tracemalloc.start()
         try:
             for number in range(n_blocks):
                 # Large against what other threads of the process allocate meanwhile.
                 rows = np.arange(number * 50_000, (number + 1) * 50_000)
                 tiebreak = rng.integers(0, 2**64, len(rows), dtype=np.uint64)
-                block = Candidates(rng.random(len(rows)), tiebreak, rows % 3, rows)
+                block = RowPool(rng.random(len(rows)), tiebreak, rows % 3, rows)
                 pool = keep_best(pool, block, size=1000, n_classes=3)
             return tracemalloc.get_traced_memory()[1]
         finally:
@@ -335,7 +335,7 @@ def test_keep_best_and_choose_basis__inputs_stay_as_they_were():
     rows = draw_candidates(20, 3, seed=0)
     fields = (rows.priority, rows.tiebreak, rows.codes, rows.rows)
     before = [field.copy() for field in fields]
-    keep_best(rows, Candidates.none(), size=5, n_classes=3)
+    keep_best(rows, RowPool.none(), size=5, n_classes=3)
     choose_basis(rows, size=5, n_classes=3, threshold=0.5)
     even_below(rows.priority, threshold=0.5)
     for field, copy in zip(fields, before, strict=True):
@@ -347,10 +347,10 @@ def test_keep_best_and_choose_basis__inputs_stay_as_they_were():
 def test_choose_candidates__even_but_for_rare_classes(chunks, seed):
     n_rows = sum(chunks)
     codes = np.where(np.arange(n_rows) % 100 == 7, 1, np.where(np.arange(n_rows) < 30, 2, 0))
-    pool = Candidates.none()
+    pool = RowPool.none()
     for rows in split(np.arange(n_rows), chunks):
         hashes = hash_numbers(rows, seed=seed)
-        block = Candidates(np.zeros(len(rows)), hashes, codes[rows], rows)
+        block = RowPool(np.zeros(len(rows)), hashes, codes[rows], rows)
         pool = keep_best(pool, block, size=100, n_classes=LEAST_OF_CLASS)
     order = np.argsort(hash_numbers(np.arange(n_rows), seed=seed))
     firsts = np.concatenate([order[codes[order] == code][:LEAST_OF_CLASS] for code in range(3)])
@@ -362,5 +362,5 @@ def test_choose_candidates__even_but_for_rare_classes(chunks, seed):
 def test_choose_candidates__every_class_where_there_is_little_room():
     codes = np.repeat(np.arange(5), 40)
     rows = np.arange(200)
-    pool = Candidates(np.zeros(200), hash_numbers(rows, seed=0), codes, rows)
+    pool = RowPool(np.zeros(200), hash_numbers(rows, seed=0), codes, rows)
     assert sorted(codes[choose_candidates(pool, size=5)]) == [0, 1, 2, 3, 4]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 
-from dask_nrbfn.numeric.confidence import Candidates, choose_basis, soft_confidence
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, soft_confidence
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -132,7 +132,7 @@ def numeric_fit(X, y, *, alpha, n_classes):
     nearest = np.take_along_axis(distances, neighbors, axis=1)
     confidence = soft_confidence(nearest, y[neighbors] == y[:, None], width=nearest.mean())
     row_order = np.arange(len(y))
-    pool = Candidates(confidence, row_order.astype(np.uint64), y, row_order)
+    pool = RowPool(confidence, row_order.astype(np.uint64), y, row_order)
     rows = choose_basis(pool, size=len(y), n_classes=n_classes, threshold=0.9).rows
     width = BasisDistances.from_basis(X[rows]).total(X) / (len(X) * len(rows))
     features = RadialFeatures.from_basis(X[rows], width)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.choices import BASES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.confidence import Candidates, choose_basis
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis
 from dask_nrbfn.numeric.hashing import hash_numbers, hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import Scaling
@@ -114,7 +114,7 @@ class SampledRows:
     def best(self, priority: Floats, size: int) -> Chosen:
         """Return a basis of a size, of the rows of the least priority."""
         rows = np.arange(self.X.shape[0])
-        pool = Candidates(priority, self.hashes, self.codes, rows)
+        pool = RowPool(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
         return Chosen(self.X[places], self.numbers[places])
 

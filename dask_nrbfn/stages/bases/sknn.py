@@ -4,7 +4,7 @@ import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
-from dask_nrbfn.numeric.confidence import Candidates, choose_basis, even_below, soft_confidence
+from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.bases import MOST_SCORED, BasisSource, Chosen, SampledRows
@@ -35,7 +35,7 @@ def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     return _chosen(run, dataset, basis, capped=capped)
 
 
-def _chosen(run: Run, dataset: Dataset, basis: Candidates, *, capped: bool = False) -> Chosen:
+def _chosen(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False) -> Chosen:
     n_beyond = int(np.count_nonzero(basis.priority >= run.chosen_params.confidence_threshold))
     rows = name_rows(run, basis.rows)
     return Chosen(dataset.take(rows), rows, n_beyond, capped)
