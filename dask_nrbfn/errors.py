@@ -102,8 +102,8 @@ class DamagedDataError(NRBFNError, OSError):
     """Stored bytes fail their checksum, are cut short, or are not of this format."""
 
 
-class NewerVersionError(DamagedDataError):
-    """A newer version of this package wrote what is stored."""
+class NewerVersionError(NRBFNError, OSError):
+    """A newer version of this package wrote what is stored; it is sound, and never replaced."""
 
 
 class DamagedResultError(DamagedDataError):

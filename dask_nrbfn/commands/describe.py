@@ -114,7 +114,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "n_rows": n_rows_held(attributes),
         **({"n_unlabelled": n_unlabelled} if n_unlabelled else {}),
         "n_features": attributes["n_features"],
-        **_describe_schema(read_schema(attributes)),
+        **_describe_schema(read_schema(attributes, run.location)),
         **({"svd_explained": stages["svd"]["explained"]} if "svd" in stages else {}),
         **describe_targets(attributes["n_classes"], attributes.get("target_names")),
         "n_basis": stages.get("basis", {}).get("n_basis"),

@@ -225,7 +225,7 @@ def _open_member(run: Run, member: Mapping[str, Any], files: ExitStack) -> Datas
     if member["content"] != (content_beside(dataset) if beside else dataset.content):
         raise DataError(f"{place} has other rows than those that {run.location} holds.", remedy)
     # As it was read when it joined the run.
-    return dataset.encoded_by(read_schema(run.attributes))
+    return dataset.encoded_by(read_schema(run.attributes, run.location))
 
 
 def _join(datasets: list[Dataset], location: Location) -> Dataset:

@@ -28,7 +28,7 @@ def load_schema(location: Location) -> Schema:
     """
     if isinstance(location, str | os.PathLike) and Path(location).suffix in _SUFFIXES:
         return _of_file(Path(location))
-    schema = read_schema(_attributes(location))
+    schema = read_schema(_attributes(location), location)
     if schema is None:
         raise DataError(
             f"{location} has no schema: it was made of arrays of numbers, or by an older version.",

@@ -14,8 +14,14 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.common import concurrent_map
 from zarr.core.sync import sync
 
-from dask_nrbfn.errors import DamagedDataError, MissingDataError
-from dask_nrbfn.storage.strict import CHECKSUM_BYTES, StrictStore, checksum, metadata_named
+from dask_nrbfn.errors import DamagedDataError, NRBFNError
+from dask_nrbfn.storage.strict import (
+    CHECKSUM_BYTES,
+    StrictStore,
+    checksum,
+    is_our_mistake,
+    metadata_named,
+)
 
 Array = zarr.Array[Any]
 
@@ -120,9 +126,9 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
     _check_claim(array, start, stop)
     try:
         values = np.asarray(array[start:stop])
-    except (MissingDataError, DamagedDataError):
-        raise
     except (ValueError, RuntimeError, TypeError) as error:
+        if isinstance(error, NRBFNError) or is_our_mistake(error):
+            raise
         raise DamagedDataError(
             f"rows {start} to {stop if stop is not None else array.shape[0]} of "
             f"{array.store_path} cannot be read ({error}).",
@@ -148,7 +154,9 @@ def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
     )
     try:
         return np.asarray(array[box])
-    except (ValueError, RuntimeError, TypeError):
+    except (ValueError, RuntimeError, TypeError) as error:
+        if is_our_mistake(error):
+            raise
         return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dask_nrbfn.errors import NewerVersionError, ParameterError
+from dask_nrbfn.errors import DataError, NewerVersionError, ParameterError
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, Params, TuneParams
@@ -99,13 +99,17 @@ def schema_attributes(schema: Schema | None) -> dict[str, Any]:
     return {"schema": schema.to_dict(), **version}
 
 
-def read_schema(attributes: Mapping[str, Any]) -> Schema | None:
-    """Return the schema that a group records.
+def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:
+    """Return the schema that the group at `place` records, None if it has none.
 
     Raises
     ------
-    DataError
-        If it is none.
+    NewerVersionError
+        If it has fields or values that are unknown.
     """
     recorded = attributes.get("schema")
-    return None if recorded is None else Schema.from_dict(recorded)
+    try:
+        return None if recorded is None else Schema.from_dict(recorded)
+    except DataError as error:
+        problem = f"{place} was written with a schema that is unknown here: {error.problem}"
+        raise NewerVersionError(problem, UPGRADE) from error

@@ -93,7 +93,9 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     MissingDataError
         If nothing is there.
     DamagedDataError
-        If it is no such group, was not finished, or has a newer format.
+        If it is no such group, or was not finished.
+    NewerVersionError
+        If it has a newer format.
     """
     group = _open(location, kind=kind, mode="r+" if writable else "r")
     _check_identity(group, kind)
@@ -130,14 +132,11 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         )
     version = attributes.get("format_version")
     if version not in READ_VERSIONS:
-        problem = (
-            f"{place} has format version {version}, "
-            f"this package reads {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}."
-        )
         if isinstance(version, int) and version > READ_VERSIONS[-1]:
-            raise NewerVersionError(problem, UPGRADE)
+            raise _newer_format(place, version)
         raise DamagedDataError(
-            problem, "Use the version of dask_nrbfn that wrote it, or write it again."
+            _format_problem(place, version),
+            "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
     if attributes.pop("checksum", None) != checksum(attributes):
         raise DamagedDataError(
@@ -174,6 +173,9 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
             store = _store(location)
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
+    except DamagedDataError:
+        _check_not_newer(location)
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
             raise DamagedDataError(
@@ -182,6 +184,25 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         raise MissingDataError(
             f"there is no {kind} at {location}.", f"Give the path of a {kind}."
         ) from error
+
+
+def _check_not_newer(location: Location) -> None:
+    """Raise NewerVersionError if metadata that zarr cannot read names a newer format."""
+    try:
+        version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
+    except (ValueError, TypeError, KeyError):
+        return
+    if isinstance(version, int) and version > READ_VERSIONS[-1]:
+        raise _newer_format(location, version)
+
+
+def _newer_format(place: object, version: object) -> NewerVersionError:
+    return NewerVersionError(_format_problem(place, version), UPGRADE)
+
+
+def _format_problem(place: object, version: object) -> str:
+    first, last = READ_VERSIONS[0], READ_VERSIONS[-1]
+    return f"{place} has format version {version}, this package reads {first} to {last}."
 
 
 def attributes_of(group: zarr.Group) -> dict[str, Any]:
@@ -470,13 +491,7 @@ def _kind_stored(location: Location, kind: str) -> object:
     Metadata that is damaged is that of a `kind` if it still says so; an empty group in a store
     object is what is left of one that was begun there.
     """
-    path = local_path(location)
-    # Otherwise zarr would make a directory that is not there any more.
-    store = _store(location) if path is None else DurableStore(path, read_only=True)
-    stored = None
-    with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
-        stored = sync(store.get("zarr.json", default_buffer_prototype()))
-    text = b"" if stored is None else stored.to_bytes()
+    text = _stored_metadata(location)
     try:
         metadata = json.loads(text)
         attributes = metadata["attributes"]
@@ -488,6 +503,17 @@ def _kind_stored(location: Location, kind: str) -> object:
         own = f"dask_nrbfn.{kind}"
         return own if f'"{own}"'.encode() in text else None
     return found
+
+
+def _stored_metadata(location: Location) -> bytes:
+    """Return the bytes of a group's own metadata, empty if there is none."""
+    path = local_path(location)
+    # Opened for writing, zarr would make a directory that does not exist any more.
+    store = _store(location) if path is None else DurableStore(path, read_only=True)
+    stored = None
+    with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
+        stored = sync(store.get("zarr.json", default_buffer_prototype()))
+    return b"" if stored is None else stored.to_bytes()
 
 
 def check_outside_groups(location: Location) -> None:
@@ -514,7 +540,7 @@ def exists(location: Location) -> bool:
         _open(location, kind="group", mode="r")
     except MissingDataError:
         return False
-    except DamagedDataError:
+    except (DamagedDataError, NewerVersionError):
         pass
     return True
 

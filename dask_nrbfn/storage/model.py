@@ -291,7 +291,7 @@ class Model:
         attributes = attributes_of(group)
         classes = read_rows(get_array(group, "classes"))
         names, target_names = attributes["feature_names"], attributes.get("target_names")
-        schema = read_schema(attributes)
+        schema = read_schema(attributes, group.store_path)
         if schema is not None and not schema.is_plain:
             names = schema.feature_names
         params = stored_params(attributes["params"], group.store_path)

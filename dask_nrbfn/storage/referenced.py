@@ -21,7 +21,7 @@ from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, Array
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store
-from dask_nrbfn.storage.strict import checksum, metadata_named
+from dask_nrbfn.storage.strict import checksum, is_our_mistake, metadata_named
 
 _DIGEST_BYTES = 8
 
@@ -65,21 +65,23 @@ class ReferencedRows:
         DamagedDataError
             If they have another shape than they had.
         """
-        with metadata_named(group.store_path):
-            recorded: dict[str, Any] = group.attrs.asdict()
-            if recorded.pop("checksum", None) != checksum(recorded):
-                raise ValueError("they fail their checksum")
-            place, path = recorded["place"], recorded["path"]
-            rows = cls(
-                place,
-                path,
-                _matrix_at(place, path),
-                np.dtype(recorded["dtype"]),
-                recorded["chunk_rows"],
-                recorded["digests"],
-                recorded["n_values"],
-                recorded["most_values"],
+        recorded: dict[str, Any] = group.attrs.asdict()
+        if recorded.pop("checksum", None) != checksum(recorded):
+            raise DamagedDataError(
+                f"the attributes of {group.store_path} fail their checksum.",
+                "Restore its zarr.json from a copy, or ingest the rows again.",
             )
+        place, path = recorded["place"], recorded["path"]
+        rows = cls(
+            place,
+            path,
+            _matrix_at(place, path),
+            np.dtype(recorded["dtype"]),
+            recorded["chunk_rows"],
+            recorded["digests"],
+            recorded["n_values"],
+            recorded["most_values"],
+        )
         if [*rows.shape] != recorded["shape"]:
             raise DamagedDataError(
                 f"{rows} has the shape {rows.shape}, and had {tuple(recorded['shape'])} when it "
@@ -140,10 +142,10 @@ class ReferencedRows:
     def _rows_named(self, start: int, stop: int) -> Iterator[None]:
         try:
             yield
-        except NRBFNError:
-            raise
         # Every codec has errors of its own.
         except (OSError, ValueError, RuntimeError, TypeError) as error:
+            if isinstance(error, NRBFNError) or is_our_mistake(error):
+                raise
             raise DamagedDataError(
                 f"rows {start} to {stop} of {self} cannot be read ({error}).",
                 "Restore them from a copy, or ingest them again.",

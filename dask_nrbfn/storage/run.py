@@ -201,9 +201,8 @@ class Run:
             attributes,
             stored,
         )
-        with metadata_named(location):
-            sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
-            sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
+        sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
+        sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
         if not sound:
             raise DamagedDataError(
                 f"the numbers of rows in the attributes of {location} do not fit together.",
@@ -260,7 +259,7 @@ class Run:
     @property
     def is_mixed(self) -> bool:
         """Whether its features are of several kinds; see `Dataset.is_mixed`."""
-        schema = read_schema(self.attributes)
+        schema = read_schema(self.attributes, self.location)
         return schema is not None and not schema.is_plain
 
     @property

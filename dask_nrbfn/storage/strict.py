@@ -70,11 +70,21 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         )
 
 
+def is_our_mistake(error: BaseException) -> bool:
+    """Return whether this package raised an error itself, not a library that it reads with."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    module = "" if last is None else str(last.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] == __package__.partition(".")[0]
+
+
 @contextmanager
 def metadata_named(place: object) -> Iterator[None]:
-    """Name the metadata that makes no sense; the block calls zarr, or takes values of attributes.
+    """Turn what zarr raises for unreadable metadata into a DamagedDataError about `place`.
 
-    zarr has no one error for it: flipped, cut and exchanged metadata raised all of these.
+    zarr has no common error: flipped, cut and exchanged metadata raised all of those below. The
+    same types raised by this package's own code are mistakes, and pass.
     """
     try:
         yield
@@ -86,6 +96,8 @@ def metadata_named(place: object) -> Iterator[None]:
             f"{place} needs a package that is not installed ({error}).", "Install it."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        if is_our_mistake(error):
+            raise
         raise DamagedDataError(
             f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
             "Restore it from a copy, or write the data again.",

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import zarr
 
+from dask_nrbfn.commands.fit import fit_dataset
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
@@ -16,12 +18,20 @@ from dask_nrbfn.errors import (
     NRBFNError,
 )
 from dask_nrbfn.params import FitParams
+from dask_nrbfn.storage import local
 from dask_nrbfn.storage.array import get_array, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import open_group, update_record
+from dask_nrbfn.storage.group import (
+    create_group,
+    open_group,
+    open_member,
+    resumed_group,
+    update_record,
+)
+from dask_nrbfn.storage.local import DurableStore
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from dask_nrbfn.storage.strict import checksum
+from dask_nrbfn.storage.strict import checksum, metadata_named
 from tests.storage.written import (
     bytes_restored,
     chunk_files,
@@ -430,8 +440,54 @@ def test_model_metadata__newer_format_inside_a_run(run):
     make_model().write(run.group("model"))
     assert Model.load(run.location).n_features == 4
     edit_attributes(f"{run.location}/model", format_version=8)
-    with pytest.raises(DamagedDataError, match="format version 8"):
+    with pytest.raises(NewerVersionError, match="format version 8"):
         Model.load(run.location)
+
+
+def test_fit__leaves_a_model_of_a_newer_version(tmp_path):
+    data = write_dataset(tmp_path / "data", table(30), np.arange(30) % 2)
+    params = FitParams(basis_size=4)
+    fit_dataset(data, tmp_path / "run", params, InlineEngine())
+    edit_attributes(tmp_path / "run" / "model", format_version=8)
+    before = (tmp_path / "run" / "model" / "zarr.json").read_bytes()
+    with pytest.raises(NewerVersionError, match="format version 8"):
+        fit_dataset(data, tmp_path / "run", params, InlineEngine())
+    assert (tmp_path / "run" / "model" / "zarr.json").read_bytes() == before
+
+
+def test_resumed_group__leaves_what_a_newer_version_began(tmp_path):
+    begun = tmp_path / ".out.unfinished"
+    create_group(begun, kind="predictions", attributes={"of_model": "a"})
+    edit_attributes(begun, format_version=8)
+    with (
+        pytest.raises(NewerVersionError, match="format version 8"),
+        resumed_group(
+            tmp_path / "out", kind="predictions", identity={"of_model": "a"}, overwrite=False
+        ),
+    ):
+        pass
+    assert begun.is_dir()
+
+
+def test_metadata__that_zarr_cannot_read_of_a_newer_format(tmp_path):
+    make_model().save(tmp_path / "model")
+    edit_attributes(tmp_path / "model", format_version=8)
+    path = tmp_path / "model" / "zarr.json"
+    path.write_text(path.read_text().replace('"zarr_format": 3', '"zarr_format": 4'))
+    with pytest.raises(NewerVersionError, match="format version 8, this package reads 3 to 7"):
+        Model.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [({"a": {"kind": "graph"}}, "'graph' as kind"), ({"a": {"depth": 1}}, "'depth'")],
+)
+def test_metadata__a_schema_of_a_newer_version(text_dataset, columns, problem):
+    update_record(
+        zarr.open_group(str(text_dataset.location), mode="r+"), {"schema": {"columns": columns}}
+    )
+    with pytest.raises(NewerVersionError, match=f"schema that is unknown here: .*{problem}"):
+        Dataset.open(text_dataset.location)
 
 
 @pytest.mark.parametrize(
@@ -462,3 +518,19 @@ def test_model__a_mistake_of_ours_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr(Model, "_check_shapes", lambda model, group: len(model))
     with pytest.raises(TypeError, match="has no len"):
         Model.load(tmp_path / "model")
+
+
+def test_store__a_mistake_of_ours_is_no_damage(tmp_path, monkeypatch):
+    make_model().save(tmp_path / "model")
+    # The store of this package then fails inside what zarr calls.
+    monkeypatch.setattr(local, "os", None)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute"):
+        open_member(zarr.open_group(DurableStore(tmp_path), mode="r"), "model", kind="model")
+
+
+def test_metadata_named__a_mistake_of_ours_is_no_damage():
+    mistake = compile("{}['name']", "ours", "eval")
+    with pytest.raises(KeyError), metadata_named("place"):
+        eval(mistake, {"__name__": "dask_nrbfn.storage.run"})
+    with pytest.raises(DamagedDataError, match="metadata of place"), metadata_named("place"):
+        eval(mistake, {"__name__": "zarr.core.metadata"})
