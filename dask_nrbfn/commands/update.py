@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.commands.version import (
@@ -44,7 +43,7 @@ from dask_nrbfn.numeric.distances import basis_bytes
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.numeric.rows import equal, mean_values
+from dask_nrbfn.numeric.rows import mean_values
 from dask_nrbfn.parts import MAX_REDONE, Reduction, reduce_parts, run_task
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
@@ -541,29 +540,13 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
 def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
     one, two = read_candidates(run, draft.base), read_candidates(other, place)
-    same = {
-        "components": _same(one.projection, two.projection),
-        "basis": equal(one.basis, two.basis),
-        "width": one.width == two.width,
-        "classes": np.array_equal(one.classes, two.classes),
-        "targets": one.target_names == two.target_names
-        and WIDTH.recorded(run).target_origin == WIDTH.recorded(other).target_origin,
-        "feature names": one.feature_names == two.feature_names,
-        "schemas": (one.schema and one.schema.digest) == (two.schema and two.schema.digest),
-        "weights of classes": WIDTH.recorded(run).class_weights
-        == WIDTH.recorded(other).class_weights,
-        "parameters": (one.params.scale, *one.params.predicting)
-        == (two.params.scale, *two.params.predicting),
-    }
-    different = [name for name, equal in same.items() if not equal]
+    different = one.differences_of_sums(two)
+    if WIDTH.recorded(run).target_origin != WIDTH.recorded(other).target_origin:
+        different.append("origin of the targets")
+    if WIDTH.recorded(run).class_weights != WIDTH.recorded(other).class_weights:
+        different.append("weights of classes")
     if different:
         raise RunMismatchError(
             f"{run.location} and {other.location} differ in {', '.join(different)}.",
             "Merge a run and its branches only.",
         )
-
-
-def _same(one: NDArray[Any] | None, two: NDArray[Any] | None) -> bool:
-    if one is None or two is None:
-        return one is two
-    return np.array_equal(one, two)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple, Self
@@ -17,7 +17,7 @@ from dask_nrbfn.numeric.gradients import heaviest_features
 from dask_nrbfn.numeric.held_out import normalized_shares, softmax
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.rows import Rows, is_sparse
+from dask_nrbfn.numeric.rows import Rows, equal, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.svd import project
@@ -44,6 +44,11 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.versions import latest_place, model_name
+
+# Fields that are computed from the sums over rows, or play no part in them. Of the parameters only
+# some decide the sums.
+_FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
+_FROM_SUMS |= {"params", "read_as"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +211,18 @@ class Model:
                 content.update(np.ascontiguousarray(array).data)
         return content.hexdigest()
 
+    def differences_of_sums(self, other: "Model") -> list[str]:
+        """Return the names of the fields that make sums over rows differ from another model's.
+
+        These are all fields but those that follow from the sums.
+        """
+        names = [each.name for each in fields(self) if each.name not in _FROM_SUMS]
+        different = [name for name in names if not _same(getattr(self, name), getattr(other, name))]
+        params, others = self.params, other.params
+        if (params.scale, *params.predicting) != (others.scale, *others.predicting):
+            different.append("parameters")
+        return different
+
     @property
     def heaviest_features(self) -> dict[str, float] | None:
         """Names and weights of the columns, the heaviest first; None if they are not learned."""
@@ -337,6 +354,19 @@ class Model:
             raise DamagedDataError(
                 f"the arrays of {group.store_path} do not fit together.", "Write the model again."
             )
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Return whether two values of a field are equal to the bit."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Scaling):
+        return all(_same(getattr(one, each.name), getattr(two, each.name)) for each in fields(one))
+    if isinstance(one, Schema):
+        return bool(one.digest == two.digest)
+    if isinstance(one, np.ndarray) or is_sparse(one):
+        return equal(one, two)
+    return bool(one == two)
 
 
 def check_columns(found: int, trained_on: int) -> None:

@@ -99,7 +99,7 @@ def test_merge__of_runs_with_other_schemas(tmp_path, fitted):
     other = fit_dataset(
         Dataset.open(fitted / "data").encoded_by(OTHER_FILLS), tmp_path / "other", PARAMS, ENGINE
     )
-    with pytest.raises(RunMismatchError, match=r"differ in .*schemas"):
+    with pytest.raises(RunMismatchError, match=r"differ in .*schema"):
         merge_runs(run.location, other.location, ENGINE)
 
 

@@ -1,5 +1,6 @@
 import io
 import pickle
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from dask_nrbfn.choices import LOSSES
 from dask_nrbfn.errors import DamagedDataError, DataError, ExistsError, MissingDataError
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -188,19 +190,62 @@ def test_probabilities__of_clipped_ties_differ_in_float32_too():
     assert probabilities[1].tolist() == [0.4, 0.4, 0.2]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"temperature": 0.5},
-        {"params": FitParams(kernel="laplacian")},
-        {"params": FitParams(features="plain")},
-        {"width": 0.5},
-    ],
-)
-def test_digest__of_everything_that_predicts(change):
-    same = make_model(params=FitParams(), fitting_error=0.5).digest()
-    assert make_model(params=FitParams(alpha=1e-3)).digest() == same
-    assert make_model(**({"params": FitParams()} | change)).digest() != same
+# Another value of every field of a model, and of every parameter that predicts; those of None are
+# no part of what a model predicts.
+OTHER_FIELDS = {
+    "basis": table(3, 4, seed=8),
+    "width": 0.5,
+    "weights": table(3, 3, seed=8),
+    "classes": np.array([1, 2, 4]),
+    "scaling": Scaling("unit", np.zeros(4), np.ones(4)),
+    "params": FitParams(kernel="laplacian").resolve_auto(numbers=False),
+    "temperature": 0.5,
+    "feature_names": ("a", "b", "c", "e"),
+    "target_names": ("a", "b", "c"),
+    "intercept": np.ones(3),
+    "schema": Schema((Column("a", "number"),)),
+    "projection": np.ones((4, 4)),
+    "fitting_error": None,
+    "spectral_risk": None,
+    "places": None,
+    "read_as": None,
+}
+OTHER_PARAMS = {"features": "plain", "kernel": "laplacian", "loss": "logistic"}
+
+
+@pytest.mark.parametrize("field", fields(Model), ids=lambda field: field.name)
+def test_digest__of_every_field_that_predicts(field):
+    model = make_model(params=FitParams())
+    other, unlike = OTHER_FIELDS[field.name], {"places": np.arange(3), "read_as": {"x": "X"}}
+    changed = replace(
+        model, **{field.name: unlike.get(field.name, 0.25) if other is None else other}
+    )
+    assert (changed.digest() != model.digest()) == (other is not None)
+
+
+def test_digest__of_every_parameter_that_predicts():
+    model = make_model(params=FitParams())
+    predicting = {name for name, each in FitParams.options().items() if each.predicts}
+    assert predicting == OTHER_PARAMS.keys()
+    for name, value in OTHER_PARAMS.items():
+        changed = replace(model, params=FitParams(**{name: value}).resolve_auto(numbers=False))
+        assert changed.digest() != model.digest()
+        assert changed.differences_of_sums(model) == ["parameters"]
+    assert (
+        replace(model, params=FitParams(alpha=1e-3).resolve_auto(numbers=False)).digest()
+        == model.digest()
+    )
+
+
+FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
+
+
+@pytest.mark.parametrize("field", fields(Model), ids=lambda field: field.name)
+def test_differences_of_sums__of_every_field_that_sums_are_made_with(field):
+    model, other = make_model(params=FitParams()), OTHER_FIELDS[field.name]
+    name = "parameters" if field.name == "params" else field.name
+    expected = [] if field.name in {*FROM_SUMS, "read_as"} else [name]
+    assert replace(model, **{field.name: other}).differences_of_sums(model) == expected
 
 
 @pytest.mark.parametrize("n_features", [3, 5])
