@@ -327,11 +327,11 @@ def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
         raise _no_workers(address)
     memory_bytes, limit_bytes = min(map(_worker_memory, workers))
     engine = DaskEngine(
-        client,
+        client=client,
         n_workers=sum(worker["nthreads"] for worker in workers),
         threads=threads,
         memory_bytes=memory_bytes,
-        limit_bytes=limit_bytes,
+        worker_limit_bytes=limit_bytes,
         bar=bar,
         no_workers_timeout_s=_no_workers_timeout_s(),
         watch=watch,

@@ -3,12 +3,13 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import Empty, Queue
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
@@ -32,128 +33,52 @@ _LOOK_INTERVAL_S = 2.0
 NO_WORKERS_TIMEOUT_S = 300.0
 
 
-class Engine(Protocol):
+@dataclass(kw_only=True)
+class Engine(ABC):
     """Runs tasks somewhere.
 
     Attributes
     ----------
+    bar : bool
+        Whether to show a progress bar.
     n_workers : int
         Tasks that run at the same time.
     threads : int
         Threads that each task may use.
     memory_bytes : int
         Memory that each task may use.
-    limit_bytes : int
-        Memory limit of the worker that has the least for a task.
+    worker_limit_bytes : int or None
+        Memory limit of the worker that has the least for a task. None: `memory_bytes`.
     expected_bytes : int
-        What the tasks at hand are expected to hold, with their process; errors tell it. 0: unknown.
+        Expected memory of the current tasks with their process, for error messages. 0: unknown.
     peak_bytes : int
         Largest resident size of a process while it ran a task, since it was last set to 0.
     in_memory : bool
         Whether tasks share this process's memory, and so its in-memory stores.
     watch : Watch
-        What stages and their tasks took so far.
+        Seconds and memory of the stages and their tasks so far.
     """
-
-    n_workers: int
-    threads: int
-    memory_bytes: int
-    expected_bytes: int
-    peak_bytes: int
-    in_memory: bool
-    watch: Watch
-
-    @property
-    def limit_bytes(self) -> int: ...  # noqa: D102
-
-    def run(
-        self,
-        task: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
-        *,
-        label: str,
-    ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``; tasks start in the order given."""
-        ...
-
-
-@dataclass
-class InlineEngine:
-    """Runs one task after the other in this process."""
 
     bar: bool = False
     n_workers: int = 1
     threads: int = field(default_factory=available_threads)
     memory_bytes: int = MEMORY_LIMIT
+    worker_limit_bytes: int | None = None
     expected_bytes: int = 0
     peak_bytes: int = 0
-    in_memory: bool = True
     watch: Watch = field(default_factory=Watch)
+    in_memory: ClassVar[bool] = False
 
     @property
     def limit_bytes(self) -> int:
-        """Nothing kills this process before it reaches its limit."""
-        return self.memory_bytes
+        """Memory limit of the worker that has the least for a task."""
+        limit = self.worker_limit_bytes
+        return self.memory_bytes if limit is None else limit
 
     def run(
-        self,
-        task: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
-        *,
-        label: str,
+        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
     ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``.
-
-        Raises
-        ------
-        MemoryBudgetError
-            If a task cannot allocate what it needs.
-        """
-        results = []
-        self.watch.tasks_begin(len(arguments), expected_bytes=self.expected_bytes)
-        with (
-            _memory_errors(label, self),
-            progress(label, len(arguments), bar=self.bar) as advance,
-        ):
-            for values in arguments:
-                measured = measure(task, *values)
-                self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
-                self.watch.task_done(measured.peak_bytes)
-                results.append(measured.value)
-                advance()
-        return results
-
-
-@dataclass
-class DaskEngine:
-    """Runs tasks on the workers of a `distributed.Client`.
-
-    Attributes
-    ----------
-    no_workers_timeout_s : float
-        How long tasks wait while the cluster has no workers.
-    """
-
-    client: Client
-    n_workers: int
-    threads: int
-    memory_bytes: int
-    limit_bytes: int
-    bar: bool = False
-    expected_bytes: int = 0
-    peak_bytes: int = 0
-    in_memory: bool = False
-    no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
-    watch: Watch = field(default_factory=Watch)
-
-    def run(
-        self,
-        task: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
-        *,
-        label: str,
-    ) -> list[Any]:
-        """Return ``[task(*a) for a in arguments]``, started in this order.
+        """Return ``[task(*a) for a in arguments]``; tasks start in this order.
 
         Parameters
         ----------
@@ -164,33 +89,72 @@ class DaskEngine:
 
         Raises
         ------
-        WorkerLostError
-            If the same task lost several workers, as it does when they run out of memory.
         MemoryBudgetError
-            If a task cannot allocate what it needs.
+            If a task cannot allocate the memory that it needs.
+        WorkerLostError
+            If the same task lost several workers, for example because they ran out of memory.
         ClusterError
-            If the scheduler is lost, or all workers are and none comes in time.
+            If the scheduler is lost, or all workers are lost and none comes in time.
         """
         results: list[Any] = [None] * len(arguments)
-        workers = _Workers(
-            self.client, label, self.n_workers, self.no_workers_timeout_s, self.watch
-        )
-        batch = _Batch(self.client, workers, task, arguments, label)
         self.watch.tasks_begin(len(arguments), expected_bytes=self.expected_bytes)
         with (
             _memory_errors(label, self),
             progress(label, len(arguments), bar=self.bar) as advance,
+            closing(self._finished(task, arguments, label)) as finished,
         ):
-            try:
-                while (finished := batch.next_finished()) is not None:
-                    number, measured = finished
-                    self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
-                    self.watch.task_done(measured.peak_bytes)
-                    results[number] = measured.value
-                    advance()
-            finally:
-                batch.cancel()
+            for number, measured in finished:
+                self.peak_bytes = max(self.peak_bytes, measured.peak_bytes)
+                self.watch.task_done(measured.peak_bytes)
+                results[number] = measured.value
+                advance()
         return results
+
+    @abstractmethod
+    def _finished(
+        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
+    ) -> Generator[tuple[int, Measured]]:
+        """Run the tasks; yield the number and result of each as it finishes."""
+
+
+@dataclass
+class InlineEngine(Engine):
+    """Runs one task after the other in this process."""
+
+    in_memory = True
+
+    def _finished(
+        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
+    ) -> Generator[tuple[int, Measured]]:
+        for number, values in enumerate(arguments):
+            yield number, measure(task, *values)
+
+
+@dataclass
+class DaskEngine(Engine):
+    """Runs tasks on the workers of a `distributed.Client`.
+
+    Attributes
+    ----------
+    client : distributed.Client
+    no_workers_timeout_s : float
+        How long tasks wait while the cluster has no workers.
+    """
+
+    client: Client
+    no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
+
+    def _finished(
+        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
+    ) -> Generator[tuple[int, Measured]]:
+        patience_s = self.no_workers_timeout_s
+        workers = _Workers(self.client, label, self.n_workers, patience_s, self.watch)
+        batch = _Batch(self.client, workers, task, arguments, label)
+        try:
+            while (finished := batch.next_finished()) is not None:
+                yield finished
+        finally:
+            batch.cancel()
 
 
 class _Batch:
