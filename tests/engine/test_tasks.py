@@ -211,7 +211,7 @@ def test_measure__value_seconds_and_bytes():
 
 def test_peak_resident_bytes__grows_with_what_is_allocated():
     script = (
-        "from dask_nrbfn.engine.memory import peak_resident_bytes as peak\n"
+        "from dask_nrbfn.engine.measure import peak_resident_bytes as peak\n"
         "before = peak()\n"
         "block = bytearray(b'x') * 200_000_000\n"
         "del block\n"
