@@ -14,7 +14,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 if TYPE_CHECKING:
     from dask_nrbfn.commands.check import check_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
+    from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
     from dask_nrbfn.commands.onnx_model import export_onnx
     from dask_nrbfn.commands.plan import Plan, plan_fit
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.estimators.linear import LinearRegressionClassifier
     from dask_nrbfn.estimators.regressor import NRBFNRegressor
     from dask_nrbfn.estimators.tuned import NRBFNClassifierCV, NRBFNRegressorCV
+    from dask_nrbfn.stages.basis import given_basis
     from dask_nrbfn.storage.dataset import Dataset
     from dask_nrbfn.storage.location import RemoteLocation
     from dask_nrbfn.storage.model import Model
@@ -53,7 +54,7 @@ else:
             "estimators.tuned": ["NRBFNClassifierCV", "NRBFNRegressorCV"],
             "commands.check": ["check_dataset"],
             "commands.files": ["opened_rows"],
-            "commands.fit": ["embed_dataset", "fit_dataset", "given_basis", "tune_dataset"],
+            "commands.fit": ["embed_dataset", "fit_dataset", "tune_dataset"],
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
             "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
@@ -66,6 +67,7 @@ else:
             "commands.refresh": ["refresh_run"],
             "commands.scene": ["predict_scene"],
             "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
+            "stages.basis": ["given_basis"],
             "storage.dataset": ["Dataset"],
             "storage.location": ["RemoteLocation"],
             "storage.model": ["Model"],

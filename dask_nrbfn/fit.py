@@ -11,16 +11,19 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
+
 from dask_nrbfn.engine import Engine, watched_stage
 from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import MAX_REDONE
-from dask_nrbfn.stages.bases import MOST_FOUND, asked_size
+from dask_nrbfn.stages.bases import MOST_FOUND
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.columns import COLUMNS
 from dask_nrbfn.stages.components import COMPONENTS
 from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.embedding import EMBEDDED
 from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.metric import METRIC
@@ -30,20 +33,18 @@ from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
 from dask_nrbfn.stages.rates import Rates, expected_s
-from dask_nrbfn.stages.recall import RECALL
+from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import SVD
-from dask_nrbfn.stages.trials import params_needing_confidence
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
-from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.group import exists
-from dask_nrbfn.storage.layout import PartLayout
 from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.run import Run
 
@@ -98,195 +99,112 @@ def stages_of_run(run: Run) -> list[Stage[Any]]:
     return [stage for stage in stages if stage in left or stage.name in run.stages]
 
 
-def largest_basis(
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-    tuning: TuneParams | None = None,
-    layout: PartLayout | None = None,
-    *,
-    embeds: bool = False,
-) -> int:
+def stages_in(context: FitContext) -> list[Stage[Any]]:
+    """Return the stages that a fit wants, in order; in a run, those that it still wants."""
+    numbers = context.dataset.of_numbers
+    return stages_of(context.params, context.tuning, numbers=numbers, embeds=context.embeds)
+
+
+def check_fit(context: FitContext) -> None:
+    """Raise what is known to be wrong with a fit before any row is read."""
+    for stage in stages_in(context):
+        stage.check(context)
+
+
+def with_search(context: FitContext) -> FitContext:
+    """Return a context with the neighbour search that a fit begins with now."""
+    seen = context.rows(None, labelled_only=True)
+    return replace(context, search=plan_search(seen, context.needing_confidence, context.engine))
+
+
+def in_run(context: FitContext, run: Run) -> FitContext:
+    """Return a context with what a run has decided and its finished stages have chosen."""
+    return replace(
+        context,
+        params=run.chosen_params,
+        tuning=run.remaining_tuning,
+        layout=run.layout,
+        labelled_layout=run.of_labelled().layout,
+        search=decided_search(run),
+        found_basis=BASIS.recorded(run).n_basis if BASIS.name in run.stages else None,
+    )
+
+
+def largest_basis(context: FitContext) -> int:
     """Return the most basis rows that the workers' memory allows, at most all rows."""
-    layout = layout or _layout(dataset, params, engine)
-    seen = dataset.projected_by(None, params.svd)
-    sizes = FitSizes.of(seen, params, search, 1, tuning, layout=layout)
-    costs = [
-        stage.cost
-        for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
-        if stage.grows_with_basis
-    ]
+    sizes = FitSizes.of(context, n_basis=1)
+    costs = [stage.cost for stage in stages_in(context) if stage.grows_with_basis]
 
     def fits(n_basis: int) -> bool:
         tried = replace(sizes, r=n_basis)
-        return max(cost(tried).held_bytes for cost in costs) <= engine.memory_bytes
+        return max(cost(tried).held_bytes for cost in costs) <= context.engine.memory_bytes
 
-    return bisect_left(range(1, dataset.n_rows + 1), True, key=lambda r: not fits(r))
-
-
-def planned_basis(
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-    tuning: TuneParams | None = None,
-    *,
-    embeds: bool = False,
-) -> int:
-    """Return the basis rows of a fit: those asked for, or the most that it may find."""
-    asked = asked_size(params, dataset)
-    if asked is not None:
-        return asked
-    most = largest_basis(dataset, params, search, engine, tuning, embeds=embeds)
-    return max(min(most, MOST_FOUND), dataset.n_classes)
+    return bisect_left(range(1, context.dataset.n_rows + 1), True, key=lambda r: not fits(r))
 
 
-def stage_costs(
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-    *,
-    n_basis: int,
-    tuning: TuneParams | None = None,
-    validation: Dataset | None = None,
-    embeds: bool = False,
-) -> dict[str, StageCost]:
-    """Return what every stage of a fit costs that is begun now, by its name."""
-    return {
-        stage.name: stage.cost(
-            _sizes(stage, dataset, params, search, engine, n_basis, tuning, validation)
-        )
-        for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds)
-    }
+def with_planned_basis(context: FitContext) -> FitContext:
+    """Return a context with the basis rows asked for or found, or the most that it may find."""
+    if context.found_basis or context.asked_size:
+        return context
+    most = max(min(largest_basis(context), MOST_FOUND), context.dataset.n_classes)
+    return replace(context, found_basis=most)
 
 
-def check_stage_budget(
-    stage: Stage[Any],
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-    *,
-    n_basis: int,
-    tuning: TuneParams | None = None,
-    validation: Dataset | None = None,
-    layout: PartLayout | None = None,
-    embeds: bool = False,
-) -> StageCost:
+def stage_costs(context: FitContext) -> dict[str, StageCost]:
+    """Return what every stage of a fit costs by its name."""
+    return {stage.name: stage.cost_in(context) for stage in stages_in(context)}
+
+
+def remaining_costs(run: Run, context: FitContext) -> dict[str, StageCost]:
+    """Return what every stage costs that a run misses, by its name."""
+    return {name: cost for name, cost in stage_costs(context).items() if name not in run.stages}
+
+
+def _check_stage_budget(stage: Stage[Any], context: FitContext) -> StageCost:
     """Return the cost of a stage, or raise MemoryBudgetError if a worker cannot hold it."""
-    cost = stage.cost(
-        _sizes(stage, dataset, params, search, engine, n_basis, tuning, validation, layout)
-    )
-    remedy = stage.remedy(params)
-    if stage.grows_with_basis:
+    cost, engine = stage.cost_in(context), context.engine
+    remedy = stage.remedy(context.params)
+    if stage.grows_with_basis and cost.held_bytes > engine.memory_bytes:
         change = "Give a lower `basis_size`"
-        if asked_size(params, dataset) is None:
+        if context.asked_size is None:
             change = "Lower `confidence_threshold`, or give `basis_size`"
-        most = largest_basis(dataset, params, search, engine, tuning, layout, embeds=embeds)
-        remedy = f"{change}: from {n_basis} basis rows to at most {most}"
+        most = largest_basis(context)
+        remedy = f"{change}: from {context.n_basis} basis rows to at most {most}"
     check_budget(stage.name, cost.held_bytes, engine, remedy=remedy)
     return cost
 
 
-def _sizes(
-    stage: Stage[Any],
-    dataset: Dataset,
-    params: FitParams,
-    search: NeighborSearch,
-    engine: Engine,
-    n_basis: int,
-    tuning: TuneParams | None,
-    validation: Dataset | None,
-    layout: PartLayout | None = None,
-) -> FitSizes:
-    """Return the sizes of a fit as a stage sees them."""
-    seen = _seen(stage, dataset, params.svd)
-    judged = None if validation is None else _seen(stage, validation, params.svd)
-    layout = layout or _layout(seen, params, engine)
-    return FitSizes.of(seen, params, search, n_basis, tuning, judged, layout=layout)
-
-
-def _seen(
-    stage: Stage[Any], dataset: Dataset, svd: int | None, run: Location | None = None
-) -> Dataset:
-    """Return the rows as a stage sees them, to read only where there is a run."""
-    seen = dataset if stage.of_stored else dataset.projected_by(run, svd)
-    return seen.of_labelled() if stage.labelled_only else seen
-
-
-def _layout(dataset: Dataset, params: FitParams, engine: Engine) -> PartLayout:
-    """Return how the rows are cut by a run that is begun now."""
-    return PartLayout.of(dataset.n_rows, params.n_parts, n_workers=engine.n_workers)
-
-
-def start_run(
-    location: Location,
-    dataset: Dataset,
-    params: FitParams,
-    engine: Engine,
-    tuning: TuneParams | None = None,
-    validation: Dataset | None = None,
-    *,
-    embeds: bool = False,
-) -> Run:
+def start_run(location: Location, context: FitContext) -> Run:
     """Begin a run, or open the one that was begun, with the search that it began with."""
-    fitting_search = partial(
-        _fitting_search, dataset, params, engine, tuning, validation, embeds=embeds
-    )
-    search = None if exists(location) else fitting_search()
+    search = None if exists(location) else _fitting_search(context)
     run = Run.start(
         location,
-        dataset,
-        params,
-        _environment(engine),
-        tuning,
-        n_workers=engine.n_workers,
-        embeds=embeds,
+        context.dataset,
+        context.params,
+        _environment(context.engine),
+        context.tuning,
+        n_workers=context.engine.n_workers,
+        embeds=context.embeds,
     )
     if "neighbors" not in run.decisions:
-        search = search or fitting_search()
-        run.decide("neighbors", asdict(search))
+        run.decide("neighbors", asdict(search or _fitting_search(context)))
     return run
 
 
-def _fitting_search(
-    dataset: Dataset,
-    params: FitParams,
-    engine: Engine,
-    tuning: TuneParams | None,
-    validation: Dataset | None,
-    *,
-    embeds: bool,
-) -> NeighborSearch:
+def _fitting_search(context: FitContext) -> NeighborSearch:
     """Return how neighbours will be searched, once every stage is known to fit the memory."""
-    seen = dataset.projected_by(None, params.svd).of_labelled()
-    search = plan_search(seen, params_needing_confidence(params, tuning), engine)
+    context = with_search(context)
+    assert context.search is not None
     # Without a basis_size those that depend on it are checked again once the basis is chosen.
-    n_basis = asked_size(params, dataset) or dataset.n_classes
-    for stage in stages_of(params, tuning, numbers=dataset.of_numbers, embeds=embeds):
-        check_stage_budget(
-            stage,
-            dataset,
-            params,
-            search,
-            engine,
-            n_basis=n_basis,
-            tuning=tuning,
-            validation=validation,
-            embeds=embeds,
-        )
-    return search
+    for stage in stages_in(context):
+        _check_stage_budget(stage, context)
+    return context.search
 
 
 def finish_run(
     run: Run,
-    dataset: Dataset,
-    engine: Engine,
+    context: FitContext,
     *,
-    validation: Dataset | None,
-    before_stage: Callable[[], None],
     rates: Rates | None = None,
     check_still_locked: Callable[[], None],
 ) -> None:
@@ -294,11 +212,9 @@ def finish_run(
 
     Parameters
     ----------
-    run, dataset, engine, validation
+    run, context
     rates : Rates or None
         Of a worker, as far as they are known.
-    before_stage : callable
-        Called before each; raises if the run must not go on.
     check_still_locked : callable
         Raises if the run belongs to another job by then.
     """
@@ -308,19 +224,13 @@ def finish_run(
         check_still_locked()
         missing = [stage for stage in stages_of_run(run) if stage.name not in run.stages]
         try:
-            before_stage()
+            if RECALL.name in run.stages:
+                check_recall(run, context.min_recall)
+            _write_given(run, context)
             if not missing:
-                check_model(run, engine)
+                check_model(run, context.engine)
                 return
-            run_stage(
-                missing[0],
-                run,
-                dataset,
-                engine,
-                validation,
-                rates=rates,
-                before_recording=check_still_locked,
-            )
+            run_stage(missing[0], run, context, rates=rates, before_recording=check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
         except DamagedResultError as error:
             redone[error.stage, error.parts] += 1
@@ -329,6 +239,12 @@ def finish_run(
             logger.warning("%s It is computed again.", error.problem)
             check_still_locked()
             run.forget(error.stage, error.parts)
+
+
+def _write_given(run: Run, context: FitContext) -> None:
+    """Store the basis rows that were given."""
+    if context.basis is not None and not run.has("given/values"):
+        write_array(run.group("given"), "values", np.asarray(context.basis), "basis", "feature")
 
 
 def _drop_scratch(run: Run, finished: Collection[str]) -> None:
@@ -345,9 +261,7 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
 def run_stage(
     stage: Stage[Any],
     run: Run,
-    dataset: Dataset,
-    engine: Engine,
-    validation: Dataset | None = None,
+    context: FitContext,
     *,
     rates: Rates | None = None,
     before_recording: Callable[[], None] = lambda: None,
@@ -356,50 +270,32 @@ def run_stage(
 
     Parameters
     ----------
-    stage, run, dataset, engine, validation
+    stage, run, context
     rates : Rates or None
         As for `finish_run`.
     before_recording : callable
         Raises if the run belongs to another job by then.
     """
-    params, search = run.chosen_params, decided_search(run)
-    n_basis = (
-        BASIS.recorded(run).n_basis
-        if BASIS.name in run.stages
-        else asked_size(params, dataset) or dataset.n_classes
-    )
-    seen_run = run.of_labelled() if stage.labelled_only else run
-    cost = check_stage_budget(
-        stage,
-        dataset,
-        params,
-        search,
-        engine,
-        n_basis=n_basis,
-        tuning=run.remaining_tuning,
-        validation=validation,
-        layout=seen_run.layout,
-        embeds=run.embeds,
-    )
+    context = in_run(context, run)
+    cost = _check_stage_budget(stage, context)
+    seen = run.of_labelled() if stage.labelled_only else run
     job = StageJob(
-        seen_run,
-        _seen(stage, dataset, params.svd, run.location),
-        engine,
-        lambda: largest_basis(
-            dataset, params, search, engine, run.remaining_tuning, run.layout, embeds=run.embeds
-        ),
-        None if rates is None else partial(_remaining_s, run, dataset, engine, validation, rates),
-        None if validation is None else validation.projected_by(run.location, params.svd),
+        seen,
+        context.rows(run.location, labelled_only=stage.labelled_only, stored=stage.of_stored),
+        context.engine,
+        largest_basis(context),
+        None if rates is None else partial(_remaining_s, run, context, rates),
+        context.judged_rows(run.location),
     )
     started = datetime.now(UTC)
     with watched_stage(
-        engine, stage.name, n_rows=seen_run.n_rows, expected_bytes=cost.held_bytes
+        context.engine, stage.name, n_rows=seen.n_rows, expected_bytes=cost.held_bytes
     ) as figures:
         record = stage.written(stage.compute(job))
     before_recording()
     taken = {
         "seconds": round(figures.seconds_so_far, 3),
-        "peak_bytes": engine.peak_bytes,
+        "peak_bytes": context.engine.peak_bytes,
         "predicted_bytes": cost.held_bytes,
     }
     run.finish_stage(
@@ -408,39 +304,15 @@ def run_stage(
     logger.info(
         "%s: %d rows in %.1f s",
         stage.name,
-        seen_run.n_rows,
+        seen.n_rows,
         taken["seconds"],
-        extra={"stage": stage.name, "run": str(run.location), "rows": seen_run.n_rows, **taken},
+        extra={"stage": stage.name, "run": str(run.location), "rows": seen.n_rows, **taken},
     )
 
 
-def remaining_costs(
-    run: Run, dataset: Dataset, engine: Engine, validation: Dataset | None, n_basis: int
-) -> dict[str, StageCost]:
-    """Return what every stage costs that a run misses, with so many basis rows, by its name."""
-    costs = stage_costs(
-        dataset,
-        run.chosen_params,
-        decided_search(run),
-        engine,
-        n_basis=n_basis,
-        tuning=run.remaining_tuning,
-        validation=validation,
-        embeds=run.embeds,
-    )
-    return {name: cost for name, cost in costs.items() if name not in run.stages}
-
-
-def _remaining_s(
-    run: Run,
-    dataset: Dataset,
-    engine: Engine,
-    validation: Dataset | None,
-    rates: Rates,
-    n_basis: int,
-) -> float:
-    costs = remaining_costs(run, dataset, engine, validation, n_basis)
-    return sum(expected_s(cost, rates, engine.n_workers) for cost in costs.values())
+def _remaining_s(run: Run, context: FitContext, rates: Rates, n_basis: int) -> float:
+    costs = remaining_costs(run, replace(context, found_basis=n_basis))
+    return sum(expected_s(cost, rates, context.engine.n_workers) for cost in costs.values())
 
 
 def _environment(engine: Engine) -> dict[str, Any]:

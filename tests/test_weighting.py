@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.weighting import RowWeights
 from tests.reference import reference_activations, reference_distances

@@ -266,7 +266,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
         return FitParams(**values), None
     import numpy as np
 
-    from dask_nrbfn.commands.fit import given_basis
+    from dask_nrbfn.stages.basis import given_basis
 
     try:
         basis = np.load(source, allow_pickle=False)

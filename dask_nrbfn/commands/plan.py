@@ -8,13 +8,12 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.commands.calibrate import measure_rates
-from dask_nrbfn.commands.fit import check_fit, resolve_params
 from dask_nrbfn.engine import Engine, EngineOptions, InlineEngine, connect, describe_engine
 from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.errors import MissingDataError, ParameterError
-from dask_nrbfn.fit import planned_basis, stage_costs
+from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.neighbors import plan_search
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.stage import StageCost
 from dask_nrbfn.storage.dataset import Dataset
@@ -81,19 +80,19 @@ def plan_fit(dataset: Dataset, params: FitParams, engine: Engine, rates: Rates) 
     ParameterError, MemoryBudgetError
         If the fit could not start.
     """
-    params = resolve_params(dataset, params)
-    check_fit(dataset, params)
-    seen = dataset.projected_by(None, params.svd).of_labelled()
-    search = plan_search(seen, params, engine)
-    n_basis = planned_basis(dataset, params, search, engine)
-    costs = stage_costs(dataset, params, search, engine, n_basis=n_basis)
+    context = FitContext.resolve(dataset, params, engine)
+    check_fit(context)
+    context = with_planned_basis(with_search(context))
+    search = context.search
+    assert search is not None
+    costs = stage_costs(context)
     stages = tuple(
         PlannedStage(name, cost, expected_s(cost, rates, engine.n_workers))
         for name, cost in costs.items()
     )
     return Plan(
         stages,
-        n_basis,
+        context.n_basis,
         search.n_candidates,
         search.n_partitions,
         search.method,
@@ -134,8 +133,7 @@ def plan_on_options(
     if n_rows is not None and n_rows < 1:
         raise ParameterError(f"`n_rows` is {n_rows}.", "Give a number above 0.")
     planned = dataset if n_rows is None else dataset.with_n_rows(n_rows)
-    params = resolve_params(planned, params)
-    check_fit(planned, params)
+    check_fit(FitContext.resolve(planned, params, InlineEngine()))
     if n_rows is None:
         dataset.check_stored()
     given = None if rates is None else read_rates(rates)

@@ -27,7 +27,7 @@ from dask_nrbfn.sources.dtypes import sparse_dtype
 from dask_nrbfn.sources.layout import StoredAt
 from dask_nrbfn.sources.recut import recut
 from dask_nrbfn.sources.source import Block
-from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import read_schema

@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 
-from dask_nrbfn.commands.fit import check_classes
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.estimators.inputs import Table, is_chunked, is_dask
 from dask_nrbfn.estimators.network import Network, PlainNetwork
@@ -20,7 +19,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.frames import plain_dtype
-from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.stages.columns import check_classes, check_targets
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import RemoteLocation

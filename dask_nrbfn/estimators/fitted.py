@@ -11,7 +11,6 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.commands.describe import describe_model
-from dask_nrbfn.commands.fit import given_basis
 from dask_nrbfn.commands.onnx_model import write_onnx
 from dask_nrbfn.estimators.cubes import are_pixels, predict_cube
 from dask_nrbfn.estimators.inputs import is_dask
@@ -20,6 +19,7 @@ from dask_nrbfn.estimators.rows import checked_rows, set_columns
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, RemoteLocation
 from dask_nrbfn.storage.model import Model

@@ -19,7 +19,7 @@ from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources.stored import schema_of
-from dask_nrbfn.stages.validation import check_targets
+from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.stages.weights import warn_of_condition
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows

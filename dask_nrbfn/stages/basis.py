@@ -1,17 +1,21 @@
 """Stage "basis": which rows become the basis, or which centres."""
 
+import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import places_among
+from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.pool import pool_bytes
 from dask_nrbfn.stages.searched import searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
@@ -54,7 +58,7 @@ def _compute(job: StageJob) -> BasisRecord:
     cap = None
     if asked_size(run.chosen_params, dataset) is None:
         # Taken up again with other memory, a run keeps to the basis that it began with.
-        most = max(min(job.largest_basis(), MOST_FOUND), dataset.n_classes)
+        most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
     chosen = run_task(job.engine, _choose_basis, run.location, dataset.location, cap, label="basis")
     by_confidence = source_of(run.chosen_params).by_confidence
@@ -164,4 +168,77 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-BASIS = Stage(name="basis", record=BasisRecord, compute=_compute, cost=_cost)
+def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
+    """Return `params` with a basis of given rows, which then goes beside them to the fit.
+
+    Raises
+    ------
+    ParameterError
+        If the rows are no finite numbers in two dimensions, or `basis_size` is another number.
+    """
+    values = np.asarray(basis)
+    if values.ndim != 2 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+        raise ParameterError(
+            f"the basis has dtype {values.dtype} and shape {values.shape}.",
+            "Give finite numbers, one row for each basis row.",
+        )
+    if params.basis_size not in (None, len(values)):
+        raise ParameterError(
+            f"`basis_size` is {params.basis_size}, but {len(values)} basis rows are given.",
+            "Leave `basis_size` out.",
+        )
+    content = np.ascontiguousarray(values, dtype=np.float64)
+    digest = hashlib.blake2b(repr(content.shape).encode() + content.tobytes(), digest_size=16)
+    return replace(params, basis=GIVEN_PREFIX + digest.hexdigest(), basis_size=len(values))
+
+
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if there is no such basis: given, by confidence or of this size."""
+    _check_candidates(context)
+    params, dataset = context.needing_confidence, context.dataset
+    if context.basis is not None or params.basis_is_given:
+        _check_given(context)
+    elif params.basis_size is not None:
+        by_confidence = source_of(params).by_confidence
+        most = dataset.of_labelled().n_rows if by_confidence else dataset.n_rows
+        least = max(dataset.n_classes, 1)
+        if not least <= params.basis_size <= most:
+            raise ParameterError(
+                f"`basis_size` is {params.basis_size}.",
+                f"Give at least one basis row per class and at most all rows: {least} to {most}.",
+            )
+
+
+def _check_candidates(context: FitContext) -> None:
+    params, named = context.needing_confidence, context.basis_option
+    asked, n_classes = params.candidates, context.dataset.n_classes
+    if asked != "auto" and not source_of(params).by_confidence:
+        raise ParameterError(
+            f"`candidates` is {asked}, and `{named}`={params.basis} asks for no confidence.",
+            f"Leave `candidates` out, or give `{named}`=sknn.",
+        )
+    least = max(params.basis_size or 0, n_classes)
+    if isinstance(asked, int) and asked < least:
+        raise ParameterError(
+            f"`candidates` is {asked}, and the basis has at least {least} rows.",
+            f"Give `candidates` of at least {least}, or all.",
+        )
+
+
+def _check_given(context: FitContext) -> None:
+    if context.basis is None:
+        raise ParameterError("the basis rows are not there.", "Give them beside params.")
+    basis, n_features = np.asarray(context.basis), context.dataset.n_features
+    if given_basis(context.params, basis) != context.params:
+        raise ParameterError(
+            "params do not name the basis rows that are given.",
+            "Give given_basis(params, basis).",
+        )
+    if basis.shape[1] != n_features:
+        raise ParameterError(
+            f"the basis rows have {basis.shape[1]} columns, X has {n_features}.",
+            "Give basis rows with the columns of X.",
+        )
+
+
+BASIS = Stage(name="basis", record=BasisRecord, compute=_compute, cost=_cost, check=_check)

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.scaling import ColumnStatistics, unseen_columns
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import scales_of
@@ -84,6 +86,50 @@ def _compute(job: StageJob) -> ColumnsRecord:
     )
 
 
+def _check(context: FitContext) -> None:
+    """Raise DataError unless the rows have something to be learned: numbers, or two classes."""
+    dataset = context.dataset
+    if context.embeds:
+        return
+    check_targets(dataset, dataset.target_names)
+    if not dataset.of_numbers:
+        check_classes(dataset.classes)
+    elif dataset.of_labelled().n_rows < 2:
+        raise DataError("X has n_samples = 1.", "Give at least two rows with targets.")
+
+
+def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
+    """Raise DataError unless there are labels, or numbers of these names, in some rows at least."""
+    if target_names is None:
+        if not dataset.has_targets or dataset.of_numbers:
+            has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
+            raise DataError(
+                f"{dataset.location} has {has}.",
+                "Name what holds labels: a column of a table as `label`, a member of an .npz file "
+                "or the path of an .npy file as `y`.",
+            )
+    elif dataset.target_names != target_names:
+        labels = "none" if not dataset.has_targets else "labels"
+        found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
+        raise DataError(
+            f"the targets of {dataset.location} are {found}, the network's "
+            f"{', '.join(target_names)}.",
+            "Write it with these columns as `target`.",
+        )
+    if dataset.n_rows == dataset.n_unlabelled:
+        raise DataError(
+            f"no row of {dataset.location} has a label, or numbers as targets.",
+            "Give rows that have some beside those that have none.",
+        )
+
+
+def check_classes(classes: NDArray[Any]) -> None:
+    """Raise DataError unless there are at least two classes."""
+    if len(classes) < 2:
+        only = f"1 class only: {classes.tolist()[0]!r}" if len(classes) else "no label in any row"
+        raise DataError(f"y has {only}.", "Give rows of at least two classes.")
+
+
 def read_statistics(run: Run) -> ColumnStatistics:
     """Return the column statistics of all rows, those without labels among them."""
     return ColumnStatistics(
@@ -142,4 +188,4 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-COLUMNS = Stage(name="columns", record=ColumnsRecord, compute=_compute, cost=_cost)
+COLUMNS = Stage(name="columns", record=ColumnsRecord, compute=_compute, cost=_cost, check=_check)

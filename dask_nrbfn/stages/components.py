@@ -6,6 +6,7 @@ It is an eigenproblem of the basis; no row is read.
 import logging
 from dataclasses import dataclass
 
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.eigenfunctions import (
     LEAST_EIGENVALUE,
     eigenfunctions,
@@ -13,12 +14,15 @@ from dask_nrbfn.numeric.eigenfunctions import (
     eigenfunctions_flops,
 )
 from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import components_of
+from dask_nrbfn.stages.trials import components_of, localities_of, refined_losses
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
@@ -94,11 +98,54 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if something is asked for that eigenfunctions are not for."""
+    params, tuning = context.params, context.tuning
+    features = (params.features,) if tuning is None else tuning.features
+    penalties = (tuning and tuning.penalties) or (params.penalty,)
+    unfit = {
+        "features": (features, "normalized"),
+        "penalty": (penalties, "weights"),
+        "locality": ([each for each in localities_of(params, tuning) if each] or [0.0], 0.0),
+        "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
+        "prune": ((params.prune,), None),
+    }
+    most = max(size for size in components_of(params, tuning) if size is not None)
+    for name, (values, needed) in unfit.items():
+        if needed not in values:
+            raise ParameterError(
+                f"`components` is {most}, and `{name}` is {values[0]}.",
+                f"Give `{name}`={needed}, or no `components`." if needed else "Give one of them.",
+            )
+    if context.embeds:
+        _check_coordinates(context.dataset, params, most)
+    elif params.basis_size is not None and most > params.basis_size:
+        raise ParameterError(
+            f"`components` is {most}, and the basis has {params.basis_size} rows.",
+            f"Give `components` of at most {params.basis_size}.",
+        )
+
+
+def _check_coordinates(dataset: Dataset, params: FitParams, n_coordinates: int) -> None:
+    n_needed = n_coordinates + 1
+    if dataset.n_rows < n_needed:
+        raise DataError(
+            f"X has n_samples = {dataset.n_rows}, too few for {n_coordinates} coordinates.",
+            f"Give at least {n_needed} rows, or fewer `components`.",
+        )
+    if params.basis_size is not None and params.basis_size < n_needed:
+        raise ParameterError(
+            f"`components` is {n_coordinates}, and the basis has {params.basis_size} rows.",
+            f"Give `components` of at most {params.basis_size - 1}: one eigenfunction is constant.",
+        )
+
+
 COMPONENTS = Stage(
     name="components",
     record=ComponentsRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     wanted=lambda params, tuning, numbers: components_of(params, tuning) != [None],
     grows_with_basis=True,
 )

@@ -4,20 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
-from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.model import MODEL, ModelRecord
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.sparse import check_sparse
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components
-from dask_nrbfn.stages.trials import check_components
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
@@ -25,51 +20,8 @@ from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
-# Coordinates of an embedding that asks for no number of them: those of a picture.
-_UNASKED = 2
-
 # Rows of which the run keeps the coordinates: enough to be seen as points.
 _SAMPLED_ROWS = 2000
-
-
-def embedding_params(
-    params: FitParams, *, mixed: bool = False, n_rows: int | None = None
-) -> FitParams:
-    """Return the parameters of an embedding, with what "auto" stands for and some coordinates."""
-    return replace(
-        params,
-        basis="random" if params.basis == "auto" else params.basis,
-        components=params.components or _UNASKED,
-    ).resolve_auto(numbers=False, mixed=mixed, n_rows=n_rows)
-
-
-def check_embedding(dataset: Dataset, params: FitParams) -> None:
-    """Raise what is known to be wrong with an embedding before any row is read."""
-    check_components(params)
-    check_sparse(dataset, params)
-    if params.scale == LEARNED:
-        raise ParameterError(
-            "`scale`=learned asks for targets, and an embedding learns none.",
-            "Give none, standard or unit.",
-        )
-    if source_of(params).by_confidence and not dataset.n_classes:
-        raise ParameterError(
-            f"`basis`={params.basis} asks for the classes of rows, and {dataset.location} has "
-            "none.",
-            "Give kmeans or random.",
-        )
-    assert params.components is not None
-    n_needed = params.components + 1
-    if dataset.n_rows < n_needed:
-        raise DataError(
-            f"X has n_samples = {dataset.n_rows}, too few for {params.components} coordinates.",
-            f"Give at least {n_needed} rows, or fewer `components`.",
-        )
-    if params.basis_size is not None and params.basis_size < n_needed:
-        raise ParameterError(
-            f"`components` is {params.components}, and the basis has {params.basis_size} rows.",
-            f"Give `components` of at most {params.basis_size - 1}: one eigenfunction is constant.",
-        )
 
 
 def _compute(job: StageJob) -> ModelRecord:

@@ -29,8 +29,9 @@ from dask_nrbfn.parts import (
 )
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, exact_search_bytes, search_rows_exactly
-from dask_nrbfn.stages.search_sizes import LIST_BYTES
+from dask_nrbfn.stages.search_sizes import LIST_BYTES, check_neighbors
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -245,11 +246,17 @@ def _drop_scratch(run: Run) -> None:
     run.drop_groups(_SCRATCH)
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if rows have too few neighbours."""
+    check_neighbors(context.params.n_neighbors, context.dataset, labelled_only=False)
+
+
 LOCALITY = Stage(
     name="locality",
     record=LocalityRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     wanted=lambda params, tuning, numbers: has_locality(params, tuning),
     grows_with_basis=True,
     drop_scratch=_drop_scratch,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.gradients import (
     LEAST_WEIGHT,
@@ -25,6 +26,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import column_name
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.path import beside_bytes, each_system
 from dask_nrbfn.stages.sample import Basis, Sample, write_rows
 from dask_nrbfn.stages.scaling import unlearned_scaling
@@ -330,12 +332,28 @@ def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
     return LEARNED in scales_of(params, tuning)
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if no weights can be learned: from sparse rows, or without targets."""
+    if context.rows(None).is_sparse:
+        name = "scale" if context.params.scale == LEARNED else "scales"
+        raise ParameterError(
+            f"`{name}` has {LEARNED}, and X is sparse: gradients and means would fill its rows.",
+            "Give none, standard or unit, or `svd`, or X as an array.",
+        )
+    if context.embeds:
+        raise ParameterError(
+            "`scale`=learned asks for targets, and an embedding learns none.",
+            "Give none, standard or unit.",
+        )
+
+
 METRIC = Stage(
     name="metric",
     record=MetricRecord,
     compute=_compute,
     cost=_cost,
     wanted=_wanted,
+    check=_check,
     labelled_only=True,
     drop_scratch=_drop_scratch,
     remedy=_remedy,

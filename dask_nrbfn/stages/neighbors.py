@@ -32,6 +32,7 @@ from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import asked_candidates, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import exact_search_bytes
 from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
 from dask_nrbfn.stages.pool import pool_bytes
@@ -40,6 +41,7 @@ from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
     NeighborSearch,
     bounding_rows,
+    check_neighbors,
     most_lists,
     most_partitions,
     row_width,
@@ -451,11 +453,26 @@ def _remedy(params: FitParams) -> str:
     return "Lower `n_neighbors`, or give fewer `candidates`"
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if rows have no classes, or too few neighbours."""
+    dataset, params, named = context.dataset, context.needing_confidence, context.basis_option
+    asked = f"`{named}`={params.basis} asks for the classes of rows"
+    if context.embeds and not dataset.n_classes:
+        raise ParameterError(f"{asked}, and {dataset.location} has none.", "Give kmeans or random.")
+    if dataset.of_numbers:
+        raise ParameterError(
+            f"{asked}, and the targets are numbers.",
+            f"Leave `{named}` out, or give kmeans or random.",
+        )
+    check_neighbors(params.n_neighbors, dataset, labelled_only=True)
+
+
 NEIGHBORS = Stage(
     name="neighbors",
     record=NeighborsRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     labelled_only=True,
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     remedy=_remedy,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine.threads import side_by_side
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import folds_of_numbers
 from dask_nrbfn.numeric.moments import Moments
@@ -28,11 +29,12 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts
 from dask_nrbfn.stages.basis import read_labelled_rows
 from dask_nrbfn.stages.components import most_components, read_coefficients, read_directions
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.locality import read_locality
 from dask_nrbfn.stages.moments import MOMENTS, read_moments, read_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
-from dask_nrbfn.stages.trials import ridges
+from dask_nrbfn.stages.trials import check_penalties, ridges
 from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -259,11 +261,25 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if a penalty is for nothing that is tried, or rows too few for folds."""
+    tuning, n_rows = context.tuning, context.dataset.of_labelled().n_rows
+    assert tuning is not None
+    check_penalties(context.params, tuning)
+    most_folds = max(2, n_rows // 2)
+    if tuning.n_folds > most_folds:
+        raise ParameterError(
+            f"`folds` is {tuning.folds}, but there are {n_rows} rows.",
+            f"Give at most {most_folds}, a fold for every two rows.",
+        )
+
+
 PATH = Stage(
     name="path",
     record=PathRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
     keeps_parts=True,

@@ -13,8 +13,9 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import RidgeSystem, singular_system
 from dask_nrbfn.numeric.ridge_path import Ridge
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.sizes import FitSizes
@@ -106,11 +107,11 @@ def read_places(run: Run) -> NDArray[np.int64] | None:
     return None if run.chosen_params.prune is None else np.sort(run.read("prune/places"))
 
 
-def check_prune(params: FitParams, tuning: TuneParams | None) -> None:
+def _check(context: FitContext) -> None:
     """Raise ParameterError if the basis cannot be pruned, or not to this size."""
-    if params.prune is None:
-        return
-    if tuning is not None:
+    params = context.params
+    assert params.prune is not None
+    if context.tuning is not None:
         raise ParameterError(
             f"`prune` is {params.prune}, and a tuning judges the network with all basis rows.",
             "Tune without it, then fit with what was chosen and with it.",
@@ -143,6 +144,7 @@ PRUNE = Stage(
     record=PruneRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     wanted=lambda params, tuning, numbers: params.prune is not None,
     grows_with_basis=True,
 )

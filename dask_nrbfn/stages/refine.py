@@ -9,9 +9,10 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.losses import loss_named
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
     MAX_JUDGED_PASSES,
@@ -165,13 +166,14 @@ def read_held_out_confusion(run: Run) -> Floats | None:
     return confusion
 
 
-def check_loss(params: FitParams, tuning: TuneParams | None, *, numbers: bool) -> None:
+def _check(context: FitContext) -> None:
     """Raise ParameterError if a loss is not for the targets."""
-    refined = refined_losses(params, tuning)
-    if refined and numbers:
+    tuning = context.tuning
+    if context.dataset.of_numbers:
         name = "losses" if tuning and tuning.losses else "loss"
+        (refined, *_) = refined_losses(context.params, tuning)
         raise ParameterError(
-            f"`{name}` is {refined[0]}, and the targets are numbers.", f"Give `{name}`=squared."
+            f"`{name}` is {refined}, and the targets are numbers.", f"Give `{name}`=squared."
         )
 
 
@@ -238,6 +240,7 @@ REFINE = Stage(
     compute=_compute,
     cost=_cost,
     labelled_only=True,
+    check=_check,
     wanted=lambda params, tuning, numbers: bool(refined_losses(params, tuning)),
     grows_with_basis=True,
     drop_scratch=_drop_descents,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
+from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
@@ -52,6 +53,20 @@ class NeighborSearch:
     n_partitions: int
     threads: int
     n_candidates: int | None = None
+
+
+def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) -> None:
+    """Raise ParameterError if there are too few rows for so many neighbours."""
+    n_searched = dataset.of_labelled().n_rows if labelled_only else dataset.n_rows
+    if n_neighbors < n_searched:
+        return
+    n_samples = f"n_samples = {n_searched}"
+    if n_searched < dataset.n_rows:
+        n_samples += " with a label"
+    raise ParameterError(
+        f"`n_neighbors`={n_neighbors} needs at least {n_neighbors + 1} rows, X has {n_samples}.",
+        f"Give `n_neighbors` of at most {n_searched - 1}.",
+    )
 
 
 def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:

@@ -7,11 +7,10 @@ from dask_nrbfn.neighbors import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
-from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.search_sizes import (
     LIST_BYTES,
-    NeighborSearch,
     row_width,
     search_block_rows,
     search_dtype,
@@ -19,7 +18,6 @@ from dask_nrbfn.stages.search_sizes import (
 )
 from dask_nrbfn.stages.trials import (
     bases_of,
-    by_confidence,
     candidates,
     components_of,
     localities_of,
@@ -29,7 +27,6 @@ from dask_nrbfn.stages.trials import (
     search_basis_size,
     search_rows,
 )
-from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
 
@@ -141,25 +138,32 @@ class FitSizes:
     @classmethod
     def of(
         cls,
-        dataset: Dataset,
-        params: FitParams,
-        search: NeighborSearch,
-        n_basis: int,
-        tuning: TuneParams | None = None,
-        validation: Dataset | None = None,
+        context: FitContext,
         *,
-        layout: PartLayout | None = None,
+        n_basis: int | None = None,
+        labelled_only: bool = False,
+        stored: bool = False,
     ) -> Self:
-        """Return the sizes of a fit with `n_basis` basis rows, or of its tuning.
+        """Return the sizes of a fit whose neighbour search is planned.
 
-        Without a layout, the default one of a single worker.
+        Parameters
+        ----------
+        context : FitContext
+        n_basis : int, optional
+            Basis rows, if not those of the context.
+        labelled_only, stored : bool
+            As `FitContext.rows` takes them.
         """
-        judged = dataset if validation is None else validation
+        dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
+        judged = context.judged_rows(None) or dataset
+        params, tuning, search = context.params, context.tuning, context.search
+        assert search is not None
+        n_basis = context.n_basis if n_basis is None else n_basis
         penalties = (tuning and tuning.penalties) or (params.penalty,)
         components = components_of(params, tuning)
         sources = [source_of(replace(params, basis=name)) for name in bases_of(params, tuning)]
         localities = localities_of(params, tuning)
-        layout = layout or PartLayout.of(dataset.n_rows, params.n_parts)
+        layout = context.labelled_layout if labelled_only else context.layout
         block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
         return cls(
             n=dataset.n_rows,
@@ -184,7 +188,7 @@ class FitSizes:
             overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
             layout=layout,
-            by_confidence=by_confidence(params, tuning)
+            by_confidence=source_of(context.needing_confidence).by_confidence
             and search.n_candidates is None
             and not dataset.n_unlabelled,
             n_folds=1 if tuning is None else tuning.n_folds,

@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
@@ -54,8 +55,8 @@ class StageJob:
     run : Run
     dataset : Dataset
     engine : Engine
-    largest_basis : callable
-        Returns the most basis rows that the workers' memory allows in every stage.
+    largest_basis : int
+        The most basis rows that the workers' memory allows in every stage.
     remaining_s : callable or None
         Takes a number of basis rows, returns the seconds of this stage and of those after it; None
         where the rates of the workers are not known.
@@ -66,7 +67,7 @@ class StageJob:
     run: Run
     dataset: Dataset
     engine: Engine
-    largest_basis: Callable[[], int]
+    largest_basis: int = 0
     remaining_s: Callable[[int], float] | None = None
     validation: Dataset | None = None
 
@@ -77,6 +78,10 @@ def _fields(record: Any) -> tuple[Field[Any], ...]:
 
 def _always(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
     return True
+
+
+def _no_check(context: FitContext) -> None:
+    """Find nothing wrong."""
 
 
 def _nothing(run: Run) -> None:
@@ -101,6 +106,9 @@ class Stage(Generic[Record]):
         Takes a `StageJob`, stores the arrays of the stage and returns its record.
     cost : callable
         Takes `FitSizes`, returns a `StageCost`.
+    check : callable
+        Takes `FitContext`, raises what is known to be wrong with a fit that wants the stage; reads
+        no rows.
     wanted : callable
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit has the stage.
@@ -125,12 +133,19 @@ class Stage(Generic[Record]):
     compute: Callable[[StageJob], Record]
     cost: Callable[[FitSizes], StageCost]
     wanted: Callable[[FitParams, TuneParams | None, bool], bool] = _always
+    check: Callable[[FitContext], None] = _no_check
     labelled_only: bool = False
     of_stored: bool = False
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False
     drop_scratch: Callable[[Run], None] = _nothing
+
+    def cost_in(self, context: FitContext) -> StageCost:
+        """Return what the stage takes in a fit whose neighbour search is planned."""
+        return self.cost(
+            FitSizes.of(context, labelled_only=self.labelled_only, stored=self.of_stored)
+        )
 
     def written(self, record: Record) -> dict[str, Any]:
         """Return what a run is to keep of a record: not what is None by default."""

@@ -21,8 +21,8 @@ from dask_nrbfn.numeric.svd import (
     sketch_columns,
 )
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -59,10 +59,10 @@ class SvdRecord:
     explained: float
 
 
-def check_svd(dataset: Dataset, params: FitParams) -> None:
+def _check(context: FitContext) -> None:
     """Raise ParameterError if rows cannot be replaced by as many coordinates as are asked for."""
-    if params.svd is None:
-        return
+    dataset, params = context.dataset, context.params
+    assert params.svd is not None
     most = min(dataset.n_features, dataset.n_rows) - 1
     if params.svd > most:
         raise ParameterError(
@@ -201,6 +201,7 @@ SVD = Stage(
     compute=_compute,
     cost=_cost,
     wanted=lambda params, tuning, numbers: params.svd is not None,
+    check=_check,
     of_stored=True,
     remedy=lambda params: "Give a smaller `svd`, or ingest with a smaller `chunk_rows`",
     drop_scratch=lambda run: run.drop_groups(_SCRATCH),

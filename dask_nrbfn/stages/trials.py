@@ -127,13 +127,7 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
 
     The basis rule matters only to a basis of a given size of rows of low confidence. Features that
     no penalty is for are left out, and plain ones where eigenfunctions are combined.
-
-    Raises
-    ------
-    ParameterError
-        If a penalty is for none of the features, or not for the basis.
     """
-    _check_penalties(params, tuning)
     anywhere = components_of(params, tuning) == [None]
     chosen = [
         Candidate(scale, basis, rule, features, kernel, factor)
@@ -213,34 +207,6 @@ def components_of(params: FitParams, tuning: TuneParams | None) -> list[int | No
     return [*((tuning and tuning.components) or (params.components,))]
 
 
-def check_components(params: FitParams, tuning: TuneParams | None = None) -> None:
-    """Raise ParameterError if eigenfunctions are asked for, and something that they are not for."""
-    asked = [size for size in components_of(params, tuning) if size is not None]
-    if not asked:
-        return
-    features = (params.features,) if tuning is None else tuning.features
-    penalties = (tuning and tuning.penalties) or (params.penalty,)
-    unfit = {
-        "features": (features, "normalized"),
-        "penalty": (penalties, "weights"),
-        "locality": ([each for each in localities_of(params, tuning) if each] or [0.0], 0.0),
-        "loss": (refined_losses(params, tuning) or ["squared"], "squared"),
-        "prune": ((params.prune,), None),
-    }
-    most = max(asked)
-    for name, (values, needed) in unfit.items():
-        if needed not in values:
-            raise ParameterError(
-                f"`components` is {most}, and `{name}` is {values[0]}.",
-                f"Give `{name}`={needed}, or no `components`." if needed else "Give one of them.",
-            )
-    if params.basis_size is not None and most > params.basis_size:
-        raise ParameterError(
-            f"`components` is {most}, and the basis has {params.basis_size} rows.",
-            f"Give `components` of at most {params.basis_size}.",
-        )
-
-
 def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
     """Return the losses of a fit, or of its tuning, in the order in which they are tried."""
     return list(dict.fromkeys((tuning and tuning.losses) or (params.loss,)))
@@ -260,7 +226,8 @@ def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     return refined if "error_rate" in refined else stages.get("validation", {})
 
 
-def _check_penalties(params: FitParams, tuning: TuneParams) -> None:
+def check_penalties(params: FitParams, tuning: TuneParams) -> None:
+    """Raise ParameterError if a penalty is for none of the features, or not for the basis."""
     bases = bases_of(params, tuning)
     for name in tuning.penalties or (params.penalty,):
         if not _is_for_some(name, params, features=tuning.features, bases=bases):

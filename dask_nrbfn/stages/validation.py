@@ -20,6 +20,8 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
+from dask_nrbfn.stages.columns import check_targets
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.path import (
     held_out_folds,
     kept_basis,
@@ -145,31 +147,6 @@ def codes_among(
             f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
         )
     return [code_of[label] for label in labels]
-
-
-def check_targets(dataset: Dataset, target_names: tuple[str, ...] | None) -> None:
-    """Raise DataError unless there are labels, or numbers of these names, in some rows at least."""
-    if target_names is None:
-        if not dataset.has_targets or dataset.of_numbers:
-            has = "no labels" if not dataset.has_targets else "numbers as targets, not labels"
-            raise DataError(
-                f"{dataset.location} has {has}.",
-                "Name what holds labels: a column of a table as `label`, a member of an .npz file "
-                "or the path of an .npy file as `y`.",
-            )
-    elif dataset.target_names != target_names:
-        labels = "none" if not dataset.has_targets else "labels"
-        found = labels if dataset.target_names is None else ", ".join(dataset.target_names)
-        raise DataError(
-            f"the targets of {dataset.location} are {found}, the network's "
-            f"{', '.join(target_names)}.",
-            "Write it with these columns as `target`.",
-        )
-    if dataset.n_rows == dataset.n_unlabelled:
-        raise DataError(
-            f"no row of {dataset.location} has a label, or numbers as targets.",
-            "Give rows that have some beside those that have none.",
-        )
 
 
 def describe_path(sums: JudgedSums, tried: list[Ridge]) -> list[dict[str, Any]]:
@@ -308,11 +285,18 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
+def _check(context: FitContext) -> None:
+    """Raise DataError if the validation rows have labels that the training rows have not."""
+    if context.validation is not None:
+        codes_in_training(context.dataset, context.validation)
+
+
 VALIDATION = Stage(
     name="validation",
     record=ValidationRecord,
     compute=_compute,
     cost=_cost,
+    check=_check,
     labelled_only=True,
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,

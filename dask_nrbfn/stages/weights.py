@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from dask_nrbfn.errors import IllConditionedWarning
 from dask_nrbfn.numeric.held_out import unexplained_share
+from dask_nrbfn.numeric.penalties import check_penalty
 from dask_nrbfn.numeric.ridge import ILL_CONDITIONED, RidgeSystem
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.risk import error_and_risk
 from dask_nrbfn.numeric.targets import NumberTargets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.path import PATH, read_path_weights
 from dask_nrbfn.stages.prune import candidate_system, read_places
@@ -162,6 +164,17 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if the penalty is not for the features or the basis."""
+    if context.tuning is None:
+        check_penalty(context.params)
+
+
 WEIGHTS = Stage(
-    name="weights", record=WeightsRecord, compute=_compute, cost=_cost, grows_with_basis=True
+    name="weights",
+    record=WeightsRecord,
+    compute=_compute,
+    cost=_cost,
+    check=_check,
+    grows_with_basis=True,
 )

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from dask_nrbfn.engine.threads import blas_threads
-from dask_nrbfn.errors import DataError
+from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.penalties import penalty_named
@@ -18,6 +18,7 @@ from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets, Targets
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -229,4 +230,21 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-WIDTH = Stage(name="width", record=WidthRecord, compute=_compute, cost=_cost, grows_with_basis=True)
+def _check(context: FitContext) -> None:
+    """Raise ParameterError if classes are to weigh the same where there are none."""
+    asked = context.params.class_weight
+    if context.dataset.of_numbers and asked is not None and not context.embeds:
+        raise ParameterError(
+            f"`class_weight` is {asked}, and the targets are numbers.",
+            "Leave it out, or give weights of rows.",
+        )
+
+
+WIDTH = Stage(
+    name="width",
+    record=WidthRecord,
+    compute=_compute,
+    cost=_cost,
+    check=_check,
+    grows_with_basis=True,
+)

@@ -11,7 +11,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, branch_run, update_run
@@ -27,6 +27,7 @@ from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import run_table, write_report
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group

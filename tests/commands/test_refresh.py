@@ -9,7 +9,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import Judge, branch_run, update_run
 from dask_nrbfn.engine import InlineEngine
@@ -25,6 +25,7 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
 from dask_nrbfn.storage.model import Model

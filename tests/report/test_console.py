@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MissingDataError
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table
+from dask_nrbfn.stages.basis import given_basis
 from tests.tables import spirals, write_table
 
 SMALL = {"n_neighbors": 8, "alpha": 1e-6}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError, RunMismatchError
@@ -13,7 +13,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import basis_text
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.bases import BasisSource, Chosen
-from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from tests.added_choices import add_choice

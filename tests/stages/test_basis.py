@@ -1,6 +1,5 @@
 import logging
 from dataclasses import asdict, replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import largest_basis, stages_of
+from dask_nrbfn.fit import largest_basis, stages_in
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
@@ -16,6 +15,7 @@ from dask_nrbfn.stages import basis, pool, search_sizes
 from dask_nrbfn.stages import confidence as confidence_module
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
 from dask_nrbfn.stages.confidence import CONFIDENCE
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbors import NeighborsRecord
 from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
@@ -66,15 +66,16 @@ def with_confidence(X, y, confidence, params, **options):
     return run, dataset
 
 
-def most_rows(run, dataset, engine):
-    return largest_basis(dataset, run.chosen_params, SEARCH, engine)
+def context_of(dataset, params, engine):
+    return replace(FitContext.resolve(dataset, params, engine), search=SEARCH)
 
 
 def chosen(X, y, confidence, params, **options):
     """Return the basis rows and the record of the stage."""
     engine = options.pop("engine", InlineEngine())
     run, dataset = with_confidence(X, y, confidence, params, **options)
-    record = BASIS.compute(StageJob(run, dataset, engine, partial(most_rows, run, dataset, engine)))
+    most = largest_basis(context_of(dataset, run.params, engine))
+    record = BASIS.compute(StageJob(run, dataset, engine, most))
     rows = run.read("basis/rows")
     np.testing.assert_array_equal(run.read("basis/values"), X[rows])
     assert record.n_basis == len(rows)
@@ -90,9 +91,9 @@ def distinct_rows(n_rows=300, seed=0):
 
 def engine_for(n_basis, dataset):
     """Return an engine with the memory for so many basis rows."""
-    params = FitParams().resolve_auto(numbers=False)
-    sizes = FitSizes.of(dataset, params, SEARCH, n_basis)
-    growing = [stage for stage in stages_of(params, numbers=False) if stage.grows_with_basis]
+    context = context_of(dataset, FitParams(), InlineEngine())
+    sizes = FitSizes.of(context, n_basis=n_basis)
+    growing = [stage for stage in stages_in(context) if stage.grows_with_basis]
     return InlineEngine(memory_bytes=max(stage.cost(sizes).held_bytes for stage in growing))
 
 
@@ -105,7 +106,7 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
     X, y, _ = distinct_rows(200)
     params = FitParams(n_neighbors=3, n_parts=n_parts, random_state=3, confidence_threshold=1.0)
     run, dataset, expected = with_neighbors(X, y, params, chunk_rows=33)
-    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine(), int))
+    record = CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
     np.testing.assert_array_equal(run.read("confidence/values"), expected)
     np.testing.assert_array_equal(run.read("confidence/tiebreak"), hash_rows(X, seed=3))
     assert record.n_below_threshold == np.count_nonzero(expected < 1) < 200
@@ -124,7 +125,7 @@ def test_confidence__reads_a_block_at_a_time(monkeypatch):
         return soft_confidence(distances, agrees, width=width)
 
     monkeypatch.setattr(confidence_module, "soft_confidence", counted)
-    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine(), int))
+    CONFIDENCE.compute(StageJob(run, dataset, InlineEngine()))
     assert sum(lengths) == 100
     assert max(lengths) == 16
 
@@ -219,8 +220,7 @@ def test_basis__capped_by_the_memory_at_hand(caplog, rule, said):
     X, y, confidence = distinct_rows()
     dataset = write_table(MemoryStore(), X, y)
     engine = engine_for(60, dataset)
-    resolved = FitParams().resolve_auto(numbers=False)
-    assert largest_basis(dataset, resolved, SEARCH, engine) == 60
+    assert largest_basis(context_of(dataset, FitParams(), engine)) == 60
     rows, record = chosen(X, y, confidence, FitParams(basis_rule=rule), engine=engine)
     n_below = np.count_nonzero(confidence < 0.9)
     assert record == BasisRecord(60, n_below, 60)
@@ -269,7 +269,7 @@ def test_basis__capped_without_a_size(caplog, monkeypatch, remaining_s, said):
     monkeypatch.setattr(basis, "MOST_FOUND", 40)
     X, y, confidence = distinct_rows()
     run, dataset = with_confidence(X, y, confidence, FitParams())
-    job = StageJob(run, dataset, InlineEngine(), lambda: len(X), remaining_s)
+    job = StageJob(run, dataset, InlineEngine(), len(X), remaining_s)
     n_below = np.count_nonzero(confidence < 0.9)
     assert BASIS.compute(job) == BasisRecord(40, n_below, 40)
     (warning,) = [entry for entry in caplog.records if entry.levelno == logging.WARNING]

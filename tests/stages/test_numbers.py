@@ -12,7 +12,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
@@ -26,6 +26,7 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group

@@ -12,10 +12,11 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import PENALTIES
 from dask_nrbfn.commands.describe import describe, describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.fit import with_search
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -24,7 +25,8 @@ from dask_nrbfn.numeric.ridge_path import Ridge, solve_all
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report import run_table, tuning_table, write_report
-from dask_nrbfn.stages.neighbors import plan_search
+from dask_nrbfn.stages.basis import given_basis
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.path import PATH, each_system
 from dask_nrbfn.stages.search import SEARCH
 from dask_nrbfn.stages.sizes import FitSizes
@@ -438,12 +440,12 @@ def test_tune__is_described_and_reported(tmp_path):
 @pytest.mark.parametrize("stage", [WEIGHTS, PATH, SEARCH])
 def test_cost__counts_the_penalty(stage):
     dataset = write(*spirals(600))
-    search = plan_search(dataset, DRAWN, InlineEngine())
 
     def cost(penalty):
         tuning = None if stage is WEIGHTS else replace(TUNING, penalties=(penalty,))
-        params = replace(CENTRES, penalty=penalty, n_neighbors=20)
-        sizes = FitSizes.of(dataset, params, search, 500, tuning)
+        params = replace(CENTRES, penalty=penalty)
+        context = FitContext.resolve(dataset, params, InlineEngine(), tuning)
+        sizes = FitSizes.of(with_search(context), n_basis=500)
         return sizes.r_tried or sizes.r, stage.cost(sizes).held_bytes
 
     (r, own), (_, of_clusters), (_, of_kernel) = map(cost, ("weights", "clusters", "kernel"))

@@ -10,10 +10,11 @@ from zarr.storage import MemoryStore
 from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.choices import KERNELS, LOSSES
 from dask_nrbfn.commands.describe import describe_run
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.stages.trials import by_confidence, candidates, resolve_tuning

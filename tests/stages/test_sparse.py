@@ -9,7 +9,7 @@ from scipy import sparse
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.choices import KERNELS, LOSSES
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
@@ -17,9 +17,11 @@ from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.fit import plan_search, stage_costs
+from dask_nrbfn.fit import stage_costs, with_search
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import given_basis
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.trials import resolve_tuning
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.format import SPARSE_VERSION
@@ -229,10 +231,8 @@ def test_costs__follow_what_is_stored():
     dataset = ingest_arrays(X, rng.integers(0, 2, 300), MemoryStore())
     engine, held = InlineEngine(), {}
     for basis in ("random", "kmeans"):
-        params = FitParams(basis=basis, basis_size=50).resolve_auto(numbers=False)
-        costs = stage_costs(
-            dataset, params, plan_search(dataset, params, engine), engine, n_basis=50
-        )
+        params = FitParams(basis=basis, basis_size=50)
+        costs = stage_costs(with_search(FitContext.resolve(dataset, params, engine)))
         held[basis] = {name: cost.held_bytes - PROCESS_BYTES for name, cost in costs.items()}
         assert costs["moments"].read_bytes < 2 * 300 * 5 * (8 + 4) + costs["moments"].written_bytes
     # What is filled beside centres, and they themselves.

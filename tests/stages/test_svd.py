@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe
-from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
@@ -23,6 +23,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
-from dask_nrbfn.commands.fit import fit_dataset, given_basis, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_file
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
 from dask_nrbfn.errors import (
@@ -28,6 +28,7 @@ from dask_nrbfn.numeric.moments import Moments
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset

@@ -20,6 +20,7 @@ from dask_nrbfn import Dataset, EngineOptions, FitParams, NRBFNError, Run, conne
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.fit import run_stage
 from dask_nrbfn.stages.basis import BASIS
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import MOMENTS
 
 
@@ -44,7 +45,7 @@ def main() -> int:
                 run_until(MOMENTS, run, dataset, engine)
                 rates, seconds = [floor(run, engine)], []
                 for repeated in copies(run, options.repeats, scratch):
-                    run_stage(MOMENTS, repeated, dataset, engine)
+                    run_stage(MOMENTS, repeated, FitContext.resolve(dataset, params, engine))
                     seconds.append(repeated.stages["moments"]["seconds"])
                     rates.append(floor(run, engine))
         except NRBFNError as error:

@@ -11,9 +11,9 @@ from sheets import SheetSource
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn import Dataset, FitParams, Run, ingest_source
-from dask_nrbfn.commands.fit import check_fit, resolve_params
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.fit import run_stage, stages_of_run, start_run
+from dask_nrbfn.fit import check_fit, run_stage, stages_of_run, start_run
+from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.stage import Stage
 
 PRODUCT_ROWS = 4096
@@ -39,17 +39,17 @@ def open_dataset(options: argparse.Namespace, scratch: str) -> Dataset:
 
 def begin(dataset: Dataset, params: FitParams, engine: Engine, location: str) -> Run:
     """Begin a run."""
-    params = resolve_params(dataset, params)
-    check_fit(dataset, params)
-    return start_run(location, dataset, params, engine)
+    context = FitContext.resolve(dataset, params, engine)
+    check_fit(context)
+    return start_run(location, context)
 
 
 def run_until(stage: Stage[Any], run: Run, dataset: Dataset, engine: Engine) -> None:
     """Run the stages before `stage` that are not finished."""
-    stages = stages_of_run(run)
+    context, stages = FitContext.resolve(dataset, run.params, engine), stages_of_run(run)
     for earlier in stages[: stages.index(stage)]:
         if earlier.name not in run.stages:
-            run_stage(earlier, run, dataset, engine)
+            run_stage(earlier, run, context)
 
 
 def spread(values: list[float], form: str) -> str:

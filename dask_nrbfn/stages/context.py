@@ -1,0 +1,200 @@
+"""What a fit is asked for, with all that was left open resolved once."""
+
+import logging
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from numpy.typing import ArrayLike
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import ParameterError
+from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from dask_nrbfn.stages.bases import asked_size
+from dask_nrbfn.stages.search_sizes import NeighborSearch
+from dask_nrbfn.stages.trials import candidates, params_needing_confidence, resolve_tuning
+from dask_nrbfn.storage.dataset import Dataset, of_same_table
+from dask_nrbfn.storage.group import Location
+from dask_nrbfn.storage.layout import PartLayout
+
+logger = logging.getLogger(__name__)
+
+# Coordinates of an embedding that asks for no number of them: those of a picture.
+_UNASKED_COORDINATES = 2
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FitContext:
+    """A fit, a tuning or an embedding, as every stage sees it.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        The training rows as they are stored.
+    params : FitParams
+        Resolved. In a run, with the values that its finished stages have chosen.
+    engine : Engine
+    tuning : TuneParams or None
+        Resolved. In a run, without the values that are settled.
+    validation : Dataset or None
+        Labelled rows to judge networks on, instead of folds.
+    basis : array-like (r, p) or None
+        The basis rows that `params` name.
+    min_recall : float
+    embeds : bool
+        Whether the fit makes coordinates and learns no targets.
+    layout, labelled_layout : PartLayout
+        How all rows, and those with labels, are cut into parts.
+    search : NeighborSearch or None
+        None until it is planned.
+    found_basis : int or None
+        Basis rows that were chosen, or that costs are computed for; None before that.
+    """
+
+    dataset: Dataset
+    params: FitParams
+    engine: Engine
+    tuning: TuneParams | None = None
+    validation: Dataset | None = None
+    basis: ArrayLike | None = None
+    min_recall: float = FitLimits.min_recall
+    embeds: bool = False
+    layout: PartLayout
+    labelled_layout: PartLayout
+    search: NeighborSearch | None = None
+    found_basis: int | None = None
+
+    @classmethod
+    def resolve(
+        cls,
+        dataset: Dataset,
+        params: FitParams,
+        engine: Engine,
+        tuning: TuneParams | None = None,
+        *,
+        validation: Dataset | None = None,
+        embeds: bool = False,
+        basis: ArrayLike | None = None,
+        min_recall: float = FitLimits.min_recall,
+    ) -> Self:
+        """Return the context of a fit that is begun now, with what "auto" stands for.
+
+        Parameters
+        ----------
+        dataset, params, engine, tuning, validation, embeds, basis, min_recall
+
+        Raises
+        ------
+        ParameterError
+            If `tuning` names another validation dataset, or compares bases that have no size.
+        DataError
+            If the validation dataset has other columns.
+        """
+        FitLimits(min_recall=min_recall)
+        params = _resolve_params(dataset, params, embeds=embeds)
+        if tuning is not None:
+            if validation is not None:
+                validation = of_same_table(dataset, validation).of_labelled()
+            tuning = resolve_tuning(
+                params,
+                _with_validation(tuning, validation),
+                numbers=dataset.of_numbers,
+                sparse=dataset.is_sparse and params.svd is None,
+            )
+            params = _first_tried(params, tuning)
+        layout, labelled_layout = (
+            PartLayout.of(n_rows, params.n_parts, n_workers=engine.n_workers)
+            for n_rows in (dataset.n_rows, dataset.of_labelled().n_rows)
+        )
+        return cls(
+            dataset=dataset,
+            params=params,
+            engine=engine,
+            tuning=tuning,
+            validation=validation,
+            embeds=embeds,
+            layout=layout,
+            labelled_layout=labelled_layout,
+            basis=basis,
+            min_recall=min_recall,
+        )
+
+    def rows(
+        self, run: Location | None, *, labelled_only: bool = False, stored: bool = False
+    ) -> Dataset:
+        """Return the training rows as a stage sees them.
+
+        Parameters
+        ----------
+        run : Location or None
+            Of the run that has made coordinates of them; without it, they cannot be read.
+        labelled_only : bool
+            Whether rows without a label are left out.
+        stored : bool
+            Whether the rows are as stored, in the place of their coordinates.
+        """
+        seen = self.dataset if stored else self.dataset.projected_by(run, self.params.svd)
+        return seen.of_labelled() if labelled_only else seen
+
+    def judged_rows(self, run: Location | None) -> Dataset | None:
+        """Return the validation rows as stages see them."""
+        judged = self.validation
+        return None if judged is None else judged.projected_by(run, self.params.svd)
+
+    @cached_property
+    def needing_confidence(self) -> FitParams:
+        """`params` with a basis that is tried, one by confidence if there is any."""
+        return params_needing_confidence(self.params, self.tuning)
+
+    @property
+    def basis_option(self) -> str:
+        """Name of the option that asks for the basis of `needing_confidence`."""
+        return "basis" if self.needing_confidence.basis == self.params.basis else "bases"
+
+    @property
+    def asked_size(self) -> int | None:
+        """Basis rows that are asked for; None: all that their source finds."""
+        return asked_size(self.params, self.dataset)
+
+    @property
+    def n_basis(self) -> int:
+        """Basis rows that were chosen or are asked for; if neither is known, their least number."""
+        return self.found_basis or self.asked_size or self.dataset.n_classes
+
+
+def _resolve_params(dataset: Dataset, params: FitParams, *, embeds: bool) -> FitParams:
+    """Return the parameters with what "auto" stands for; tell if rows are too few for neighbours.
+
+    An embedding has a "random" basis and two coordinates unless others are asked for.
+    """
+    if embeds:
+        basis = "random" if params.basis == "auto" else params.basis
+        components = params.components or _UNASKED_COORDINATES
+        params = replace(params, basis=basis, components=components)
+    numbers = dataset.of_numbers and not embeds
+    n_rows = dataset.of_labelled().n_rows if dataset.has_targets else dataset.n_rows
+    resolved = params.resolve_auto(numbers=numbers, mixed=dataset.is_mixed, n_rows=n_rows)
+    fewer = resolved.n_neighbors != params.resolve_auto(numbers=numbers).n_neighbors
+    if fewer and not dataset.of_numbers and not embeds:
+        logger.info(
+            "fit: each of the few rows has all others as its %d neighbours", resolved.n_neighbors
+        )
+    return resolved
+
+
+def _with_validation(tuning: TuneParams, validation: Dataset | None) -> TuneParams:
+    shown = validation.fingerprint if validation is not None else None
+    if tuning.validation not in (None, shown):
+        raise ParameterError(
+            "tuning.validation is not the fingerprint of the validation dataset.",
+            "Leave it out; it is taken from the dataset.",
+        )
+    return replace(tuning, validation=shown)
+
+
+def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
+    """Return parameters with what a tuning tries of them, where that is a single value."""
+    if tuning.losses:
+        params = replace(params, loss=tuning.losses[0])
+    combinations = candidates(params, tuning)
+    return replace(params, **asdict(combinations[0])) if len(combinations) == 1 else params
