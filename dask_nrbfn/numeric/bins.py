@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Of each a key and some counts: of two, 0.4 MiB travel from a task.
+# A task returns a key and two counts of each bin: 0.4 MiB.
 _MOST_BINS = 2**14
 
-# So sorting, of some milliseconds, waits for as many new rows.
+# Entries are sorted into bins, which takes milliseconds, when there are more than this.
 MOST_ENTRIES = 2 * _MOST_BINS
 
 _ALL_BUT_SIGN = np.iinfo(np.int64).max
@@ -20,22 +20,22 @@ _ALL_BUT_SIGN = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Bins(RowSum):
-    """Rows by a number, in bins that get wider as they get many.
+    """Counts of rows by a number.
 
     Attributes
     ----------
     keys : int64 (m,)
-        Of bins, each once if `binned`. The numbers in a bin differ in no more than the last
-        `shift` of their bits, and keys are in the order of the numbers.
+        Keys of bins, in the order of the numbers; each is there once after `binned`. Numbers in a
+        bin differ in at most the last `shift` bits.
     counts : int64 (m, q)
-        Rows of each of some sorts.
+        Rows in each bin, of q kinds.
     shift : int
-        If `binned`, the least with which there are no more than 16,384 bins.
+        After `binned`, the smallest with at most 16,384 bins.
 
     Notes
     -----
-    Which bins there are depends on all rows together and not on how they were divided: some of
-    them never need a larger `shift` than all.
+    The bins depend on all rows and not on how they were divided: part of the rows never needs a
+    larger `shift` than all rows.
     """
 
     keys: NDArray[np.int64]
@@ -49,8 +49,8 @@ class Bins(RowSum):
 
     @classmethod
     def of_values(cls, values: Floats, counts: NDArray[np.int64]) -> Self:
-        """Return the sum of rows with finite `values` (b,) that count as (b, q)."""
-        # The bits of negative numbers descend, and -0 has others than 0.
+        """Return the sum of rows with finite `values` (b,) and `counts` (b, q)."""
+        # The bits of negative numbers descend, and those of -0 and 0 differ.
         bits = (values + 0.0).view(np.int64)
         return cls(np.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits), counts, 0)
 
@@ -69,7 +69,7 @@ class Bins(RowSum):
         return type(self)(keys[starts], np.add.reduceat(self.counts[order], starts), shift)
 
     def middles(self) -> Floats:
-        """Return the number in the middle of each bin, float64 (m,); of narrow ones the number."""
+        """Return the middle of each bin, float64 (m,)."""
         first = self.keys << self.shift
         ends = np.stack([first, first | ((1 << self.shift) - 1)])
         bits = np.where(ends < 0, ends ^ _ALL_BUT_SIGN, ends)
@@ -78,7 +78,7 @@ class Bins(RowSum):
 
 
 def median(bins: Bins) -> float:
-    """Return the median of all rows of some bins; exact for up to 16,384 different numbers.
+    """Return the median of binned rows; exact for up to 16,384 different numbers.
 
     Examples
     --------
@@ -94,19 +94,19 @@ def median(bins: Bins) -> float:
 
 
 def _first_of_equals(keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the places of keys, (m,) ascending, at which another one begins."""
+    """Return where another key begins among ascending keys (m,)."""
     begins = np.ones(len(keys), dtype=bool)
     np.not_equal(keys[1:], keys[:-1], out=begins[1:])
     return np.flatnonzero(begins)
 
 
-# A key and two counts of each entry; two sums, joined, sorted and added up. More bins of spread
-# scores do not show in six digits of the area.
+# A key and two counts of each entry; two sums are joined, sorted and added. With more bins the area
+# does not change in six digits.
 RANKING_BYTES = 6 * 24 * MOST_ENTRIES
 
 
 class RankedScores(Bins):
-    """Rows of two classes by their score."""
+    """Counts of rows of two classes by their score."""
 
     @classmethod
     def zeros(cls) -> Self:
@@ -115,30 +115,20 @@ class RankedScores(Bins):
 
     @classmethod
     def from_block(cls, scores: Floats, codes: NDArray[np.integer]) -> Self:
-        """Return the sum of one block.
-
-        Parameters
-        ----------
-        scores : float64 (b,)
-            Finite; larger ones are for the second class.
-        codes : integer (b,)
-            Class of each row, 0 or 1.
-        """
+        """Return the sum of a block: finite scores (b,) of the second class, and codes 0 or 1."""
         return cls.of_values(scores, np.eye(2, dtype=np.int64)[codes])
 
     def figures(self) -> dict[str, Any]:
-        """Return the area under the ROC curve, and how far at most it is from that of the scores.
-
-        None where one of the classes has no rows.
+        """Return the area under the ROC curve and a bound of its error; None for a single class.
 
         Notes
         -----
-        The area is the share of pairs, a row of each class, in which that of the second class has
-        the larger score; equal scores count half (Hanley & McNeil 1982). With ``a_b`` and ``c_b``
-        rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)`` of
-        ``sum_b a_b sum_b c_b``. Where a bin has several scores its ``a_b c_b`` pairs may count
-        anything between 0 and 1 each, so the bound is ``sum_b a_b c_b / 2`` of all pairs. It is 0
-        for up to 16,384 different scores: each has its own bin.
+        The area is the share of pairs, one row of each class, in which the row of the second class
+        has the larger score; equal scores count half (Hanley & McNeil 1982). With ``a_b`` and
+        ``c_b`` rows of the classes in bin b it is ``sum_b c_b (a_1 + ... + a_{b-1} + a_b / 2)``
+        over ``sum_b a_b sum_b c_b``. The ``a_b c_b`` pairs of a bin with several scores may count
+        between 0 and 1 each, so the error is at most ``sum_b a_b c_b / 2`` over all pairs. It is 0
+        for up to 16,384 different scores, each of which has its own bin.
 
         Examples
         --------

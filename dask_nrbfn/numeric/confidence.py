@@ -18,17 +18,17 @@ def soft_confidence(distances: Floats, agrees: NDArray[np.bool_], *, width: floa
     Parameters
     ----------
     distances : float64 (b, k)
-        Distances to the k nearest neighbours, the row itself excluded.
+        Distances to the k nearest neighbours, without the row itself.
     agrees : bool (b, k)
-        Whether the neighbour carries the row's own label.
+        Whether the neighbour has the row's own label.
     width : float
         Mean of the distances of all rows (step 4); 0 if all of them are 0.
 
     Notes
     -----
     Steps 5 to 7: weights ``exp(-D^2 / (2 width^2))``, normalized per row, summed over the
-    neighbours that agree. As in the activations, the smallest distance of a row is taken out
-    first, so that a row far from all its neighbours keeps a defined confidence.
+    neighbours that agree. The smallest exponent of a row is subtracted first, so the confidence of
+    a row far from all its neighbours is defined.
 
     Examples
     --------
@@ -91,14 +91,10 @@ class RowPool:
 
 
 def even_below(confidence: Floats, *, threshold: float) -> Floats:
-    """Return priorities that draw evenly below the threshold, float64 (b,).
+    """Return priorities that draw evenly among rows below the threshold, float64 (b,).
 
-    Parameters
-    ----------
-    confidence : float64 (b,)
-    threshold : float
-        Rows below it are all alike, so that their hashes decide. The others keep the order of
-        their confidence and enter where too few are below.
+    Rows below the threshold have equal priority, so their hashes decide. The other rows keep the
+    order of their confidence (b,) and fill up the basis.
 
     Examples
     --------
@@ -109,12 +105,12 @@ def even_below(confidence: Floats, *, threshold: float) -> Floats:
 
 
 def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> RowPool:
-    """Return the rows of both that can still enter a basis of `size` rows, in order.
+    """Return the rows of both pools that can still enter a basis, in order.
 
     Parameters
     ----------
     pool, block : RowPool
-        Without a row number in common.
+        Disjoint.
     size : int
         r, at least `n_classes`.
     n_classes : int
@@ -123,17 +119,17 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
     Returns
     -------
     RowPool
-        The r first distinct rows, and of every class the K first distinct ones: at most
+        The first r distinct rows, and the first K distinct rows of every class: at most
         ``r + K**2``.
 
     Notes
     -----
-    Associative and commutative, so rows may come in any blocks and any order: `choose_basis`
-    makes the same of what is kept as of all rows. K distinct rows of a class are enough because
-    each other class takes at most one of them away.
+    The operation is associative and commutative: `choose_basis` returns the same basis for the kept
+    rows as for all rows, in whatever blocks and order they come. K distinct rows of a class are
+    enough because each other class takes at most one of them.
 
-    Rows are ordered by priority, hash, class and number. Time O(m log m) and about 100 m bytes for
-    m rows in both.
+    Rows are ordered by priority, hash, class and index. Time O(m log m) and about 100 m bytes for m
+    rows in both.
 
     Examples
     --------
@@ -161,20 +157,15 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
 
 def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
-    """Return the numbers of drawn rows, ascending, int64 (N,).
+    """Return the row indices of N = `size` drawn candidates, ascending, int64 (N,).
 
-    Parameters
-    ----------
-    pool : RowPool
-        What `keep_best` kept of all rows, of every class at least ten if there are so many, whose
-        hashes draw among them.
-    size : int
-        N, at least the number of classes.
+    Takes the pool that `keep_best` kept of all rows, with hashes as tiebreak, and at least as many
+    candidates as classes.
 
     Notes
     -----
-    The first ten of every class, and of the other rows the first: an even draw but for rare
-    classes, of which the basis is to have more than the one row that was drawn.
+    The first ten rows of every class, then the first of the other rows. The draw is even except for
+    rare classes, which would otherwise have a single row in the basis.
 
     Examples
     --------
@@ -193,24 +184,24 @@ def choose_candidates(pool: RowPool, *, size: int) -> NDArray[np.int64]:
 def choose_basis(
     pool: RowPool, *, size: int, n_classes: int, threshold: float | None = None
 ) -> RowPool:
-    """Return the rows that become the basis, (r,), in the order of their numbers.
+    """Return the rows that become the basis, (r,), in the order of their indices.
 
     Parameters
     ----------
     pool : RowPool
-        All rows, or what `keep_best` kept of them.
+        All rows, or the rows that `keep_best` kept.
     size : int
-        The most rows to choose, at least `n_classes`.
+        Largest number of rows to choose, at least `n_classes`.
     n_classes : int
     threshold : float or None
-        Only rows with a priority below it fill the basis, Algorithm 1, steps 8 and 9. None: any
-        row does, so that the basis has exactly `size` rows if as many are distinct (paper, 7.1.3).
+        Only rows with a lower priority fill the basis, Algorithm 1, steps 8 and 9. None: the basis
+        has exactly `size` rows if as many are distinct (paper, 7.1.3).
 
     Notes
     -----
-    Every class gives its first row, whatever the threshold; where another class has given a
-    duplicate of it, its next one, if there is any. The first of the other rows fill up. Equal rows
-    enter once: differs from the paper, where a repeated row makes the gram matrix singular.
+    Every class gives its first row, whatever the threshold, or the next one if another class has
+    given a duplicate. The first of the other rows fill up. Equal rows enter once. This differs from
+    the paper, where a repeated row makes the gram matrix singular.
 
     Examples
     --------
@@ -232,7 +223,7 @@ def choose_basis(
 
 
 def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:
-    """Return the place of each class's first row of which no other class has given a duplicate."""
+    """Return the place of each class's first row, skipping duplicates of other classes' rows."""
     firsts: list[int] = []
     points, classes = set(), set()
     pairs = zip(ordered.tiebreak.tolist(), ordered.codes.tolist(), strict=True)
@@ -248,20 +239,20 @@ def _firsts_of_classes(ordered: RowPool, n_classes: int) -> NDArray[np.int64]:
 
 def _in_order(pool: RowPool) -> RowPool:
     """Return the rows in the order in which they enter the basis."""
-    # The class comes before the number, so that the order of the rows cannot decide for which of
-    # two classes a duplicate counts.
+    # Classes come before indices, so that the class of a duplicate does not depend on the order of
+    # the rows.
     return pool.take(np.lexsort((pool.rows, pool.codes, pool.tiebreak, pool.priority)))
 
 
 def _differs(values: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return where a value differs from the one before it, (m,), the first one always."""
+    """Return where a value differs from the one before it, bool (m,); the first one does."""
     differs = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=differs[1:])
     return differs
 
 
 def _rank_in_class(codes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return how many of the same class stand before, int64 (m,)."""
+    """Return the number of earlier rows of the same class, int64 (m,)."""
     by_class = np.argsort(codes, kind="stable")
     starts = np.flatnonzero(_differs(codes[by_class]))
     lengths = np.diff(np.append(starts, len(codes)))

@@ -19,19 +19,19 @@ from dask_nrbfn.numeric.types import Floats
 
 @dataclass(frozen=True, eq=False)
 class LossSums(RowSum):
-    """Weighted sums over rows of the loss of A models with K classes, and its derivative.
+    """Weighted sums over rows of the loss of A models with K classes, and of its gradient.
 
     Attributes
     ----------
     loss : float64 (A, K)
-        Of each class against the others.
+        Loss of each class against the others.
     gradient : float64 (A, K, r)
-        Of the loss, by the weights.
+        Gradient of the loss by the weights.
 
     Notes
     -----
     With ``f = Phi W'`` and margins ``m = t f``, t = 1 for rows of the class and -1 for others:
-    ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the weights of the rows.
+    ``sum_i v_i loss(m_i)`` and ``sum_i v_i t_i loss'(m_i) phi_i``, v the row weights.
 
     Examples
     --------
@@ -62,23 +62,19 @@ class LossSums(RowSum):
         *,
         row_weights: Floats | None = None,
     ) -> Self:
-        """Return the sums of one block.
+        """Return the sums of one block; ``2 b r A K`` flops.
 
         Parameters
         ----------
         Phi : float64 (b, r), C-contiguous
             Activations.
         scores : float64 (b, A, K)
-            Their products with the weights of each model.
+            Scores of each model.
         codes : integer (b,)
             Class of each row.
         loss : Loss
         row_weights : float64 (b, 1) or (b, A), optional
-            Of the rows, or of the rows for each model.
-
-        Notes
-        -----
-        ``2 b r A K`` flops.
+            Weights of the rows, or of the rows for each model.
         """
         _, n_models, n_classes = scores.shape
         signs = np.full((len(codes), 1, n_classes), -1.0)
@@ -96,28 +92,23 @@ class LossSums(RowSum):
         return sums
 
 
-# Pairs of steps and changes of the gradient that are remembered.
+# Pairs of steps and changes of the gradient that L-BFGS remembers.
 MEMORY = 20
 
-# Of the decrease that the slope promises, what a step must bring (Nocedal & Wright, section 3.1).
+# Least share of the decrease predicted by the slope (Nocedal & Wright, section 3.1).
 _SUFFICIENT = 1e-4
 
-# Of the trace of the matrix, so that its factor exists whatever the penalty is.
+# Added to the diagonal, as a share of the trace, so that the factor exists with any penalty.
 _FLOOR = 1e-12
 
-# A step that brings too little becomes shorter by a factor between these.
+# A step that decreases the objective too little is shortened by a factor between these.
 _SHORTEST, _LONGEST = 0.1, 0.5
 
 
 class Point(NamedTuple):
-    """Weights that a pass was made with, and what came out.
+    """Weights, and the objective ``sum_i v_i loss(m_i) + tr(W R W')`` and its gradient there.
 
-    Attributes
-    ----------
-    weights : float64 (q, r)
-    objective : float
-        ``sum_i v_i loss(m_i) + tr(W R W')``.
-    gradient : float64 (q, r)
+    `weights` and `gradient` are float64 (q, r).
     """
 
     weights: Floats
@@ -126,16 +117,15 @@ class Point(NamedTuple):
 
     @classmethod
     def of(cls, weights: Floats, loss: Floats, gradient: Floats, ridge: Floats) -> "Point":
-        """Return the point of weights whose losses were summed.
+        """Return the point of weights (q, r) from the sums of a pass.
 
         Parameters
         ----------
         weights : float64 (q, r)
-        loss : float64 (q,)
-        gradient : float64 (q, r)
-            Of the loss alone, see `LossSums`.
+        loss, gradient : float64 (q,) and (q, r)
+            See `LossSums`.
         ridge : float64 (r, r) or (r,)
-            R or its diagonal, as `ridge_of` gives it. Where that is infinite the weight stays.
+            R or its diagonal, see `ridge_of`. A weight does not change where that is infinite.
         """
         kept = _finite_diagonal(ridge)
         finite = np.where(np.isfinite(ridge), ridge, 0.0)
@@ -145,18 +135,13 @@ class Point(NamedTuple):
 
 
 class Preconditioner:
-    """About the inverse of the second derivatives of an objective.
-
-    Parameters
-    ----------
-    factor : float64 (r, r)
-        Its Cholesky factor.
+    """An approximation M of the second derivatives of an objective, by its Cholesky factor (r, r).
 
     Notes
     -----
-    ``M = c gram + 2 R`` for each class, c the curvature of the loss: the gram matrix is that of the
-    squared loss. Where c bounds the second derivative of the loss M bounds those of the objective,
-    and a step of ``-M^-1 gradient`` never ascends.
+    ``M = c gram + 2 R`` for each class, c the curvature of the loss. If c bounds the second
+    derivative of the loss, M bounds those of the objective, and a step of ``-M^-1 gradient`` never
+    ascends.
     """
 
     def __init__(self, factor: Floats) -> None:
@@ -164,7 +149,7 @@ class Preconditioner:
 
     @classmethod
     def of(cls, gram: Floats, ridge: Floats, *, curvature: float) -> "Preconditioner":
-        """Return it for a gram matrix (r, r) and ``R`` or its diagonal; ``r^3 / 3`` flops."""
+        """Return M of a gram matrix (r, r) and ``R`` or its diagonal; ``r^3 / 3`` flops."""
         matrix = curvature * gram
         diagonal = matrix.ravel()[:: len(matrix) + 1]
         diagonal += _FLOOR * diagonal.sum()
@@ -186,17 +171,17 @@ class Preconditioner:
         return solved
 
     def norm(self, gradient: Floats) -> float:
-        """Return the length of a gradient where M is I: ``sqrt(tr(G M^-1 G'))``."""
+        """Return the norm ``sqrt(tr(G M^-1 G'))`` of a gradient G."""
         return float(np.sqrt(np.vdot(gradient, self.solve(gradient))))
 
 
 def _finite_diagonal(ridge: Floats) -> NDArray[np.bool_]:
-    """Return which weights a ridge, or its diagonal, does not hold at 0, (r,)."""
+    """Return which weights a ridge does not keep at 0, bool (r,)."""
     return np.isfinite(ridge if ridge.ndim == 1 else ridge.diagonal())
 
 
 def accepted_points(points: Sequence[Point]) -> list[Point]:
-    """Return the points that were gone on from: those that are low enough after the one before."""
+    """Return the points whose objective is low enough after the accepted point before them."""
     accepted = [points[0]]
     for point in points[1:]:
         before = accepted[-1]
@@ -207,20 +192,14 @@ def accepted_points(points: Sequence[Point]) -> list[Point]:
 
 
 def next_weights(points: Sequence[Point], preconditioner: Preconditioner) -> Floats:
-    """Return the weights of the next pass, float64 (q, r).
-
-    Parameters
-    ----------
-    points : sequence of Point
-        Those of all passes so far, in order.
-    preconditioner : Preconditioner
+    """Return the weights of the next pass, float64 (q, r), from the points of all passes so far.
 
     Notes
     -----
-    L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes at once, that
-    begins with the inverse of the preconditioner: with its Cholesky factor U it is the plain one in
-    ``V = U W``. A step that brings too little is shortened to the least of the parabola through
-    both ends.
+    L-BFGS (Nocedal & Wright, *Numerical Optimization*, Algorithm 7.4) of all classes together,
+    starting from the inverse of the preconditioner: with its Cholesky factor U this is plain L-BFGS
+    in ``V = U W``. A step that decreases the objective too little is shortened to the minimum of
+    the parabola through both ends.
     """
     accepted = accepted_points(points)
     best, last = accepted[-1], points[-1]
@@ -250,7 +229,7 @@ def _direction(accepted: Sequence[Point], preconditioner: Preconditioner) -> Flo
 
 
 def _pairs(accepted: Sequence[Point]) -> list[tuple[Floats, Floats]]:
-    """Return steps and changes of the gradient, without those that tell of no curvature."""
+    """Return steps and changes of the gradient, without pairs of no curvature."""
     pairs = [
         (after.weights - before.weights, after.gradient - before.gradient)
         for before, after in pairwise(accepted)

@@ -15,23 +15,23 @@ from dask_nrbfn.numeric.rows import Rows, canonical, dense, is_sparse, mean_valu
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
-# The share of values that are stored up to which a basis in CSR is multiplied as it is, and from
-# which rows in CSR are filled before they meet a basis that is an array. Of 30,000 columns a row
-# takes with 1,000 basis rows, on one core, as it is 0.2 ms where 1/30 is stored and 0.7 ms where
-# 1/15 is, by an array 1.9 and 2.5 ms, and filled 0.6 ms.
+# A basis in CSR is multiplied as it is if at most this share of its values is stored. Rows in CSR
+# become arrays before they meet a basis that is an array, if more than this share is stored.
+# Measured on one core, 30,000 columns and 1,000 basis rows: a row takes 0.2 ms (1/30 stored) and
+# 0.7 ms (1/15) in CSR, 1.9 and 2.5 ms against an array, and 0.6 ms as an array itself.
 _SPARSE_BASIS, _FILLED_ROWS = 1 / 16, 1 / 32
 
 # Elements of the rows that are filled together, 32 MiB.
 _FILLED_ELEMENTS = 2**22
 
-# What BLAS computes while values of two rows in CSR meet or their product is put in its place, and
-# while a value of a row meets one of an array: 5 ns and 0.6 ns beside 50 GFLOP/s.
+# Flops of BLAS that take as long as one product of two values in CSR (5 ns), and of a value in CSR
+# and one of an array (0.6 ns), at 50 GFLOP/s.
 _MEETING_FLOPS, _COLUMN_FLOPS = 250, 30
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceFactors(ABC):
-    """Squared distances from the r rows g of a basis, times a factor f: what else there is to them.
+    """Squared distances ``f |x - g|^2`` from the r rows g of a basis, f a factor.
 
     Attributes
     ----------
@@ -41,9 +41,9 @@ class DistanceFactors(ABC):
 
     Notes
     -----
-    ``f |x - g|^2`` is linear in x and g, ``f (|g|^2 - 2 x g)``, but for ``f |x|^2``, all of them
-    about the mean of a basis that is an array: without that shift they cancel for data far from the
-    origin. Of rows in CSR the product is taken of what is stored.
+    They are split into a term linear in x and g, ``f (|g|^2 - 2 x g)``, plus ``f |x|^2``. A basis
+    that is an array is centred, and its rows too: otherwise the terms cancel for data far from the
+    origin. Rows in CSR are multiplied by their stored values.
     """
 
     scaling: Scaling | None
@@ -71,21 +71,13 @@ class DistanceFactors(ABC):
     def squared(
         self, X: Rows, *, out: Floats | None, scratch: Floats | None, threads: int
     ) -> Floats:
-        """Return ``f |x - g|^2``, float64 (b, r), which rounding may leave beyond 0.
+        """Return ``f |x - g|^2``, float64 (b, r), of unscaled rows X; rounding may pass 0.
 
-        Parameters
-        ----------
-        X : (b, p)
-            Not scaled.
-        out : float64 (b, r) or None
-            Where to put them.
-        scratch : float64 (b, p + 2) or None
-            For rows that are an array, centred.
-        threads : int
+        The result is written to `out` (b, r) if given. `scratch` (b, p + 2) holds the centred rows.
         """
 
     def _squared_in_strips(self, X: Rows, r: int, out: Floats | None, threads: int) -> Floats:
-        """Return the same of rows as they are stored."""
+        """Return the squared distances, one strip of rows after another."""
         rows = self.scaled(X)
         squared = np.empty((X.shape[0], r)) if out is None else out
 
@@ -100,7 +92,7 @@ class DistanceFactors(ABC):
 
 
 def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceFactors:
-    """Return the factors of a basis, scaled, which are an array unless most of it is 0."""
+    """Return the factors of a scaled basis, in CSR if few of its values are stored."""
     if is_sparse(basis) and is_kept_sparse(basis.nnz / basis.shape[0], basis.shape[1]):
         norms = squared_norms(basis)
         return _SparseFactors(scaling, factor, csr_array(basis.T), norms)
@@ -110,14 +102,15 @@ def factors_of(basis: Rows, scaling: Scaling | None, factor: float) -> DistanceF
 
 
 def is_kept_sparse(row_values: float, n_features: int) -> bool:
-    """Return whether basis rows with so many stored values on average are multiplied in CSR."""
+    """Return whether basis rows with `row_values` stored values on average stay in CSR."""
     return row_values <= _SPARSE_BASIS * n_features
 
 
 def product_flops(n_features: int, row_values: float, basis_values: float) -> float:
     """Return the flops of BLAS that take as long as the product of a row and a basis row.
 
-    Rows store so many values on average, and basis rows; of an array it is `n_features`.
+    `row_values` and `basis_values` are the stored values of each on average; `n_features` for an
+    array.
     """
     of_arrays = 2.0 * n_features
     if row_values == n_features:
@@ -130,10 +123,10 @@ def product_flops(n_features: int, row_values: float, basis_values: float) -> fl
 def basis_bytes(
     n_basis: int, n_features: int, basis_values: float, *, copies: int, of_sparse: bool
 ) -> int:
-    """Return the bytes of some copies of a basis, as float64, of which one is its factors.
+    """Return the bytes of `copies` float64 copies of a basis, its factors among them.
 
-    In CSR a column stands beside each value. Rows in CSR need an array once more, and are filled a
-    few at a time.
+    CSR stores a column index with each value. Rows in CSR need another array of the basis, and are
+    converted a few at a time.
     """
     if is_kept_sparse(basis_values, n_features):
         return round(2 * 8 * copies * n_basis * basis_values)
@@ -143,7 +136,7 @@ def basis_bytes(
 
 @dataclass(frozen=True, eq=False)
 class _SparseFactors(DistanceFactors):
-    """Those of a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
+    """The factors of a basis in CSR: ``transposed`` (p, r) and ``squares`` float64 (r,)."""
 
     transposed: csr_array
     squares: Floats
@@ -174,7 +167,7 @@ class _SparseFactors(DistanceFactors):
 
 @dataclass(frozen=True, eq=False)
 class _DenseFactors(DistanceFactors):
-    """Those of an array: `centre` (p,), and columns for x, 1 and ``|x|^2``, float64 (r, p + 2)."""
+    """The factors of an array: `centre` (p,), and columns for x, 1 and ``|x|^2``, (r, p + 2)."""
 
     centre: Floats
     array: Floats
@@ -212,7 +205,7 @@ class _DenseFactors(DistanceFactors):
         fills = self.scaling is not None and self.scaling.fills
         n_rows, p = X.shape
         if not fills and X.nnz <= _FILLED_ROWS * n_rows * p:
-            # Made once, before several threads ask for them.
+            # Computed before several threads ask for it.
             _ = self._uncentred
             return self._squared_in_strips(X, len(self.array), out, threads)
         squared = np.empty((n_rows, len(self.array))) if out is None else out
@@ -224,12 +217,12 @@ class _DenseFactors(DistanceFactors):
 
     @cached_property
     def _uncentred(self) -> tuple[Floats, Floats]:
-        """What rows that are not centred are multiplied by, (p, r), and what is added, (r,)."""
+        """Matrix (p, r) and constants (r,) for rows that are not centred."""
         slopes = self.array[:, :-2]
         return np.ascontiguousarray(slopes.T), self.array[:, -2] - slopes @ self.centre
 
     def _extend(self, X: NDArray[Any], *, out: Floats, threads: int) -> None:
-        """Put rows, scaled and centred, into `out` (b, p + 2), behind them 1 and ``|x|^2``."""
+        """Write scaled and centred rows, 1 and ``|x|^2`` into `out` (b, p + 2)."""
 
         def extend(strip: slice) -> None:
             centred = out[strip, :-2]
@@ -259,15 +252,15 @@ def _row_dots(A: Floats, B: Floats) -> Floats:
     return dots
 
 
-# Up to this squared distance from the mean, over 2 sigma^2, rounding moves exponents by less than
-# 6e-11. It is reached at 362 widths.
+# Up to this squared distance from the mean, over 2 sigma^2, rounding changes exponents by less than
+# 6e-11. It corresponds to 362 widths.
 _COARSE = 2.0**16
 
-# Rows with this squared distance from a basis row share it as a pivot; they are rounded by 4e-12.
+# Rows within this squared distance of a basis row share it as a pivot; rounding is then 4e-12.
 _SHARED = 2.0**12
 
-# An exponent that is less than the largest of its row by this, and by 2^10 times the least distance
-# t, belongs to an activation that is 0 beside the largest: t exceeds the least by 1000.
+# An exponent below the largest of its row by more than this plus 2^10 times the least distance t
+# belongs to an activation that is 0 beside the largest: t exceeds the least by 1000.
 _BEYOND, _BEYOND_BY_DISTANCE = 2.0**20, 2.0**10
 
 # Rounding of exponents about the mean, as a share of the largest squared distance from it.
@@ -278,15 +271,15 @@ _HELD_ELEMENTS = 2**18
 
 
 class Group(NamedTuple):
-    """Rows and the basis rows that they are near, about one of these.
+    """Rows and the basis rows near them, relative to a pivot, which is one of these basis rows.
 
     Attributes
     ----------
     rows : intp (b,)
     columns : intp (m,)
-        Numbers of the basis rows. Activations of the others are 0.
+        Indices of the basis rows. Activations of the others are 0.
     linear : float64 (b, m)
-        ``-(|h|^2 - 2 y h) / (2 sigma^2)``, y a row and h a basis row less the pivot.
+        ``-(|h|^2 - 2 y h) / (2 sigma^2)``, y a row and h a basis row, both minus the pivot.
     norms : float64 (b, 1)
         ``-|y|^2 / (2 sigma^2)``.
     """
@@ -299,19 +292,19 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pivots:
-    """The exponents ``-|x - g|^2 / (2 sigma^2)`` that are exact wherever activations are not 0.
+    """Exponents ``-|x - g|^2 / (2 sigma^2)`` that are exact wherever activations are not 0.
 
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
         Scaled.
     factors : DistanceFactors
-        Of the same basis; `factor` is ``-1 / (2 sigma^2)``.
+        The factors of the same basis; `factor` is ``-1 / (2 sigma^2)``.
 
     Notes
     -----
-    Taken about the mean m, exponents are rounded by about ``eps |x - m|^2 / sigma^2``. About a
-    pivot, the nearest basis row of some row, the same formula rounds by that of their distance.
+    Relative to the mean m, rounding of an exponent is about ``eps |x - m|^2 / sigma^2``. Relative
+    to a pivot, the nearest basis row of some row, m is replaced by the pivot.
     """
 
     basis: Rows
@@ -320,7 +313,7 @@ class Pivots:
     def spread(self, X: Rows) -> Floats | None:
         """Return ``|g - m|^2 / (2 sigma^2)``, float64 (r,), if rows X need pivots, else None.
 
-        m is 0 where rows are not centred.
+        m is 0 if rows are not centred.
         """
         spread, is_wide = self._uncentred if is_sparse(X) else self._centred
         return spread if is_wide else None
@@ -334,15 +327,15 @@ class Pivots:
     def _uncentred(self) -> tuple[Floats, bool]:
         spread = -self.factors.factor * squared_norms(self.basis)
         if not self.factors.is_sparse:
-            # Every distance has the square of the mean, which cancels.
+            # Every distance contains the square of the mean, which cancels.
             spread[:] = spread.max()
         return spread, bool(spread.max() > _COARSE)
 
     def refine(self, X: Rows, exponents: Floats, spread: Floats) -> None:
-        """Replace the exponents (b, r) of rows X (b, p) in place where they are not exact."""
+        """Correct the exponents (b, r) of rows X (b, p) in place where they are not exact."""
         nearest = exponents.argmax(axis=1)
         largest = exponents[np.arange(len(exponents)), nearest]
-        # Farther rows have no exponentials, or `RadialFeatures` shifts them. NaN stays.
+        # The exponentials of farther rows are 0, or `RadialFeatures` shifts them. NaN stays.
         farthest = _COARSE + _ROUNDING * spread.max()
         near = (largest > -farthest) & (largest < np.inf)
         coarse = np.flatnonzero(near & (spread[nearest] > _COARSE))
@@ -353,10 +346,7 @@ class Pivots:
     def groups(
         self, X: Rows, exponents: Floats, spread: Floats, places: NDArray[np.intp]
     ) -> Iterator[Group]:
-        """Yield the rows of X (b, p) at these places in groups.
-
-        Their exponents about the mean, which are among (b, r), are finite.
-        """
+        """Yield the rows of X (b, p) at `places` in groups; their `exponents` are finite."""
         nearest = exponents.argmax(axis=1)
         least = _BEYOND + _ROUNDING * spread.max()
         n_together = self._n_held(X)
@@ -396,13 +386,13 @@ class Pivots:
         return rows if self.factors.is_sparse else dense(rows)
 
     def _n_held(self, rows: Rows) -> int:
-        """Return how many of such rows are held together."""
+        """Return the number of rows that are held in memory together."""
         row_values = mean_values(rows) if self.factors.is_sparse else rows.shape[1]
         return max(1, int(_HELD_ELEMENTS / max(1.0, row_values)))
 
 
 def _less(rows: Rows, origin: Rows) -> Rows:
-    """Return rows (b, p) less one row (1, p)."""
+    """Return rows (b, p) minus one row (1, p)."""
     if not is_sparse(origin):
         return rows - origin
     if not origin.nnz:
@@ -436,7 +426,7 @@ class BasisDistances:
 
     @classmethod
     def from_basis(cls, basis: ArrayLike | Rows, scaling: Scaling | None = None) -> Self:
-        """Prepare the distances to `basis` (r, p), scaled."""
+        """Return the distances to a scaled `basis` (r, p)."""
         return cls(scaling, factors_of(float_rows(basis), scaling, 1.0))
 
     def squared(self, X: Rows, *, out: Floats | None = None, threads: int = 1) -> Floats:
@@ -450,7 +440,7 @@ class BasisDistances:
         return squared
 
     def nearest(self, X: Rows, *, buffer: Floats | None = None, threads: int = 1) -> Floats:
-        """Return the distance of every row X (b, p) from its nearest basis row, float64 (b,)."""
+        """Return the distance of every row of X (b, p) to its nearest basis row, float64 (b,)."""
         nearest: Floats = self.squared(X, out=buffer, threads=threads).min(axis=1)
         return np.sqrt(nearest, out=nearest)
 
@@ -469,17 +459,16 @@ class BasisDistances:
         ----------
         X : (b, p)
         weights : float64 (b,), optional
-            What the distances of each row are multiplied by.
+            Factors of the distances of each row.
         nearest : intp (b,), optional
-            Where to put the number of the basis row that is nearest to each row, of several the
-            first.
+            Output: the index of the nearest basis row of each row, the first of equal ones.
         buffer : float64 (b, r), optional
-            Scratch space, overwritten.
+            Scratch space.
         threads : int
 
         Notes
         -----
-        Divided by n r and summed over blocks this is the width of hu-nrbfn, Algorithm 2, step 5.
+        Summed over blocks and divided by n r this is the width of hu-nrbfn, Algorithm 2, step 5.
         """
         products = self._factors.squared(X, out=buffer, scratch=None, threads=threads)
 

@@ -1,4 +1,4 @@
-"""How rows that a model has not seen differ from those it was trained on."""
+"""Drift: how new rows differ from the rows that a model was trained on."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Beyond these a basis chosen from other rows is due. One training row in a hundred is far by
-# definition.
+# Beyond these limits the basis should be chosen again. By definition 1 % of the training rows are
+# far.
 _MOST_FAR = 0.05
 _MOST_CONFIDENCE_LOST = 0.1
 _MOST_ERROR_GROWN = 1.5
@@ -19,16 +19,14 @@ _MOST_ERROR_GROWN = 1.5
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewRowSums(RowSum, ABC):
-    """Sums over rows of what a model makes of them. They add.
+    """Sums over new rows and the scores that a model gives them.
 
     Attributes
     ----------
-    n_rows, n_far : int
-        Rows, and those far from every basis row.
-    n_basis_rows : int
-        Those that are basis rows themselves.
+    n_rows, n_far, n_basis_rows : int
+        All rows, rows far from every basis row, and rows that are basis rows themselves.
     weight : float
-        Of the rows.
+        Sum of the row weights.
     """
 
     n_rows: int
@@ -41,16 +39,7 @@ class NewRowSums(RowSum, ABC):
     def from_block(
         cls, scores: Floats, targets: Any, weights: Floats, *, n_far: int, n_basis_rows: int
     ) -> Self:
-        """Return the sums of a block.
-
-        Parameters
-        ----------
-        scores : float64 (b, q)
-        targets : integer (b,) or float64 (b, q)
-            Class codes, or numbers.
-        weights : float64 (b,)
-        n_far, n_basis_rows : int
-        """
+        """Return the sums of a block of scores (b, q), targets and row weights (b,)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,12 +49,11 @@ class NewLabelSums(NewRowSums):
     Attributes
     ----------
     wrong_weight : float
-        Of the rows whose label the model gets wrong.
+        Weight of the rows that got a wrong label.
     own_score : float
         Weighted sum of the score of each row's own label.
     squared_residuals, squared_scores : float
-        Weighted sums of the squared norms ``|f - s|^2`` and ``|s|^2``, for indicators f and
-        scores s.
+        Weighted sums of ``|f - s|^2`` and ``|s|^2``, for indicators f and scores s.
     """
 
     wrong_weight: float
@@ -75,7 +63,7 @@ class NewLabelSums(NewRowSums):
 
     @property
     def fitting_error(self) -> float | None:
-        """Eps of the rows, None if all their scores are 0."""
+        """Eps of the rows; None if all their scores are 0."""
         if not self.squared_scores:
             return None
         return 1.0 + self.squared_residuals / self.squared_scores
@@ -107,13 +95,7 @@ class NewLabelSums(NewRowSums):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NewNumberSums(NewRowSums):
-    """Sums over rows with numbers as targets.
-
-    Attributes
-    ----------
-    squared_residuals : float64 (q,)
-        Weighted.
-    """
+    """Sums over rows with numbers as targets: the weighted squared residuals (q,)."""
 
     squared_residuals: Floats
 
@@ -133,20 +115,20 @@ class NewNumberSums(NewRowSums):
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """New rows beside those that a model was trained on.
+    """New rows compared with the training rows of a classifier.
 
     Attributes
     ----------
     error_rate : float
-        Of the new rows, before the model has seen them.
+        Error rate on the new rows, before the model has learned from them.
     confidence, confidence_before : float
-        Mean score of a row's own label: of the new rows, and of those before.
+        Mean score of a row's own label, for new rows and for training rows.
     fitting_error, fitting_error_before : float
-        eps of the same (hu-nrbfn, Definition 7). None where all scores of the new rows are 0, as
-        far rows have them without normalized features.
+        eps of both (hu-nrbfn, Definition 7). None if all scores of the new rows are 0, as those of
+        far rows with plain features.
     far_share : float or None
-        New rows that are farther from the basis than 99 % of the rows it was chosen from. None
-        where that distance is not known.
+        Share of new rows that are farther from the basis than 99 % of the rows it was chosen from.
+        None if that distance is not known.
     """
 
     error_rate: float
@@ -176,7 +158,7 @@ class Drift:
         )
 
     def reasons(self) -> list[str]:
-        """Return why the basis should be chosen anew; nothing if it need not."""
+        """Return the reasons to choose the basis again."""
         reasons = _reasons_of_far(self.far_share)
         lost = self.confidence_before - self.confidence
         if lost > _MOST_CONFIDENCE_LOST:
@@ -189,13 +171,13 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True)
 class NumberDrift:
-    """New rows with numbers as targets beside those that a model was trained on.
+    """New rows compared with the training rows of a regression.
 
     Attributes
     ----------
     relative_error, relative_error_before : float or None
-        Mean squared error of the new rows, before the model has seen them, and of those before;
-        over the variance of each target before, on average over the targets that vary.
+        Mean squared error of new rows and of training rows over the variance of each target in the
+        training rows; the mean of the targets that vary.
     far_share : float or None
         As for `Drift`.
     """
@@ -208,7 +190,7 @@ class NumberDrift:
     def of(
         cls, sums: NewNumberSums, *, residuals: Floats, variances: Floats, far_is_known: bool
     ) -> Self:
-        """Return the drift, given the mean squared residuals and variances (q,) before."""
+        """Return the drift, given the residuals and variances (q,) of the training rows."""
         return cls(
             relative_error=_relative(sums.squared_residuals / sums.weight, variances),
             relative_error_before=_relative(residuals, variances),
@@ -216,12 +198,9 @@ class NumberDrift:
         )
 
     def reasons(self) -> list[str]:
-        """Return why the basis should be chosen anew; nothing if it need not."""
-        reasons, now, before = (
-            _reasons_of_far(self.far_share),
-            self.relative_error,
-            self.relative_error_before,
-        )
+        """Return the reasons to choose the basis again."""
+        reasons = _reasons_of_far(self.far_share)
+        now, before = self.relative_error, self.relative_error_before
         if now is not None and before is not None and now > _MOST_ERROR_GROWN * before:
             reasons.append(
                 f"the squared error is {now:.3f} of the variance on the new rows, {before:.3f} "

@@ -1,4 +1,4 @@
-"""Eigenfunctions of a basis: functions that vary as little as they can where its rows are dense.
+"""Eigenfunctions of a basis: functions that vary little where its rows are dense.
 
 Lee & Izbicki, *A Spectral Series Approach to High-Dimensional Nonparametric Regression*, 2016.
 """
@@ -11,8 +11,8 @@ from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.types import Floats
 
-# Coefficients are divided by the eigenvalues, which float64 knows to some 1e-16: those of a smaller
-# one would be mostly rounding.
+# Coefficients are divided by the eigenvalues, which have an error near 1e-16: with a smaller
+# eigenvalue they would be mostly rounding.
 LEAST_EIGENVALUE = 1e-12
 
 
@@ -40,29 +40,26 @@ def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunction
     features : RadialFeatures
         Normalized.
     n_components : int
-        J, of those whose eigenvalue is above 1e-12; all of these, where there are fewer.
+        J; fewer are returned if fewer eigenvalues are above 1e-12.
 
     Notes
     -----
-    With the kernel K between the basis rows, its row sums d, ``D = diag(d)`` and ``s = d / sum(d)``
-    they are those of ``A = D^-1 K``, which averages over the basis rows as `features` do:
-    ``A psi_j = l_j psi_j`` and ``sum_i s_i psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki, eq.
-    6; the 1/n of eqs. 9 and 12 belongs to an s that sums to n). They are the eigenvectors of
-    ``D^-1/2 K D^-1/2``, each divided by ``sqrt(s)``, with the component of largest magnitude
-    positive. What a row has of them is its average, ``psi_j(x) = sum_i phi_i(x) psi_j(g_i) / l_j``
-    (eq. 11), so that ``B = Psi L^-1``.
-
-    See `eigenfunctions_flops` and `eigenfunctions_bytes`.
+    K is the kernel between the basis rows, d its row sums, ``D = diag(d)`` and ``s = d / sum(d)``.
+    The eigenfunctions are those of ``A = D^-1 K``, which averages over the basis rows as `features`
+    do: ``A psi_j = l_j psi_j`` and ``sum_i s_i psi_j(g_i) psi_k(g_i) = delta_jk`` (Lee & Izbicki,
+    eq. 6; the 1/n of eqs. 9 and 12 belongs to an s that sums to n). They are the eigenvectors of
+    ``D^-1/2 K D^-1/2``, each divided by ``sqrt(s)``, with a positive entry of largest magnitude.
+    At a row, ``psi_j(x) = sum_i phi_i(x) psi_j(g_i) / l_j`` (eq. 11), so ``B = Psi L^-1``.
     """
     kernel = features.between_basis_rows()
     roots = np.sqrt(kernel.sum(axis=1))
     kernel /= roots
     kernel /= roots[:, None]
-    # What is sqrt(s) has the eigenvalue 1. So have others, where groups of basis rows lie far
-    # apart: with 2 in its place it is not mixed with them.
+    # The eigenvector sqrt(s) has the eigenvalue 1, as have others if groups of basis rows lie far
+    # apart. An eigenvalue of 2 keeps it apart from these.
     constant = roots / np.linalg.norm(roots)
     add_products(kernel, constant[None], constant[None])
-    # numpy's lets go of the interpreter lock meanwhile and counts in 64 bits, scipy's does neither.
+    # numpy releases the interpreter lock and has 64-bit sizes, scipy does neither.
     eigenvalues, vectors = np.linalg.eigh(kernel)
     eigenvalues[-1] = 1.0
     kept = eigenvalues[::-1][:n_components]
@@ -74,10 +71,10 @@ def eigenfunctions(features: RadialFeatures, n_components: int) -> Eigenfunction
 
 
 def eigenfunctions_flops(n_basis: int) -> int:
-    """Return the operations of computing them, at the rate of a Cholesky factorization."""
+    """Return the flops of `eigenfunctions`, at the rate of a Cholesky factorization."""
     return 10 * n_basis**3
 
 
 def eigenfunctions_bytes(n_basis: int) -> int:
-    """Return the bytes of computing them beside the basis: K, its eigenvectors, LAPACK's space."""
+    """Return the bytes of `eigenfunctions`: K, its eigenvectors and LAPACK's workspace."""
     return 8 * 5 * n_basis**2

@@ -1,4 +1,4 @@
-"""What a network learns about its features: the average gradient outer product."""
+"""Feature weights from the average gradient outer product of a network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Added to weights of mean 1: a feature that matters to no target is not lost, it may matter later.
+# Added to weights of mean 1, so that a feature without influence can gain weight in a later round.
 LEAST_WEIGHT = 1e-6
 
 
@@ -48,14 +48,13 @@ class GradientSums(RowSum):
         row_weights: Floats | None = None,
         threads: int = 1,
     ) -> Self:
-        """Return the sums of one block.
+        """Return the sums of one block of unscaled rows.
 
         Parameters
         ----------
         X : array (b, p)
-            Not scaled.
         features : RadialFeatures
-            Plain ones.
+            Plain.
         weights : float64 (q, r)
         row_weights : float64 (b,), optional
         threads : int
@@ -77,16 +76,16 @@ class GradientSums(RowSum):
 
 
 def feature_weights(squares: Floats, root: Floats) -> Floats:
-    """Return the weights that squared derivatives give the features, float64 (p,).
+    """Return the weights of features, float64 (p,), whose mean is 1.
 
-    The mean of those that any score changes with is 1: a constant column changes no other's weight.
+    The mean is that of features with any influence, so a constant column changes no other weight.
 
     Parameters
     ----------
     squares : float64 (p,)
-        By features that were multiplied by `root`.
+        Squared derivatives by features that were multiplied by `root`.
     root : float64 (p,)
-        Square roots of the weights until then.
+        Square roots of the weights so far.
 
     Examples
     --------
@@ -101,7 +100,7 @@ def feature_weights(squares: Floats, root: Floats) -> Floats:
 def heaviest_features(
     weights: Floats, names: Sequence[str] | None, n_features: int
 ) -> dict[str, float]:
-    """Return the names and weights of so many features, the heaviest first.
+    """Return the names and weights of the `n_features` heaviest features, the heaviest first.
 
     Examples
     --------

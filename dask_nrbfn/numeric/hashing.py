@@ -9,24 +9,23 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.rows import Rows, dense, is_sparse
 from dask_nrbfn.numeric.types import Floats
 
-# Values that are hashed together: 8 MiB of them, and three times as much of their words.
+# Values that are hashed together: 8 MiB, and 24 MiB of their words.
 _HASHED_VALUES = 2**20
 
-# Columns from which most values may be 0 and not stored.
+# From this many columns on most values may be zeros that are not stored.
 _WIDE = 256
 
 
 def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
     """Return a seeded hash of each row's values, uint64 (b,).
 
-    Equal rows have equal hashes wherever they stand and however they are stored, so choices that
-    follow the hash do not depend on the order of the rows. Distinct rows share one with a chance of
-    n**2 / 2**65.
+    Equal rows have equal hashes however they are stored, so choices by hash do not depend on the
+    order of the rows. Two of n distinct rows share a hash with probability n**2 / 2**65.
 
     Notes
     -----
-    splitmix64 (Steele, Lea & Flood 2014) of the seed, into which that of every value is mixed; of
-    wide rows into which their `hash_values` are, for which a 0 that is not stored takes no time.
+    splitmix64 (Steele, Lea & Flood 2014) of the seed mixed with that of every value, or for wide
+    rows with `hash_values`, which needs no time for zeros that are not stored.
     """
     seeds = splitmix(np.array([seed], dtype=np.uint64))
     if X.shape[1] >= _WIDE:
@@ -40,16 +39,16 @@ def hash_rows(X: Rows, *, seed: int) -> NDArray[np.uint64]:
 
 
 def hash_values(X: Rows) -> NDArray[np.uint64]:
-    """Return a hash of the values of each row, uint64 (b,), made by a product of matrices.
+    """Return a hash of the values of each row, uint64 (b,), by a product of matrices.
 
     Notes
     -----
-    Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice. The words of 0 add
-    nothing, so only what is stored of sparse rows is looked at.
+    Multilinear hashing of the values' 32-bit words (Lemire & Kaser 2014), twice. Zeros add nothing,
+    so only stored values of sparse rows are read.
     """
     n_rows, p = X.shape
     factors = splitmix(np.arange(4 * p, dtype=np.uint64)).reshape(p, 2, 2)
-    # The factors of stored values are gathered: four times the bytes of those of all columns.
+    # The factors of stored values are gathered, which takes four times their bytes.
     row_values = 4 * X.nnz // max(n_rows, 1) if is_sparse(X) else p
     hashes = np.empty(n_rows, dtype=np.uint64)
     step = max(1, _HASHED_VALUES // max(row_values, 1))
@@ -75,14 +74,14 @@ def _sums(X: Rows, factors: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _words(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the 32-bit words of values, two of each beside one another."""
+    """Return the 32-bit words of values, two adjacent words for each."""
     # Adding 0.0 turns -0.0 into 0.0.
     numbers = np.ascontiguousarray(values, dtype=np.float64) + 0.0
     return numbers.view(np.uint32).astype(np.uint64)
 
 
 def hash_numbers(rows: NDArray[np.int64], *, seed: int) -> NDArray[np.uint64]:
-    """Return a seeded hash of each row number, uint64 (b,), of different numbers different ones."""
+    """Return a seeded hash of each row index, uint64 (b,); no two indices share one."""
     return splitmix(rows.astype(np.uint64) ^ splitmix(np.array([seed], dtype=np.uint64)))
 
 
@@ -105,8 +104,8 @@ def content_of_rows(
 ) -> int:
     """Return the sum of the hashes of rows with their targets and weights, modulo 2**64.
 
-    Of equal rows in another order, or of another type that holds the same values, it is the same,
-    and weights of 1 are as none; sums of blocks add up to that of all rows.
+    The sum does not depend on the order of the rows or on the type of the values. Weights of 1
+    equal no weights. Sums of blocks add up to that of all rows.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ def content_of_rows(
     y : integer or text (b,), numbers (b, q), or None
     weights : float64 (b,) or None
     labelled : bool (b,), optional
-        Which rows have a target; the others are as those of a table without any. Default: all.
+        Which rows have a target; default: all. The others are hashed without one.
 
     Examples
     --------
@@ -141,9 +140,9 @@ class DistinctLabels(NamedTuple):
 
 
 def distinct_labels(y: NDArray[Any]) -> DistinctLabels:
-    """Return what is distinct in integer or text labels (b,)."""
-    # Asked for the first rows, numpy sorts stably; its other sort of StringDType crashes on some
-    # orders of a few hundred distinct texts.
+    """Return the distinct integer or text labels among labels (b,)."""
+    # With return_index numpy sorts stably. Its other sort of StringDType crashes on some orders of
+    # a few hundred distinct texts.
     labels, _, codes, counts = np.unique(
         y, return_index=True, return_inverse=True, return_counts=True
     )

@@ -10,22 +10,19 @@ from dask_nrbfn.choices import KERNELS
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 
-# Beyond this t squares overflow, and infinite t would have no logarithm.
+# The square of a larger t overflows, and the logarithm of an infinite t is undefined.
 FARTHEST = 1e150
 
 
 class Kernel(ABC):
     """A positive function of ``t = d / sigma``, 1 at 0, that falls as the distance d grows.
 
-    Attributes
-    ----------
-    width_factors : tuple of float
-        What a tuning tries of them.
+    `width_factors` are the factors that a tuning tries.
 
     Notes
     -----
-    What numpy returns is used, also of what it writes in place: a graph, whose tensors do not
-    change, is made by the same functions.
+    Methods use the arrays that numpy returns, also of operations in place: the ONNX export passes
+    tensors, which do not change, through the same methods.
     """
 
     width_factors: tuple[float, ...]
@@ -38,19 +35,19 @@ class Kernel(ABC):
     def shifted_logarithms(
         self, differences: Callable[[], Floats], gaps: Callable[[], tuple[Floats, Floats]]
     ) -> Floats:
-        """Return logarithms of which the largest of each row is 0, for rows far from the basis.
+        """Return logarithms minus the largest of each row, for rows far from the basis.
 
         Parameters
         ----------
         differences : callable
-            Returns ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r).
+            Returns ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r).
         gaps : callable
-            Returns ``e - t`` and t, float64 (b, r) each; t is finite, at most `FARTHEST`.
+            Returns ``e - t`` and t, float64 (b, r) each; t is at most `FARTHEST`.
         """
 
     @abstractmethod
     def slope(self, t: Floats) -> Floats:
-        """Return the derivative of the kernel by ``t^2``; over ``sigma^2`` it is by ``d^2``."""
+        """Return the derivative of the kernel by ``t^2``."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,6 @@ class DistanceKernel(Kernel):
         Takes t, returns the derivative by ``t^2``.
     log_factor : callable or None
         Takes t, returns the logarithm of the factor, which grows slower than t; None for 1.
-    width_factors : tuple of float
-        See `Kernel`.
     """
 
     rate: float

@@ -1,4 +1,4 @@
-"""Locality: how much the scores of neighbours differ, which a ridge can keep small.
+"""Locality: a penalty on differences between the scores of neighbours.
 
 Xue, Chen & Zeng, *Classifier learning with a new locality regularization method*, 2008.
 """
@@ -23,24 +23,24 @@ def neighbor_shares(
     codes: Places | None = None,
     neighbor_codes: Places | None = None,
 ) -> Floats:
-    """Return how much each neighbour of a row counts, float64 (b, k).
+    """Return the shares of the neighbours of each row, float64 (b, k).
 
     Parameters
     ----------
     distances : float64 (b, k)
     scale : float
-        Distance at which a neighbour counts e times less than one at 0.
+        Distance at which the share of a neighbour is e times less than at 0.
     codes, neighbor_codes : integer (b,) and (b, k), optional
-        Classes of the rows and of their neighbours, -1 where unknown. None: all neighbours count.
+        Classes of the rows and of their neighbours, -1 if unknown. None: all neighbours count.
 
     Notes
     -----
     ``P_bj = S_bj / sum_j S_bj`` with ``S_bj = exp(-d_bj^2 / scale^2)`` for the neighbours j of b,
-    else 0. Neighbours are those nearer than the nearest row of another class; a row of unknown
-    class is of no other one. Rows next to another class have none: their shares are 0.
+    else 0. Only rows nearer than the nearest row of another class are neighbours; a row of unknown
+    class belongs to no other class. The shares of a row next to another class are 0.
 
-    Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: whether b is also
-    among the neighbours of j is not known where j was not drawn.
+    Differs from Xue, Chen & Zeng because neighbourhoods are not made symmetric: the neighbours of a
+    row that was not drawn are not known.
 
     Examples
     --------
@@ -65,16 +65,16 @@ def neighbor_shares(
 
 @dataclass(frozen=True, eq=False)
 class LocalitySum(RowSum):
-    """How much scores differ between rows and their neighbours, for any weights.
+    """The matrix R of squared differences between the scores of rows and of their neighbours.
 
     Attributes
     ----------
     packed : float64 (r (r + 1) / 2,)
         Upper triangle of ``R = sum_b sum_j P_bj (phi_j - phi_b) (phi_j - phi_b)'``, row by row,
-        over rows b and their neighbours j, with P as `neighbor_shares` has it. What ``w' phi``
-        differs is ``w' R w``.
+        over rows b and their neighbours j, with P of `neighbor_shares`. For scores ``w' phi`` the
+        sum of the squared differences is ``w' R w``.
     n_bound, n_pairs : int
-        Rows with any neighbour, and all their neighbours.
+        Rows with a neighbour, and pairs of a row and a neighbour.
     """
 
     packed: Floats
@@ -87,34 +87,22 @@ class LocalitySum(RowSum):
 
 
 class LocalitySums:
-    """Adds rows and their neighbours up.
-
-    Parameters
-    ----------
-    n_basis : int
-        r.
-    """
+    """Accumulates a `LocalitySum` of `n_basis` basis rows."""
 
     def __init__(self, n_basis: int) -> None:
         self._matrix = np.zeros((n_basis, n_basis))
         self._n_bound = self._n_pairs = 0
 
     def add(self, Phi: Floats, rows: Places, neighbors: Places, shares: Floats) -> None:
-        """Add some rows.
+        """Add rows: ``b k r^2`` flops and two arrays of b k rows.
 
         Parameters
         ----------
         Phi : float64 (m, r)
             Activations of the rows and of their neighbours.
-        rows : integer (b,)
-            Places of the rows in Phi.
-        neighbors : integer (b, k)
-            Those of their neighbours.
+        rows, neighbors : integer (b,) and (b, k)
+            Places of the rows and of their neighbours in Phi.
         shares : float64 (b, k)
-
-        Notes
-        -----
-        ``b k r^2`` flops and two arrays of b k rows, less the neighbours that do not count.
         """
         bound, ranks = np.nonzero(shares)
         differences = Phi[neighbors[bound, ranks]]
@@ -130,9 +118,9 @@ class LocalitySums:
 
 
 def locality_bytes(n_basis: int, width: int, *, n_pairs: int) -> int:
-    """Return the bytes that summing holds, at most `n_pairs` pairs at a time.
+    """Return the bytes of summing at most `n_pairs` pairs at a time, of rows of `width` values.
 
-    R as a square and packed, the activations of both ends of every pair, their differences twice,
-    and the rows of so many values, centred too.
+    R as a square and packed, the activations of both rows of a pair, their differences twice, and
+    the rows with their centred copies.
     """
     return 8 * (n_basis**2 + packed_size(n_basis) + 4 * n_pairs * (n_basis + width))

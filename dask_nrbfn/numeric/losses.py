@@ -19,14 +19,12 @@ class Loss:
     value, slope : callable
         Take margins, an array of any shape; return the loss and its derivative.
     curvature : float
-        About as much as the slope changes for a change of the margin by 1, if that is much: the
-        first step is as long as it says.
+        Approximate largest second derivative; it sets the length of the first step.
     probability : callable
-        Takes the scores of rows, returns for each the probability of its class against the others,
-        from 0 to 1.
+        Takes the scores of rows, returns the probability of each class against the others.
     solved_at_once : bool
-        Whether the weights are those of the ridge system of class indicators, from which the others
-        start; its scores are near 0 and 1 where theirs are near -1 and 1.
+        Whether the weights solve the ridge system of class indicators. Its scores are near 0 and 1,
+        those of other losses near -1 and 1.
     """
 
     value: Callable[[Floats], Floats]

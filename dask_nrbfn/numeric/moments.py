@@ -17,22 +17,22 @@ _MIRRORED_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class Moments(RowSum):
-    """Weighted sums over rows, of products of activations and targets. They add and subtract.
+    """Weighted sums over rows of products of activations and targets. They add and subtract.
 
     Attributes
     ----------
     packed_gram : float64 (r (r + 1) / 2,)
         Upper triangle of ``Phi' Phi``, row by row.
     products : float64 (1 + q, r)
-        ``[1 T]' Phi``: the sum of the activations, and those of each target times them.
+        ``[1 T]' Phi``: the sum of the activations, and of their products with each target.
     target_products : float64 (1 + q, 1 + q)
         ``[1 T]' [1 T]``: the weight of the rows, the sums of the targets, and their gram matrix.
 
     Notes
     -----
     ``W~W~'`` and ``FW~'`` of hu-nrbfn, Algorithm 2, step 9, **without** the penalty. A row of
-    weight w counts as w equal rows. Because normalized activations of a row sum to 1, the elements
-    of the gram matrix and the sums of the activations each sum to the weight.
+    weight w counts as w equal rows. Normalized activations of a row sum to 1, so the elements of
+    the gram matrix and the sums of the activations each sum to the weight.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Moments(RowSum):
 
     @property
     def total_weight(self) -> float:
-        """Sum of the weights of all rows; without weights, their number n."""
+        """Sum of the row weights; without weights, the number of rows n."""
         return float(self.target_products[0, 0])
 
     @property
@@ -82,17 +82,17 @@ class Moments(RowSum):
 
     @property
     def cross(self) -> Floats:
-        """``T' Phi``, float64 (q, r); of classes, the sum of the activations of each."""
+        """``T' Phi``, float64 (q, r); for classes, the sum of the activations of each class."""
         return self.products[1:]
 
     @property
     def target_sums(self) -> Floats:
-        """Sum of the targets, float64 (q,); of classes, the weight of each."""
+        """Sum of the targets, float64 (q,); for classes, the weight of each class."""
         return self.target_products[0, 1:]
 
     @property
     def target_gram(self) -> Floats:
-        """``T' T``, float64 (q, q); of classes, diagonal."""
+        """``T' T``, float64 (q, q); diagonal for classes."""
         return self.target_products[1:, 1:]
 
     def __iadd__(self, other: Self) -> Self:
@@ -122,18 +122,10 @@ class Moments(RowSum):
 
 
 class MomentSums:
-    """Adds blocks up: the upper triangle of the gram matrix lies in a square meanwhile.
+    """Accumulates the moments of `n_basis` basis rows and `n_targets` targets, block by block.
 
-    Parameters
-    ----------
-    n_basis : int
-        r.
-    n_targets : int
-        q.
-
-    Notes
-    -----
-    Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes, and `moments` another ``4 r^2``.
+    Holds ``8 (r^2 + (1 + q) (1 + q + r))`` bytes, because the upper triangle of the gram matrix is
+    stored as a square; `moments` needs another ``4 r^2``.
     """
 
     def __init__(self, n_basis: int, n_targets: int) -> None:
@@ -142,18 +134,14 @@ class MomentSums:
         self._target_products = np.zeros((1 + n_targets, 1 + n_targets))
 
     def add(self, Phi: Floats, T: Floats) -> None:
-        """Add a block.
+        """Add a block: ``b r^2 + 2 b (1 + q) (1 + q + r)`` flops.
 
         Parameters
         ----------
         Phi : float64 (b, r), C-contiguous
-            Activations.
+            Activations, times the square roots of the row weights.
         T : float64 (b, 1 + q), C-contiguous
-            See `Targets.bordered`. Rows of weight w are multiplied by its root in both.
-
-        Notes
-        -----
-        ``b r^2 + 2 b (1 + q) (1 + q + r)`` flops.
+            See `Targets.bordered`, times the same factors.
         """
         add_gram(self._gram, Phi)
         add_products(self._products, T, Phi)
@@ -167,13 +155,12 @@ class MomentSums:
 def check_moments(
     moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
 ) -> None:
-    """Raise DamagedDataError unless gram, activations and targets sum to what they must.
+    """Raise DamagedDataError if the sums of gram, activations and targets are wrong.
 
-    Rounding is that of `total_weight`, or of a larger weight that some of it was taken away from.
-
-    The activations of every row sum to 1, so sums that miss or repeat rows show here. Those of
-    activations that are not normalized sum to nothing known; then only the weights are checked. How
-    large targets were that were taken away is not known either, so theirs are not checked then.
+    Normalized activations of a row sum to 1, so missing or repeated rows are found. The sum of
+    plain activations is not known: then only the weights are checked. `largest` is the weight of
+    the rows before some were subtracted; it sets the tolerance for rounding. The size of subtracted
+    targets is not known, so targets are not checked then.
     """
     expected, found, scales = [total_weight], [moments.total_weight], [largest]
     if normalized:
@@ -184,7 +171,7 @@ def check_moments(
     if normalized and largest <= total_weight:
         expected += moments.target_sums.tolist()
         found += moments.cross.sum(axis=1).tolist()
-        # As large as the sum of a target can be with its squares.
+        # An upper bound of the sum of a target, by its squares.
         scales += np.sqrt(total_weight * moments.target_gram.diagonal()).tolist()
     wrong = ~np.isclose(found, expected, rtol=1e-9, atol=1e-9 * np.array(scales))
     if wrong.any():

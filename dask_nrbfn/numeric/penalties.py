@@ -22,26 +22,26 @@ _Compute = Callable[["RadialFeatures", Floats | None], Floats]
 class Penalty:
     """The matrix P of a ridge: weights W minimize ``|T - Phi W'|^2 + mu tr(W P W')``.
 
-    With neither a matrix nor a diagonal P is I.
+    Without a matrix or a diagonal P is I.
 
     Attributes
     ----------
     matrix : callable or None
-        Takes the radial basis functions and the shares of the clusters, returns P, float64 (r, r),
+        Takes the radial basis functions and the shares of the clusters; returns P, float64 (r, r),
         symmetric and positive semidefinite.
     diagonal : callable or None
-        Takes the same, returns the diagonal of a P that has nothing else, float64 (r,). Where it is
-        infinite the weight is 0.
+        Takes the same arguments; returns the diagonal of a diagonal P, float64 (r,). Weights are 0
+        where it is infinite.
     needs : mapping of str to str
-        The parameters of a fit that it is for, and their values.
+        Parameters of a fit that the penalty requires, with their values.
     needs_shares : bool
-        Whether it gets the shares, float64 (r,): how much of the rows' weight is nearer to each
-        basis row than to the others. Else it gets None.
+        Whether it uses the shares, float64 (r,): the share of the rows' weight that is nearest to
+        each basis row. If not, it gets None.
 
     Notes
     -----
-    ``mu = alpha trace(gram) r / trace(P)``, so that alpha means about the same with every P, and is
-    hu-nrbfn's lambda with I.
+    ``mu = alpha trace(gram) r / trace(P)``, so alpha has about the same effect with every P. With I
+    it is the lambda of hu-nrbfn.
     """
 
     matrix: _Compute | None = None
@@ -55,12 +55,12 @@ class Penalty:
         return 2 if self.matrix else 1 if self.diagonal else 0
 
     def of(self, features: "Callable[[], RadialFeatures]", shares: Floats | None) -> Floats | None:
-        """Return P or its diagonal, or None for I, which does not ask for the features."""
+        """Return P or its diagonal, or None for I, which does not need the features."""
         compute = self.matrix or self.diagonal
         return None if compute is None else compute(features(), shares)
 
     def unmet(self, params: FitParams) -> list[str]:
-        """Return the names of the parameters that are not as it needs them."""
+        """Return the names of the parameters that do not have the values it needs."""
         return [name for name, value in self.needs.items() if getattr(params, name) != value]
 
 
@@ -107,7 +107,7 @@ def penalty_named(name: str) -> Penalty:
 
 
 def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
-    """Raise ParameterError if the penalty, asked for as `named`, is not for the parameters."""
+    """Raise ParameterError if the parameters do not have the values that the penalty needs."""
     penalty = penalty_named(params.penalty)
     if unmet := penalty.unmet(params):
         values = vars(params) | ({"basis": "given rows"} if params.basis_is_given else {})

@@ -1,4 +1,4 @@
-"""Distances to the basis and the activations that they become."""
+"""Radial basis functions: the activations of rows."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,32 +15,25 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.scaling import Scaling
 from dask_nrbfn.numeric.types import Floats
 
-# Exponentials down to 1e-324 exist: those of a row whose sum is above this are exact to the last
-# bit wherever they are more than 1e-200 of it.
+# If the sum of a row is above this, its exponentials are exact wherever they exceed 1e-200 of it:
+# float64 goes down to 1e-324.
 _LEAST_SUM = 1e-100
 
-# Distances, in widths, below which rounding alone keeps a row from a basis row.
+# Distance in widths below which a row and a basis row differ by rounding alone.
 _LEAST_DISTANCE = 1e-7
 
-# The least exponent of rows that have a pivot. About the mean, those of farther rows are as exact.
+# Least exponent of rows that need a pivot. For farther rows the mean is as exact.
 _FARTHEST_PIVOT = -1e30
 
 
 class Scratch:
-    """Space for the centred rows of one block after another, which rows in CSR do not take.
-
-    Parameters
-    ----------
-    n_rows : int
-        Of the largest block.
-    n_columns : int
-    """
+    """Memory for the centred rows of blocks of at most `n_rows` rows; rows in CSR need none."""
 
     def __init__(self, n_rows: int, n_columns: int) -> None:
         self._shape, self._space = (n_rows, n_columns + 2), np.empty((0, 0))
 
     def of(self, X: Rows) -> Floats | None:
-        """Return the scratch of a block (b, p), float64 (b, p + 2)."""
+        """Return the scratch memory of a block (b, p), float64 (b, p + 2)."""
         if is_sparse(X):
             return None
         if not self._space.size:
@@ -65,20 +58,19 @@ class RadialFeatures:
 
     Notes
     -----
-    The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g,
-    the Gaussian one ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over all
-    basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
+    The kernel is a function of ``t = d / sigma`` with d the distance of a row x to a basis row g;
+    the Gaussian kernel is ``exp(-t^2 / 2)``. Normalized activations are divided by their sum over
+    all basis rows (hu-nrbfn, Algorithm 2, steps 6 and 7); plain ones are not.
 
-    The exponents are one product of matrices, see `DistanceFactors`. Where a row is so far from the
-    basis that its exponentials underflow, the largest exponent is subtracted first, so that the
-    quotient is defined however far x is; ``|x|^2`` cancels then and is left out. Where the basis is
-    hundreds of widths wide, exponents are taken about a basis row nearby, see `Pivots`.
+    The exponents are one product of matrices, see `DistanceFactors`. If a row is so far from the
+    basis that its exponentials underflow, the largest exponent is subtracted first, so the quotient
+    is defined however far x is; ``|x|^2`` then cancels and is left out. If the basis spans hundreds
+    of widths, exponents are computed relative to a near basis row, see `Pivots`.
 
-    Rows and basis may be in CSR, either or both. Both so, the product takes as long as values meet
-    in a column.
+    Rows, basis or both may be in CSR.
 
-    Every method takes `threads`, those of the elementwise steps; the threads of the products are
-    BLAS's own. The elementwise steps have the same bits with any number.
+    `threads` of every method are those of the elementwise steps; BLAS has its own. Results have the
+    same bits with any number of threads.
 
     Examples
     --------
@@ -105,12 +97,12 @@ class RadialFeatures:
         kernel: str = "gaussian",
         normalized: bool = True,
     ) -> Self:
-        """Prepare the functions of `basis` (r, p), scaled, and `width` > 0.
+        """Return the functions of a scaled `basis` (r, p) and a `width` > 0.
 
         Raises
         ------
         ParameterError
-            If there is no such kernel.
+            If the kernel is unknown.
         """
         kernel_named(kernel)
         rows = float_rows(basis)
@@ -123,7 +115,7 @@ class RadialFeatures:
         return int(self.basis.shape[0])
 
     def at(self, places: NDArray[Any]) -> Self:
-        """Return the functions of the basis rows at these places, numbers or bool (r,)."""
+        """Return the functions of the basis rows at `places`, indices or bool (r,)."""
         return type(self).from_basis(
             self.basis[places],
             self.width,
@@ -152,16 +144,16 @@ class RadialFeatures:
         ----------
         X : (b, p)
         factors : float64 (b,), optional
-            What the activations of each row are multiplied by.
+            Factors of the activations of each row.
         out : float64 (b, r), optional
-            Where to put the result, to save allocating it anew for every block.
+            Memory for the result, which saves an allocation for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows of an array, likewise.
+            Memory for centred rows, see `Scratch`.
         threads : int
 
         Notes
         -----
-        Costs ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
+        ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
         Phi = self._exponents(X, out=out, scratch=scratch, threads=threads)
 
@@ -185,21 +177,10 @@ class RadialFeatures:
         scratch: Floats | None = None,
         threads: int = 1,
     ) -> Floats:
-        """Return ``activations(X) @ weights.T``, float64 (b, K).
+        """Return ``activations(X) @ weights.T``, float64 (b, K), for weights (K, r).
 
-        Parameters
-        ----------
-        X : (b, p)
-        weights : float64 (K, r)
-        buffer : float64 (b, r), optional
-            Scratch space, overwritten.
-        scratch : float64 (b, p + 2), optional
-            For the centred rows of an array, likewise.
-        threads : int
-
-        Notes
-        -----
-        The K sums of normalized activations are divided instead of the r activations.
+        The K sums are normalized instead of the r activations. `buffer` (b, r) and `scratch`
+        (b, p + 2) are overwritten.
         """
         exponents = self._exponents(X, out=buffer, scratch=scratch, threads=threads)
         totals = over_strips(
@@ -214,8 +195,8 @@ class RadialFeatures:
     def slopes(self, X: Rows, *, threads: int = 1) -> Floats:
         """Return the derivatives of plain activations by half the squared distance, float64 (b, r).
 
-        The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x is g
-        that is 0, and the slope is 0 too, also of a kernel that has none there.
+        The gradient of an activation by the scaled row x is its slope times ``x - g``. Where x = g
+        the slope is 0, even if the kernel has no derivative there.
         """
         kernel = kernel_named(self.kernel)
         t = distances_in_place(self._exponents(X, threads=threads))
@@ -250,10 +231,9 @@ class RadialFeatures:
         return Pivots(self.basis, self._factors)
 
     def _exponentials_in_place(self, X: Rows, exponents: Floats, start: int) -> Floats:
-        """Replace exponents by exponentials; return what to divide each row by, float64 (b, 1).
+        """Replace exponents by exponentials; return the divisor of each row, float64 (b, 1).
 
-        Divided so, the activations of far rows are defined too; plain ones are divided by 1. The
-        exponents are those of the rows of X from `start`.
+        The divisor of plain activations is 1. The exponents belong to the rows of X from `start`.
         """
         exponents = kernel_named(self.kernel).logarithms_in_place(exponents)
         np.exp(exponents, out=exponents)
@@ -294,7 +274,7 @@ class RadialFeatures:
         return np.exp(shifted, out=shifted)
 
     def _gaps_about_the_mean(self, rows: Rows) -> tuple[Floats, Floats]:
-        # In units of the largest coordinate, so that no square overflows.
+        # The unit is the largest coordinate of the row, so that no square overflows.
         units = _largest(rows)
         units[units == 0] = 1.0
         scaled = _divided(rows, units)
@@ -304,13 +284,13 @@ class RadialFeatures:
 
 
 def _less_largest(linear: Floats) -> Floats:
-    """Return ``(e^2 - t^2) / 2`` with e the least t of each row, float64 (b, r)."""
+    """Return ``(e^2 - t^2) / 2`` with e the minimum of t in each row, float64 (b, r)."""
     linear -= linear.max(axis=1, keepdims=True)
     return linear
 
 
 def _gaps(linear: Floats, norms: Floats, units: Floats | float) -> tuple[Floats, Floats]:
-    """Return ``e - t`` and t or `FARTHEST`, with e the least t of each row, float64 (b, r).
+    """Return ``e - t`` and t, at most `FARTHEST`, with e the minimum of t in each row, (b, r).
 
     ``-t^2 / 2`` is ``linear / units + norms`` times the square of the units.
     """
@@ -330,7 +310,7 @@ def _largest(rows: Rows) -> Floats:
 
 
 def _divided(rows: Rows, units: Floats) -> Rows:
-    """Return each row over its unit (b, 1)."""
+    """Return each row divided by its unit (b, 1)."""
     if not is_sparse(rows):
         return rows / units
     values = rows.data / np.repeat(units[:, 0], np.diff(rows.indptr))

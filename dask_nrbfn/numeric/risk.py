@@ -1,4 +1,4 @@
-"""Fitting error, spectral risk and their bounds, from moments alone."""
+"""Fitting error, spectral risk and their bounds, computed from moments."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from dask_nrbfn.numeric.types import Floats
 
 @dataclass(frozen=True)
 class ErrorAndRisk:
-    """How well the training rows are fitted, and how far into the minor subspace that went.
+    """Fitting error and spectral risk of weights on the training rows.
 
     Attributes
     ----------
@@ -20,9 +20,8 @@ class ErrorAndRisk:
     spectral_risk : float
         gamma >= 1 (hu-nrbfn, Definition 5).
     objective : float
-        ``eps + alpha gamma - 1``, what the ridge minimizes (hu-nrbfn, Theorem 17). With another
-        penalty than the norm of the weights that stands in its place in gamma, and locality adds
-        its own.
+        ``eps + alpha gamma - 1``, which the ridge minimizes (hu-nrbfn, Theorem 17). Another penalty
+        replaces the norm of the weights in gamma; locality adds its own term.
     """
 
     fitting_error: float
@@ -32,7 +31,7 @@ class ErrorAndRisk:
 
 @dataclass(frozen=True)
 class RiskRange:
-    """Least and greatest spectral risk; ``most`` is None where nothing bounds it."""
+    """Smallest and largest spectral risk; ``most`` is None without an upper bound."""
 
     least: float
     most: float | None
@@ -40,16 +39,16 @@ class RiskRange:
 
 @dataclass(frozen=True)
 class PerturbationBounds:
-    """Greatest error and risk of classes that almost stand apart (hu-nrbfn, Theorem 12).
+    """Upper bounds of error and risk for almost separate classes (hu-nrbfn, Theorem 12).
 
     Attributes
     ----------
     noise : float
-        Upper bound of xi, the activations across classes relative to the least singular value.
+        Bound of xi, the activations across classes relative to the least singular value.
     fitting_error : float
-        Greatest eps without a penalty (hu-nrbfn, eq. 27).
+        Bound of eps without a penalty (hu-nrbfn, eq. 27).
     spectral_risk : float
-        Greatest gamma, with a penalty too (hu-nrbfn, eq. 28 and Theorem 18).
+        Bound of gamma, with or without a penalty (hu-nrbfn, eq. 28 and Theorem 18).
     """
 
     noise: float
@@ -59,7 +58,7 @@ class PerturbationBounds:
 
 @dataclass(frozen=True)
 class SpectralBounds:
-    """Error and risk of one fit, as they are and as they can be.
+    """Error and risk of one fit, and their bounds.
 
     Attributes
     ----------
@@ -69,14 +68,12 @@ class SpectralBounds:
     absolute_risk : float
         Squared norm of the weights (hu-nrbfn, Definition 4).
     absolute_objective : float
-        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the penalty's own norm
-        of the weights, and what locality adds, as in `ErrorAndRisk`.
+        g, ``f + alpha trace(gram) absolute_risk`` (hu-nrbfn, eq. 43), with the norm of the penalty
+        and the term of locality as in `ErrorAndRisk`.
     rank : int or None
-        Of the gram matrix in float64, 0 ... r.
-    attainable : RiskRange or None
-        Risk of any weights with these features (hu-nrbfn, Propositions 8 and 16).
-    ideal : RiskRange or None
-        See `ideal_risk`.
+        Rank of the gram matrix in float64, 0 ... r.
+    attainable, ideal : RiskRange or None
+        See `attainable_risk` and `ideal_risk`.
     perturbed : PerturbationBounds or None
         See `perturbation_bounds`.
     """
@@ -101,25 +98,20 @@ def error_and_risk(
     penalty: Floats | None = None,
     locality: Locality | None = None,
 ) -> ErrorAndRisk:
-    """Return the error and risk of `weights` on the rows behind the moments.
+    """Return the error and risk of weights (q, r) on the rows that were summed.
 
     Parameters
     ----------
-    weights : float64 (q, r)
-    gram : float64 (r, r)
-    cross : float64 (q, r)
+    weights, gram, cross, alpha, penalty, locality
+        As `solve_weights` returns and takes them.
     target_norm : float
-        ``|T|_F^2`` of the rows behind the moments; of classes, the sum of their weights.
-    alpha : float
-        Penalty of `weights`, relative to the trace of gram.
-    penalty, locality : optional
-        As `solve_weights` took it.
+        ``|T|_F^2`` of these rows; for classes, the sum of the row weights.
 
     Notes
     -----
-    The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so neither figure
-    needs another pass over the rows. ``2 q r^2`` flops and a matrix like weights. Where the fit is
-    0, as that of a constant target is, error and risk are 1.
+    The norm of the fit is ``|Phi weights'|_F^2 = sum(weights gram * weights)``, so no pass over the
+    rows is needed. ``2 q r^2`` flops and a matrix like weights. If the fit is 0, as for a constant
+    target, error and risk are 1.
 
     Examples
     --------
@@ -145,24 +137,20 @@ def spectral_bounds(
     eigenvalues: Floats | None = None,
     least_weight: float = 1.0,
 ) -> SpectralBounds:
-    """Return the error and risk of `weights`, and the bounds that hold for them.
+    """Return the error and risk of weights, and their bounds.
 
     Parameters
     ----------
-    weights : float64 (q, r)
-        Ridge weights of the moments and `alpha`.
-    gram : float64 (r, r)
-    cross : float64 (q, r)
-    target_norm, alpha, penalty, locality
-        As for `error_and_risk`. What holds for classes that stand apart, or almost, holds for the
-        norm of the weights as penalty alone, without locality.
+    weights, gram, cross, target_norm, alpha, penalty, locality
+        As for `error_and_risk`. `ideal` and `perturbed` need the norm of the weights as penalty and
+        no locality.
     class_weights : float64 (K,), optional
-        Rows of each class, or the sum of their weights. None unless targets are classes, and
-        activations at least 0 with a sum of 1 in each row, as Theorems 10 and 12 need.
+        Sum of the row weights of each class. Only for classes and for activations of at least 0
+        that sum to 1 in each row, as Theorems 10 and 12 require.
     eigenvalues : float64 (r,), optional
         `gram_eigenvalues` of gram, which do not depend on alpha. None: rank and bounds are None.
     least_weight : float
-        Least weight of a row; 1 without weights.
+        Smallest weight of a row; 1 without weights.
 
     Notes
     -----
@@ -204,14 +192,14 @@ def gram_eigenvalues(gram: Floats) -> Floats:
 
     They are the squared singular values of Phi. ``4 r^3 / 3`` flops and a copy of gram.
     """
-    # numpy's lets go of the interpreter lock meanwhile, scipy's does not.
+    # numpy releases the interpreter lock, scipy does not.
     return np.linalg.eigvalsh(gram).astype(np.float64, copy=False)
 
 
 def numerical_rank(eigenvalues: Floats) -> int:
-    """Return how many `eigenvalues` (r,) of a gram matrix stand above their own rounding.
+    """Return how many eigenvalues (r,) of a gram matrix exceed their rounding error.
 
-    Differs from the rank of Phi itself: squaring loses singular values below about 1e-8 of the
+    This can be less than the rank of Phi: squaring loses singular values below about 1e-8 of the
     largest.
     """
     rounding = len(eigenvalues) * np.finfo(np.float64).eps * float(eigenvalues[-1])
@@ -219,17 +207,14 @@ def numerical_rank(eigenvalues: Floats) -> int:
 
 
 def attainable_risk(eigenvalues: Floats) -> RiskRange:
-    """Return the range that the spectral risk has for any target and any penalty.
+    """Return the range of the spectral risk for any target and any penalty.
 
-    Parameters
-    ----------
-    eigenvalues : float64 (r,), ascending
-        Of the gram matrix.
+    Takes the eigenvalues of the gram matrix, float64 (r,), ascending.
 
     Notes
     -----
-    ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21 and Proposition 16). A gram
-    matrix that is singular in float64 bounds nothing from above.
+    ``trace / largest <= gamma <= trace / smallest`` (hu-nrbfn, eq. 21, Propositions 8 and 16).
+    There is no upper bound if the gram matrix is singular in float64.
 
     Examples
     --------
@@ -244,7 +229,7 @@ def attainable_risk(eigenvalues: Floats) -> RiskRange:
 
 
 def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> RiskRange | None:
-    """Return the range of the risk where classes stand apart, or None where they do not.
+    """Return the range of the risk of separate classes; None if classes are not separate.
 
     Parameters
     ----------
@@ -256,12 +241,12 @@ def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> 
 
     Notes
     -----
-    ``r/n sum(n_k / r_k) <= gamma <= r`` (hu-nrbfn, eq. 24; K to r in even classes, eq. 25).
+    ``r/n sum(n_k / r_k) <= gamma <= r`` (hu-nrbfn, eq. 24; K to r for classes of equal size, eq.
+    25), under three conditions. All activations between rows and basis rows of different classes
+    are 0 (hu-nrbfn, Definition 3): each column of cross then has one element, which tells the class
+    of the basis row. Every class with rows has a basis row. gram has full rank.
 
-    It holds if the activations between rows and basis rows of different classes are all 0
-    (hu-nrbfn, Definition 3), which leaves one element in each column of cross and with it the class
-    of each basis row; if every class with rows has a basis row; and if gram has full rank. It is
-    the range without a penalty. With one, the upper end still binds (hu-nrbfn, Theorem 18).
+    The range is that without a penalty. With a penalty the upper bound holds (Theorem 18).
     """
     layout = _Layout.of(cross, class_weights)
     full = numerical_rank(eigenvalues) == len(eigenvalues)
@@ -274,33 +259,26 @@ def ideal_risk(cross: Floats, class_weights: Floats, *, eigenvalues: Floats) -> 
 def perturbation_bounds(
     cross: Floats, class_weights: Floats, *, eigenvalues: Floats, least_weight: float = 1.0
 ) -> PerturbationBounds | None:
-    """Return bounds of error and risk where classes almost stand apart, None where they do not.
+    """Return bounds of error and risk of almost separate classes; None if they are not.
 
-    Parameters
-    ----------
-    cross : float64 (K, r)
-        Of normalized activations.
-    class_weights : float64 (K,)
-    eigenvalues : float64 (r,), ascending
-        Of the gram matrix.
-    least_weight : float
-        Least weight of a row; 1 without weights.
+    Takes the arguments of `ideal_risk` and the smallest weight of a row.
 
     Notes
     -----
     hu-nrbfn, Theorem 12, with each basis row in the class that activates it most; the theorem holds
-    for any such choice. Differs from it because the norms of the ideal activations and of their
-    distance to the real ones are not in the moments, but bounds of them are:
+    for any choice. It differs because moments do not contain the norms of the ideal activations and
+    of their distance to the real activations. They contain bounds of both:
 
-    - Of M, the sum of all activations between classes. A row with the sum m there is at most
-      ``sqrt(2) m`` from the ideal one, and m is at most 1 and M over the least weight of a row, w,
-      so ``d = sqrt(2 M min(M / w, 1))`` bounds the distance.
-    - Of s, the least singular value of Phi: the ideal one is at least ``s - d`` (Weyl).
+    - M is the sum of all activations between classes. A row with the sum m is at most ``sqrt(2) m``
+      from the ideal row. m is at most 1, and at most M over the smallest weight w of a row. So the
+      distance is at most ``d = sqrt(2 M min(M / w, 1))``.
+    - s is the least singular value of Phi; that of the ideal activations is at least ``s - d``
+      (Weyl).
 
-    So ``d / (s - d)`` bounds xi from above, and also the second-order terms that eq. 30 leaves out.
-    In place of ``gamma (1 + delta)^2`` stands ``r/n trace(gram)``, which eq. 28 bounds with it.
+    So ``d / (s - d)`` is an upper bound of xi and of the second-order terms that eq. 30 leaves out.
+    ``r/n trace(gram)`` replaces ``gamma (1 + delta)^2``, which eq. 28 bounds by it.
 
-    It holds if every class with rows has a basis row, gram has full rank, ``d < s`` and
+    The bounds hold if every class with rows has a basis row, gram has full rank, ``d < s`` and
     ``xi < 1 / n_rho`` (eq. 26). The bound of eps is that without a penalty.
     """
     layout = _Layout.of(cross, class_weights)
@@ -326,10 +304,10 @@ def perturbation_bounds(
 
 @dataclass(frozen=True)
 class _Norms:
-    """Squared norms of the residuals, of the fit and of the weights.
+    """Squared norms of the residuals, the fit and the weights.
 
-    And of the weights what alpha multiplies and what `JITTER` and locality add, both over the trace
-    of gram.
+    `penalty` is the term that alpha multiplies, `beside` that of `JITTER` and locality, both over
+    the trace of gram.
     """
 
     residual: float
@@ -385,7 +363,7 @@ class _Layout:
 
     @classmethod
     def of(cls, cross: Floats, class_weights: Floats) -> "_Layout | None":
-        """Return the layout, or None if a class with rows has no basis row."""
+        """Return the layout; None if a class with rows has no basis row."""
         present = class_weights > 0
         totals = cross[present]
         owners = totals.argmax(axis=0)

@@ -14,38 +14,38 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# Columns of a sketch beyond those that are asked for: as many again, and with few of them so many.
-# Of text, whose singular values fall slowly, the 100 found hold 97.7 % of what the 100 largest
-# hold, with 10 further columns 95.7 %.
+# A sketch has twice as many columns as components, and at least 10 more. The singular values of
+# text fall slowly: with 100 more columns the 100 components found hold 97.7 % of the squares that
+# the best 100 hold, with 10 more columns 95.7 %.
 _LEAST_FURTHER = 10
 
-# Of squares of singular values, relative to the largest: below it sums in float64 have rounding.
+# Squares of singular values below this share of the largest are rounding error in float64.
 _LEAST_SQUARE = 1e-14
 
-# Rows that are multiplied together: 784 columns by 50 take 1.1 times as long as all at once.
+# Rows that are multiplied together: 784 columns by 50 take 1.1 times as long as all rows at once.
 _TILE_ROWS = 256
 
 
 def sketch_columns(n_components: int, n_features: int) -> int:
-    """Return the columns of the sketch that so many components are found with."""
+    """Return the number of columns of a sketch for `n_components` components."""
     return min(n_components + max(n_components, _LEAST_FURTHER), n_features)
 
 
 def first_directions(n_features: int, n_columns: int, *, seed: int) -> Floats:
-    """Return what the first pass multiplies rows by, float64 (p, l): normal numbers."""
+    """Return the normal random directions of the first pass, float64 (p, l)."""
     return np.random.default_rng([seed, 3]).standard_normal((n_features, n_columns))
 
 
 @dataclass(frozen=True, eq=False)
 class Sketch(RowSum):
-    """What a pass over rows leaves.
+    """The sums of a pass over rows.
 
     Attributes
     ----------
     products : float64 (p, l)
         ``X' X Q`` with the directions Q.
     squares : float
-        Of all values of X, summed.
+        Sum of the squares of all values of X.
     """
 
     products: Floats
@@ -58,9 +58,9 @@ class Sketch(RowSum):
 
     @classmethod
     def from_block(cls, X: Rows, directions: Floats) -> Self:
-        """Return the sums over rows (b, p); ``4 b p l`` flops, of CSR those of stored values.
+        """Return the sums over rows (b, p); ``4 b p l`` flops, or those of stored values in CSR.
 
-        Too large a value makes them infinite, without a warning.
+        Values that are too large make them infinite, without a warning.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             return cls(X.T @ (X @ directions), float(squared_norms(X).sum()))
@@ -72,13 +72,13 @@ def orthonormal(products: Floats) -> Floats:
 
 
 class Decomposition(NamedTuple):
-    """The largest singular values of X, and what belongs to them.
+    """The largest singular values of X with their right singular vectors.
 
     Attributes
     ----------
     components : float64 (p, D)
-        Right singular vectors, those of the largest values first, each with its entry of largest
-        magnitude positive; 0 where X has no further one.
+        Right singular vectors, those of the largest values first, each with a positive entry of
+        largest magnitude; 0 beyond the rank of X.
     singular_values : float64 (D,)
     explained : float
         Share of the squares of all values that the components hold.
@@ -90,23 +90,17 @@ class Decomposition(NamedTuple):
 
 
 def decomposition(directions: Floats, sketch: Sketch, n_components: int) -> Decomposition:
-    """Return the decomposition of the rows that a sketch is of.
+    """Return the decomposition of the rows of a sketch, with D = `n_components`, at most l.
 
-    Parameters
-    ----------
-    directions : float64 (p, l)
-        Orthonormal, what the sketch was made with.
-    sketch : Sketch
-    n_components : int
-        D, at most l.
+    `directions`, float64 (p, l), are the orthonormal directions of the sketch.
 
     Notes
     -----
-    Of ``A = X'X`` with ``Y = A Q`` it is the Nystroem approximation ``Y (Q' Y)^-1 Y'``, which takes
-    of the last pass the whole of Y and not, as the projection ``Q Q' A Q Q'`` does, what lies in
-    the span of Q: with two passes it is as near as the projection with three (Tropp et al. 2017,
-    algorithm 3, with eigenvalues left out below rounding in the place of a shift). No value is
-    above the true one. ``O(p l^2)`` flops.
+    With ``A = X'X`` and ``Y = A Q`` it is the Nystroem approximation ``Y (Q' Y)^-1 Y'``. It uses
+    all of Y, while the projection ``Q Q' A Q Q'`` uses only the part in the span of Q: two passes
+    are as accurate as three with the projection (Tropp et al. 2017, algorithm 3; eigenvalues below
+    rounding are left out instead of shifted). No singular value exceeds the true one. ``O(p l^2)``
+    flops.
     """
     squares, vectors = np.linalg.eigh(directions.T @ sketch.products)
     kept = squares > max(_LEAST_SQUARE * squares[-1], 0.0)
@@ -122,13 +116,10 @@ def decomposition(directions: Floats, sketch: Sketch, n_components: int) -> Deco
 
 
 def project(X: Rows, components: Floats) -> Floats:
-    """Return ``X @ components``, float64 (b, D), where equal rows become equal to the last bit.
+    """Return ``X @ components``, float64 (b, D), with the same bits for equal rows.
 
-    Notes
-    -----
-    A product of matrices rounds a row as its place among others wants it. So arrays are multiplied
-    in tiles of the same number of rows, the last one filled up; rows in CSR are multiplied one by
-    one.
+    BLAS rounds a row depending on its place among other rows. So arrays are multiplied in tiles of
+    equal size, the last one padded; rows in CSR are multiplied one by one.
     """
     if is_sparse(X):
         products: Floats = X @ components
@@ -144,7 +135,7 @@ def project(X: Rows, components: Floats) -> Floats:
 
 
 def project_bytes(n_rows: int, n_features: int, n_components: int) -> int:
-    """Return the bytes of the coordinates of rows, and of what they are made with."""
-    # The components as read and as they are multiplied.
+    """Return the bytes of the coordinates of rows, the components and a tile."""
+    # The components are held twice: as read, and transposed.
     tile = _TILE_ROWS * (n_features + n_components)
     return 8 * (n_rows * n_components + 2 * n_features * n_components + tile)

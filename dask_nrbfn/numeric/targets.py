@@ -1,4 +1,4 @@
-"""What rows are taught: the indicators of their classes, or numbers."""
+"""Targets of rows: class indicators or numbers."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Targets(ABC):
     Attributes
     ----------
     centred : bool
-        Whether the network has an intercept: weights are solved for what differs from the mean.
+        Whether the network has an intercept: targets are centred before weights are solved.
     """
 
     centred: ClassVar[bool]
@@ -45,24 +45,20 @@ class Targets(ABC):
 
     @abstractmethod
     def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return class codes as they are, and numbers less the origin."""
+        """Return class codes unchanged, and numbers minus the origin."""
 
     @abstractmethod
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
         """Return ``[1 T]`` of a block, float64 (b, 1 + q), each row times its factor.
 
-        Parameters
-        ----------
-        targets : integer (b,) or float64 (b, q)
-            Class codes, or numbers.
-        factors : float64 (b,), optional
-            Square roots of the rows' weights.
+        `targets` are class codes (b,) or numbers (b, q), `factors` the square roots of the row
+        weights.
         """
 
 
 @dataclass(frozen=True)
 class ClassTargets(Targets):
-    """An indicator of each class: T is F, of which each row has a single 1.
+    """Class indicators: T is F, each row of which has a single 1.
 
     Examples
     --------
@@ -81,7 +77,7 @@ class ClassTargets(Targets):
         return self.n_classes
 
     def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return class codes as they are."""
+        """Return class codes unchanged."""
         return targets
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
@@ -94,7 +90,7 @@ class ClassTargets(Targets):
 
 @dataclass(frozen=True, eq=False)
 class NumberTargets(Targets):
-    """Numbers, less those in their middle: far from 0 their squares lose digits.
+    """Numbers minus an origin: squares of numbers far from 0 lose digits.
 
     Examples
     --------
@@ -113,7 +109,7 @@ class NumberTargets(Targets):
         return len(self.origin)
 
     def shifted(self, targets: NDArray[Any]) -> NDArray[Any]:
-        """Return numbers (b, q) less the origin."""
+        """Return numbers (b, q) minus the origin."""
         return targets - self.origin
 
     def bordered(self, targets: NDArray[Any], factors: Floats | None = None) -> Floats:
