@@ -1,8 +1,14 @@
 """What earlier versions wrote is opened, finished and carried on.
 
-`earlier/format_N.tar.xz` holds, of the last version that wrote format N and no newer one: a dataset
-and `more` rows, a run that was `fitted` and updated with them, one that was `tuned`, its model, a
-fit of the dataset that was stopped in its moments, and the scores of seven rows with each of them.
+`earlier/format_N.tar.xz` was written by a version that knew format N and no newer one (format 7:
+the last version before this test).
+
+- Formats 3 and 4 hold a dataset and `more` rows, a run that was `fitted` and updated with them, one
+  that was `tuned`, its model, a fit of the dataset that was stopped in its moments, and the scores
+  of seven rows.
+- Formats 5 to 7 hold a dataset of 40 rows, a fit of it, its model, and the scores of its first
+  seven rows. 5 has a schema that fills missing values, 6 has rows in CSR that become coordinates,
+  the rows of 7 stay in an AnnData store.
 """
 
 import json
@@ -11,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from dask_nrbfn.commands.check import check_dataset
 from dask_nrbfn.commands.describe import describe
@@ -21,19 +28,26 @@ from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.report import run_table, tuning_table
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.format import READ_VERSIONS
 from dask_nrbfn.storage.model import Model
+from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.strict import checksum
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals
 
-FORMATS = sorted(Path(__file__).with_name("earlier").glob("*.tar.xz"))
+EARLIER = Path(__file__).with_name("earlier")
 
 
-@pytest.fixture(params=FORMATS, ids=lambda path: path.name.partition(".")[0])
+def extracted(number, place):
+    with tarfile.open(EARLIER / f"format_{number}.tar.xz") as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+@pytest.fixture(params=[3, 4], ids=lambda number: f"format_{number}")
 def earlier(request, tmp_path):
-    with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
-    return tmp_path
+    return extracted(request.param, tmp_path)
 
 
 def assert_scores(place, name):
@@ -42,8 +56,47 @@ def assert_scores(place, name):
     np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-8)
 
 
-def test_earlier__there_are_some():
-    assert [path.name for path in FORMATS] == ["format_3.tar.xz", "format_4.tar.xz"]
+def test_earlier__there_is_one_of_every_format():
+    names = {path.name for path in EARLIER.iterdir()}
+    assert names == {f"format_{number}.tar.xz" for number in READ_VERSIONS}
+
+
+@pytest.fixture(params=[5, 6, 7])
+def expanded(request, tmp_path):
+    """Return the place of what a format holds, and the number of the format."""
+    place = extracted(request.param, tmp_path)
+    if request.param == 7:
+        # The dataset records where the rows were when it was written.
+        group = zarr.open_group(place / "data" / "X", mode="r+")
+        recorded = {**group.attrs.asdict(), "place": str(place / "cells.zarr")}
+        del recorded["checksum"]
+        group.attrs.put({**recorded, "checksum": checksum(recorded)})
+    return place, request.param
+
+
+def test_earlier__datasets_and_models_of_later_formats(expanded):
+    place, number = expanded
+    dataset = Dataset.open(place / "data")
+    assert dataset.n_rows == 40
+    assert not check_dataset(dataset).problems
+    assert (dataset.is_mixed, dataset.is_sparse) == (number == 5, number == 6)
+    assert isinstance(dataset.X, ReferencedRows) == (number == 7)
+    versions = {zarr.open_group(place / name).attrs["format_version"] for name in ("data", "model")}
+    assert max(versions) == number
+    scores = json.loads((place / "scores.json").read_text())
+    rows = dataset.take(np.arange(7))
+    for name in ("model", "fitted"):
+        found = Model.load(place / name).scores(rows)
+        np.testing.assert_allclose(found, scores, rtol=1e-6, atol=1e-8)
+
+
+def test_earlier__runs_of_later_formats_are_found_finished(expanded):
+    place, _ = expanded
+    run, engine = Run.open(place / "fitted"), CountingEngine()
+    fit_dataset(Dataset.open(place / "data"), place / "fitted", run.params, engine)
+    assert set(engine.done) == {"model"}
+    assert "eps" in run_table(run)
+    assert describe(place / "fitted")["n_rows"] == 40
 
 
 @pytest.mark.parametrize("name", ["fitted", "tuned", "model"])
