@@ -1,4 +1,4 @@
-"""Which basis rows a smaller network needs: regularized orthogonal least squares on sums alone."""
+"""Basis rows of a smaller network, chosen by regularized orthogonal least squares on the sums."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from dask_nrbfn.numeric.products import add_products
 from dask_nrbfn.numeric.ridge import RidgeSystem
 from dask_nrbfn.numeric.types import Floats
 
-# Of its own square, what a column must have left beside those chosen; below it is their repetition.
+# A column whose residual is below this share of its own square repeats the chosen columns.
 _LEAST_LEFT = 1e-12
 
 
@@ -20,9 +20,9 @@ class ForwardPath:
     Attributes
     ----------
     chosen : int64 (m,)
-        Their places.
+        Places of the basis rows.
     unexplained : float64 (m,)
-        Of the squares of all targets, the share that the first 1 ... m of them leave.
+        Share of the squares of all targets that the first 1 ... m basis rows do not explain.
     """
 
     chosen: NDArray[np.int64]
@@ -30,24 +30,24 @@ class ForwardPath:
 
 
 def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> ForwardPath:
-    """Choose the basis rows that explain most of the targets, one after another.
+    """Return the basis rows that explain most of the targets, chosen one after another.
 
     Parameters
     ----------
     system : RidgeSystem
     size : int
-        m, the most rows to choose: fewer, if all others repeat the chosen ones in float64.
+        Largest number m of rows. Fewer are chosen if the others repeat them in float64.
     alpha : float
         Penalty of the orthogonal weights, relative to the trace of gram.
 
     Notes
     -----
     Chen, Chng & Alkadhimi, *Regularized orthogonal least squares algorithm for constructing radial
-    basis function networks*, 1996, by a Cholesky factorization of gram whose pivots are chosen by
-    what they explain: with s_j what is left of the square of a column beside those chosen, and c_j
-    of its product with a target, the next one has the largest ``sum_q c_jq^2 / (s_j + lambda)``.
-    Basis rows whose weights the system's penalty holds at 0 are not chosen. Each choice is one
-    row of the factor: ``m^2 r`` flops, ``8 m r`` bytes, and no pass over rows.
+    basis function networks*, 1996, by a Cholesky factorization of gram with chosen pivots. s_j and
+    c_jq are the residuals of the square of column j and of its product with target q. The next
+    pivot has the largest ``sum_q c_jq^2 / (s_j + lambda)``. Basis rows whose weights the penalty
+    keeps at 0 are not chosen. Each choice is one row of the factor: ``m^2 r`` flops, ``8 m r``
+    bytes, and no pass over rows.
 
     Examples
     --------
@@ -86,5 +86,5 @@ def forward_selection(system: RidgeSystem, *, size: int, alpha: float) -> Forwar
 
 
 def selection_bytes(n_basis: int, n_targets: int, size: int) -> int:
-    """Return the bytes that a selection of `size` basis rows holds beside the sums."""
+    """Return the bytes of a selection of `size` basis rows, without the sums."""
     return 8 * n_basis * (size + n_targets + 6)

@@ -14,19 +14,10 @@ from dask_nrbfn.numeric.types import Floats
 
 @dataclass(frozen=True, eq=False)
 class Centre:
-    """The mean of the training rows, in two parts.
+    """The mean of the training rows in two parts: a row, and the mean of the rows minus that row.
 
-    Attributes
-    ----------
-    origin : float64 (p,)
-        One of the rows.
-    shift : float64 (p,)
-        Mean of the rows less the origin.
-
-    Notes
-    -----
-    Rows are moved by the origin first, which is exact where they lie far from 0 and close together.
-    The mean itself is rounded there.
+    Subtracting the row first is exact for rows far from 0 that are close together, where the mean
+    itself is rounded.
 
     Examples
     --------
@@ -40,7 +31,7 @@ class Centre:
 
     @classmethod
     def from_blocks(cls, blocks: Iterable[NDArray[Any]]) -> Self:
-        """Return the centre of the rows of all blocks (b, p), of which one must have a row."""
+        """Return the centre of the rows of all blocks (b, p), at least one row."""
         origin: Floats | None = None
         n_rows = 0
         for block in blocks:
@@ -75,19 +66,11 @@ class Centre:
 def linear_moments(
     blocks: Iterable[tuple[NDArray[Any], NDArray[np.integer]]], centre: Centre, *, n_classes: int
 ) -> Moments:
-    """Return the moments of the linear features, with r = p + 1.
-
-    Parameters
-    ----------
-    blocks : iterable of rows (b, p) and class codes (b,)
-    centre : Centre
-    n_classes : int
-        K.
+    """Return the moments of the linear features of blocks (b, p) and class codes (b,), r = p + 1.
 
     Notes
     -----
-    ``A~A~'`` and ``FA~'`` of hu-nrbfn, eq. 14, without the penalty. Holds one block of features
-    beside the sums; ``n (p + 1)^2`` flops.
+    ``A~A~'`` and ``FA~'`` of hu-nrbfn, eq. 14, without the penalty. ``n (p + 1)^2`` flops.
 
     Examples
     --------

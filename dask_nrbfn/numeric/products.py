@@ -1,16 +1,14 @@
-"""Products of blocks of rows, added in place, and symmetric systems, solved in place.
+"""Products of blocks of rows, symmetric systems, and elementwise work on blocks in strips.
 
-They are scipy's BLAS, which adds to what is there, where numpy's product needs a second matrix and
-another pass over both. The products of features are here too: numpy has a BLAS of its own, whose
-threads spin for a while after each product, and a loop that alternates between the two loses up to
-half of its speed (measured on two cores).
+Products use scipy's BLAS, which adds to a matrix in place; numpy's product needs a second matrix
+and another pass over both. All products use the same BLAS: numpy has its own, whose threads spin
+for a while after each product, and a loop that alternates between the two loses up to half of its
+speed (measured on two cores).
 
-scipy's wrappers in Python hold the interpreter lock, which stops the thread that reads the next
-block, every other task of the process and, for minutes at large r, a worker's heartbeat. So the
-functions are taken where Cython code takes them, from `scipy.linalg.cython_blas` and
-`cython_lapack`, and called through ctypes, which lets go of the lock.
-
-Elementwise work on blocks stands here too: in strips that fit a core's cache, on several cores.
+scipy's Python wrappers hold the interpreter lock. That stops the thread that reads the next block,
+every other task of the process and, for minutes at large r, a worker's heartbeat. So the functions
+are taken from `scipy.linalg.cython_blas` and `cython_lapack` and called through ctypes, which
+releases the lock.
 """
 
 import ctypes
@@ -48,13 +46,9 @@ _dlansy = _fortran_function(cython_lapack, "dlansy", c_double)
 
 
 def row_products(A: Floats, B: Floats, *, out: Floats | None = None) -> Floats:
-    """Return ``A @ B.T``, float64 (m, n), of A (m, p) and B (n, p).
+    """Return ``A @ B.T``, float64 (m, n), of A (m, p) and B (n, p), in a C-contiguous `out`.
 
-    Parameters
-    ----------
-    A, B : float64
-        Copied unless C-contiguous.
-    out : float64 (m, n), C-contiguous, optional
+    A and B are copied unless they are C-contiguous.
     """
     if out is None:
         out = np.empty((len(A), len(B)))
@@ -87,9 +81,9 @@ def add_gram(sums: Floats, A: Floats) -> None:
 
 
 def frobenius_norm(matrix: Floats) -> float:
-    """Return the norm of a symmetric matrix (r, r), of which one triangle is read.
+    """Return the norm of a symmetric matrix (r, r), also if the squares of elements overflow.
 
-    It does not overflow where the squares of the elements do.
+    Only one triangle is read.
     """
     size, unused = byref(c_int(len(matrix))), byref(c_double())
     return float(
@@ -98,15 +92,8 @@ def frobenius_norm(matrix: Floats) -> float:
 
 
 def factor_in_place(matrix: Floats) -> bool:
-    """Replace a matrix (r, r) by its Cholesky factor; return False if it has none.
+    """Replace a symmetric C-contiguous matrix (r, r) by its Cholesky factor; False if it has none.
 
-    Parameters
-    ----------
-    matrix : float64 (r, r), C-contiguous
-        Symmetric and positive definite.
-
-    Notes
-    -----
     ``r^3 / 3`` flops and no other matrix.
     """
     size, failed = byref(c_int(len(matrix))), c_int(0)
@@ -163,17 +150,17 @@ def _address(array: Floats) -> c_void_p:
 
 T = TypeVar("T")
 
-# Elements of a strip: 1 MiB of float64 stays in a core's cache, and its exponentials take ten times
-# as long as handing them to a thread.
+# Elements of a strip: 1 MiB of float64 fits a core's cache, and its exponentials take ten times as
+# long as starting a task in a thread.
 _STRIP_ELEMENTS = 2**17
 
 
 def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int) -> list[T]:
     """Return `step` of every strip of rows of an array of `shape`, in order.
 
-    The strips depend on nothing but the number of columns, so results have the same bits with any
-    number of threads. numpy's elementwise functions release the interpreter lock. When this raises
-    what a step raised, no step is at work any more. A step must not call this itself.
+    The strips depend only on the number of columns, so results have the same bits with any number
+    of threads. numpy's elementwise functions release the interpreter lock. If a step raises, its
+    error is raised after all running steps have ended. A step must not call this function.
     """
     n_rows, n_columns = shape
     size = max(1, _STRIP_ELEMENTS // n_columns)
@@ -191,10 +178,10 @@ def over_strips(step: Callable[[slice], T], shape: tuple[int, ...], threads: int
 
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the threads that all blocks share: starting them takes as long as some strips."""
+    """Return the threads that all blocks share, because starting threads takes time."""
     return ThreadPoolExecutor(threads, thread_name_prefix="strips")
 
 
-# A forked process has the pools but none of their threads.
+# A forked process inherits the pools without their threads.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -13,9 +13,9 @@ from dask_nrbfn.numeric.types import Floats
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# scipy is loaded where rows are sparse: what only reads a record does without.
+# scipy is loaded only for sparse rows: commands that only read a record start faster.
 Rows: TypeAlias = Union[NDArray[Any], "csr_array"]
-"""(b, p). Of CSR the columns of a row ascend, none is there twice, and no stored value is 0."""
+"""(b, p). In CSR the columns of a row ascend, each is there once, and no stored value is 0."""
 
 
 def is_sparse(X: Rows) -> TypeGuard["csr_array"]:
@@ -33,8 +33,8 @@ def is_scipy(X: object) -> bool:
 def canonical(X: Any) -> "csr_array":
     """Return any sparse matrix or array (b, p) as rows in CSR, which may share its memory.
 
-    Values of one place are added. Numbers of columns are int32, as scikit-learn wants them. An
-    array of float16, which scipy does not have, becomes float32.
+    Duplicate entries are added. Column indices are int32, which scikit-learn requires. An array of
+    float16, which scipy does not support, becomes float32.
     """
     from scipy.sparse import csr_array
 
@@ -54,14 +54,14 @@ def canonical(X: Any) -> "csr_array":
 
 
 def with_values(X: "csr_array", values: NDArray[Any]) -> "csr_array":
-    """Return rows that have other values in the same places."""
+    """Return rows with other values in the same places."""
     from scipy.sparse import csr_array
 
     return csr_array((values, X.indices, X.indptr), shape=X.shape)
 
 
 def stacked(blocks: Sequence[Rows]) -> Rows:
-    """Return the rows of blocks, which are all arrays or all in CSR, one block after another."""
+    """Return the rows of blocks, all arrays or all in CSR, one block after another."""
     if is_sparse(blocks[0]):
         from scipy.sparse import csr_array, vstack
 
@@ -70,7 +70,7 @@ def stacked(blocks: Sequence[Rows]) -> Rows:
 
 
 def gathered(blocks: Iterable[Rows], shape: tuple[int, int]) -> Rows:
-    """Return the rows of blocks, of which `shape` are all; arrays are held one beside them."""
+    """Return the rows of blocks, `shape` in all; arrays are copied one block at a time."""
     waiting = iter(blocks)
     first = next(waiting, None)
     if first is None:
@@ -92,7 +92,7 @@ def equal(one: Rows, two: Rows) -> bool:
 
 
 def dense(X: Rows) -> NDArray[Any]:
-    """Return rows as an array, of CSR a new one."""
+    """Return rows as an array; a new one for rows in CSR."""
     return X.toarray() if is_sparse(X) else X
 
 
@@ -107,5 +107,5 @@ def squared_norms(X: Rows) -> Floats:
 
 
 def mean_values(X: Rows) -> float:
-    """Return how many values are stored of a row on average, of an array all p."""
+    """Return the mean number of stored values of a row; p for an array."""
     return float(X.nnz / max(1, X.shape[0]) if is_sparse(X) else X.shape[1])

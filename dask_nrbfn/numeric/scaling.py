@@ -1,4 +1,4 @@
-"""Column statistics, which add, and the scalings made from them."""
+"""Column statistics and the scalings made from them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ CENTRED = ("standard", LEARNED)
 """The scalings that bring every column to mean 0 and variance 1 first."""
 
 
-# Squares of what is below 1e-16 of this underflow.
+# Squares of values below 1e-16 of this underflow.
 _LEAST_LENGTH = 1e-140
 
 
@@ -35,7 +35,7 @@ class ColumnStatistics(RowSum):
     mean : float64 (p,)
     squared_deviation : float64 (p,)
         ``sum (x - mean)^2``, merged by the formula of Chan, Golub & LeVeque (1983), which does not
-        cancel for columns far from 0. Infinite or NaN if values are too large to be squared.
+        cancel for columns far from 0. Infinite or NaN if squares overflow.
     """
 
     n_rows: int
@@ -61,7 +61,7 @@ class ColumnStatistics(RowSum):
 
     @classmethod
     def _from_sparse(cls, X: "csr_array") -> Self:
-        """Return the same of stored values and of how many are not stored, which are all alike."""
+        """Return the statistics of rows in CSR, from the stored values and the count of zeros."""
         n_rows, p = X.shape
         first = dense(X[:1])[0].astype(np.float64)
         n_zeros = n_rows - np.bincount(X.indices, minlength=p)
@@ -81,10 +81,10 @@ class ColumnStatistics(RowSum):
         return deviation
 
     def exact_centre(self) -> Floats:
-        """Return a point near the mean that loses no digits of whole numbers, float64 (p,).
+        """Return a point near the mean that keeps the digits of integers, float64 (p,).
 
-        The mean is rounded to a power of two below each column's deviation: subtracting it keeps
-        whole and dyadic numbers exact, so that equal distances stay equal.
+        The mean is rounded to a power of two below the deviation of each column. Subtracting it is
+        exact for integers and dyadic numbers, so equal distances stay equal.
 
         Examples
         --------
@@ -112,16 +112,16 @@ class ColumnStatistics(RowSum):
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What is done to rows before distances are taken.
+    """A scaling of rows, applied before distances are computed.
 
     Attributes
     ----------
     kind : {"none", "standard", "unit", "learned"}
     shift, scale : float64 (p,)
-        Used by "standard" and "learned": ``(x - shift) / scale``. A shift of 0 leaves rows in CSR
-        as they are stored.
+        Used by "standard" and "learned": ``(x - shift) / scale``. With a shift of 0 rows in CSR
+        stay in CSR.
     root : float64 (p,) or None
-        What "learned" multiplies that by: square roots of the weights of the features.
+        Square roots of the feature weights, further factors of "learned".
 
     Examples
     --------
@@ -146,12 +146,12 @@ class Scaling:
     ) -> Self:
         """Return the scaling of `kind`, with the means as shift or, if not `centred`, with 0.
 
-        A constant column keeps scale 1 and becomes 0. One that differs from its mean by rounding
-        alone is divided by the mean, which leaves nothing of it however large that is.
+        A constant column keeps scale 1 and becomes 0. A column that differs from its mean by
+        rounding alone is divided by the mean, so that nothing of it is left.
 
-        Each of `groups`, the first and last-plus-one of columns that are the indicators of one
-        category, has one scale: two rows then differ by 2 on average in the squared distance of
-        either a number or a category, and by as much for a rare one as for a common one.
+        `groups` are the first and last-plus-one columns of the indicators of each category. The
+        columns of a group have one scale: the squared distance between two rows is then 2 on
+        average for a number and for a category, whether rare or common.
         """
         deviation, mean = _group_deviation(statistics.standard_deviation, groups), statistics.mean
         rounded = _is_rounding(statistics)
@@ -160,15 +160,12 @@ class Scaling:
 
     @property
     def feature_weights(self) -> Floats | None:
-        """What each column weighs in squared distances, float64 (p,); None if that is not learned.
-
-        The mean of those that matter at all is 1.
-        """
+        """Learned weights of the columns in squared distances, float64 (p,), or None."""
         return None if self.root is None else self.root**2
 
     @property
     def fills(self) -> bool:
-        """Whether values that are 0 become others, so that scaled rows are arrays."""
+        """Whether zeros become other values, so that scaled rows are arrays."""
         return self.kind in CENTRED and bool(self.shift.any())
 
     @overload
@@ -180,7 +177,7 @@ class Scaling:
     def apply(self, X: Rows, *, out: Floats | None = None) -> Rows:
         """Return the scaled rows, float64 (b, p), in `out` if given; "none" copies no float64.
 
-        Rows in CSR stay so unless the scaling `fills` them.
+        Rows in CSR stay in CSR unless the scaling `fills` them.
         """
         if is_sparse(X) and not self.fills:
             return self._apply_sparse(X)
@@ -226,7 +223,7 @@ class Scaling:
     def restore(self, rows: Rows) -> Rows: ...
 
     def restore(self, rows: Rows) -> Rows:
-        """Return rows (b, p) that `apply` maps to the given ones; of unit length, themselves."""
+        """Return the rows (b, p) that `apply` maps to the given ones; "unit" returns its input."""
         if self.kind not in CENTRED:
             return rows if is_sparse(rows) else np.asarray(rows, dtype=np.float64)
         if is_sparse(rows):
@@ -236,12 +233,12 @@ class Scaling:
 
     @property
     def _units(self) -> Floats:
-        """What a column is divided by."""
+        """Divisors of the columns."""
         return self.scale if self.root is None else self.scale / self.root
 
 
 def _is_exact(length: Floats) -> NDArray[np.bool_]:
-    """Return whether no square overflowed, and none that matters underflowed."""
+    """Return whether no square overflowed or underflowed."""
     return np.asarray((length > _LEAST_LENGTH) & (length < np.inf))
 
 
@@ -252,12 +249,11 @@ def _positive(length: Floats) -> Floats:
 def unseen_columns(
     kind: str, statistics: ColumnStatistics, *, centred: bool = True
 ) -> NDArray[np.intp]:
-    """Return the columns that are not constant, but too nearly so for distances to see it.
+    """Return the columns that vary too little to change distances.
 
-    With "standard" and "learned" these are the columns that differ from their mean by
-    rounding alone; with "none" those whose squares drown in the rounding of the other columns'.
-    With "unit" nothing is known. Rows that are not `centred` are rounded as squares of their values
-    are, means and all.
+    With "standard" and "learned" these are columns that differ from their mean by rounding alone.
+    With "none" their squares are below the rounding error of the other columns. With "unit" they
+    are not known. Rows that are not `centred` have the rounding error of their squared values.
     """
     deviation = statistics.standard_deviation
     if kind == "unit":
@@ -271,10 +267,10 @@ def unseen_columns(
 
 
 def _group_deviation(deviation: Floats, groups: Iterable[tuple[int, int]]) -> Floats:
-    """Return the deviations with the root of the summed variances for every column of a group."""
-    # What a category weighs is decided here alone. Tuned networks of 1,000 drawn rows err on 14.0 %
-    # of adult's test rows; on 15.0 % where indicators keep their own deviations, so that a rare one
-    # weighs most. With 1 for each they err as often as now, but columns that rarely change fade.
+    """Return the deviations; columns of a group have the root of their summed variances."""
+    # This decides the weight of a category. Tuned networks of 1,000 drawn rows err on 14.0 % of the
+    # test rows of adult; on 15.0 % if indicators keep their own deviations, where rare categories
+    # weigh most. A deviation of 1 gives the same errors, but rarely changing columns lose weight.
     joint = deviation.copy()
     for start, stop in groups:
         joint[start:stop] = np.linalg.norm(deviation[start:stop])
@@ -282,7 +278,7 @@ def _group_deviation(deviation: Floats, groups: Iterable[tuple[int, int]]) -> Fl
 
 
 def _is_rounding(statistics: ColumnStatistics) -> NDArray[np.bool_]:
-    """Return which columns have a deviation, but one below the rounding of their mean."""
+    """Return which columns have a deviation above 0 and below the rounding of their mean."""
     deviation = statistics.standard_deviation
     noise = 10 * np.finfo(np.float64).eps * np.abs(statistics.mean)
     return np.asarray((deviation > 0) & (deviation <= noise))

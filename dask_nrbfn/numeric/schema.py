@@ -1,4 +1,4 @@
-"""What the columns of a table are, and the features that are made of them."""
+"""The schema of a table: its columns and the features made of them."""
 
 import hashlib
 import json
@@ -21,39 +21,39 @@ Kind = Literal["number", "boolean", "category", "date"]
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "date")
 MISSING = ("error", "impute", "drop")
 UNSEEN = -1.0
-"""Stored for a category that is none of those of a column; NaN is stored for none at all."""
+"""Stored for a category that is not known; NaN is stored for a missing value."""
 
-# Features that are made at once where they are to be in CSR: 8 MiB.
+# Features that are expanded at once before they are converted to CSR: 8 MiB.
 _EXPANDED_VALUES = 2**20
-# Of a date, in days.
-_YEAR = 365.2425
+_YEAR_DAYS = 365.2425
 # Integers of JSON have no limit.
 _LARGEST = float(np.finfo(np.float64).max)
 _WRITTEN_NUMBER = re.compile(r"(\D*)1\D?234[.,]5(\D*)")
-# The least share of rows without a value that is a feature of its own.
+# A column with more missing values than this share has a feature that tells them.
 _OFTEN_MISSING = 0.01
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column whose values become features, and how.
+    """A column of a table.
 
     Attributes
     ----------
     name : str
     kind : {"number", "boolean", "category", "date"}
-        A stored value is a number; 0 or 1; the place of a category in `categories`, their number
-        for one of the others if there are `others`, else -1; days since 1970. NaN: none.
+        A stored value is a number; 0 or 1; the place of a category in `categories`; or days since
+        1970. NaN is a missing value. Other categories are stored as ``len(categories)`` if there
+        are `others`, else as -1.
     categories : tuple of str
         Ascending.
     others : bool
-        Whether there were more categories, which have one feature in common.
+        Whether further categories share one feature.
     fill : float
-        The median, which stands where a number, boolean or date has no value.
+        The median, used for missing numbers, booleans and dates.
     missing : float
-        Share of rows without a value.
+        Share of rows with a missing value.
     written : str
-        How numbers or dates are written as text, where not as everywhere: the number 1234.5 with
+        How numbers or dates are written as text, if not in the usual way: the number 1234.5 with
         its unit and marks, such as "$1,234.5" or "1234.5 kg", or a format of strptime.
     """
 
@@ -67,7 +67,7 @@ class Column:
 
     @property
     def feature_names(self) -> list[str]:
-        """Names of its features, in order.
+        """Names of the features of the column, in order.
 
         Examples
         --------
@@ -86,17 +86,17 @@ class Column:
 
     @property
     def tells_missing(self) -> bool:
-        """Whether a feature says which rows of a number, boolean or date have no value."""
+        """Whether a feature tells which values of a number, boolean or date are missing."""
         return self.kind != "category" and self.missing > _OFTEN_MISSING
 
     @property
     def is_stored_as_feature(self) -> bool:
-        """Whether its stored values are its one feature."""
+        """Whether the stored values are the only feature."""
         return self.kind in ("number", "boolean") and not self.tells_missing
 
     @property
     def unit(self) -> tuple[str, str]:
-        """What is written before and after its numbers, empty where nothing is or nobody knows.
+        """The text before and after its numbers; empty if there is none or it is not known.
 
         >>> Column("price", "number", written="$1,234.5").unit
         ('$', '')
@@ -106,7 +106,7 @@ class Column:
 
     @property
     def coding(self) -> tuple[str, tuple[str, ...], bool] | None:
-        """What its stored values mean; None: themselves, as those of numbers and booleans."""
+        """The coding of stored categories and dates; None for numbers and booleans."""
         if self.kind in ("number", "boolean"):
             return None
         return self.kind, self.categories, self.others
@@ -114,7 +114,7 @@ class Column:
     def write(self, values: NDArray[Any], out: Floats, *, fills: bool) -> None:
         """Write the features of stored values (b,) into a block of zeros (b, m).
 
-        Where there is no value, what stands for it if `fills`, else NaN.
+        Missing values become `fill` if `fills`, else NaN.
         """
         gaps = np.isnan(values)
         if self.kind == "category":
@@ -134,13 +134,13 @@ class Column:
             out[gaps] = np.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is not by default, but the name, as JSON values."""
+        """Return the fields that differ from their defaults as JSON values, without the name."""
         own = {each: getattr(self, each.name) for each in fields(self)[1:]}
         return {each.name: value for each, value in own.items() if value != each.default}
 
 
 class Features(NamedTuple):
-    """The features of one column: where they begin and end among all."""
+    """The features of one column: their range among all features."""
 
     column: Column
     start: int
@@ -149,22 +149,22 @@ class Features(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """What each column of a table is.
+    """The columns of a table.
 
     Attributes
     ----------
     columns : tuple of Column (c,)
-        Those that are stored, in order.
+        The stored columns, in order.
     label, weights, id : str or None
-        Names of the columns that are these.
+        Names of the columns with labels, sample weights and ids.
     targets : tuple of str or None
-        Names of the columns that hold numbers to be learned.
+        Names of the columns with numeric targets.
     ignored : tuple of str
         Names of the columns that are left out.
     missing : {"error", "impute", "drop"}
-        What becomes of rows without a value: refused, filled or left out.
+        Rows with missing values are refused, filled or left out.
     written : mapping
-        How such tables are written as text, of what was said of it: `delimiter` and so on.
+        How tables are written as text: `delimiter` and the other options that were given.
     """
 
     columns: tuple[Column, ...]
@@ -178,7 +178,7 @@ class Schema:
 
     @cached_property
     def features(self) -> tuple[Features, ...]:
-        """Where the features of each column are."""
+        """The range of the features of each column."""
         widths = [len(column.feature_names) for column in self.columns]
         stops = np.cumsum(widths).tolist()
         starts = [stop - width for stop, width in zip(stops, widths, strict=True)]
@@ -186,7 +186,7 @@ class Schema:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of all features (p,); one that another has already ends in underscores.
+        """Names of all features (p,); a name that is taken gets underscores at its end.
 
         Columns that are features themselves keep their names.
         """
@@ -207,14 +207,14 @@ class Schema:
 
     @property
     def row_values(self) -> int:
-        """The most features of a row that are not 0."""
+        """The largest number of features of a row that are not 0."""
         return sum(
             1 if of.column.kind == "category" else of.stop - of.start for of in self.features
         )
 
     @property
     def fills(self) -> bool:
-        """Whether a row may lack values."""
+        """Whether missing values are filled."""
         return self.missing == "impute"
 
     @property
@@ -224,7 +224,7 @@ class Schema:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the categories of every column are known."""
+        """Whether the categories of every category column are known."""
         return all(column.categories or column.kind != "category" for column in self.columns)
 
     @property
@@ -234,14 +234,14 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the features that it makes of stored values."""
+        """A digest that identifies the features made of stored values."""
         columns = [replace(each, written="") for each in self.columns]
         made = [self.fills, [[each.name, each.to_dict()] for each in columns]]
         return hashlib.blake2b(json.dumps(made).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def coding_factor(self) -> int:
-        """An odd number that tells how values are stored, below 2**64; 1: as they are."""
+        """An odd number below 2**64 that identifies the coding of stored values; 1 without one."""
         codings = [each.coding for each in self.columns]
         if not any(codings):
             return 1
@@ -249,7 +249,7 @@ class Schema:
         return int.from_bytes(digest, "little") | 1
 
     def other_unit(self, other: "Schema") -> str | None:
-        """Return which numbers have another unit by another schema."""
+        """Return the first column whose unit differs from that in another schema, or None."""
         others = {column.name: column for column in other.columns}
         for own in self.columns:
             its = others.get(own.name, own)
@@ -258,7 +258,7 @@ class Schema:
         return None
 
     def difference(self, other: "Schema") -> str | None:
-        """Return what first keeps values stored by this schema from being read by another."""
+        """Return the first difference that prevents another schema from reading stored values."""
         for own, its in zip_longest(self.columns, other.columns):
             if own is None:
                 return f"has no column {its.name!r}"
@@ -297,13 +297,13 @@ class Schema:
         return out
 
     def expand_sparse(self, stored: NDArray[Any]) -> Rows:
-        """Return what `expand` does in CSR, of which only some rows are an array at a time."""
+        """Return the features in CSR; only some rows are expanded to an array at a time."""
         step = max(1, _EXPANDED_VALUES // self.n_features)
         starts = range(0, len(stored), step)
         return stacked([canonical(self.expand(stored[i : i + step])) for i in starts])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, without what is by default."""
+        """Return the fields that differ from their defaults as JSON values."""
         own = {each: getattr(self, each.name) for each in fields(self)[1:]}
         given = {each.name: value for each, value in own.items() if value not in (each.default, {})}
         return {"columns": {each.name: each.to_dict() for each in self.columns}, **given}
@@ -315,7 +315,7 @@ class Schema:
         Raises
         ------
         DataError
-            If a name, or a kind, is not one of these, or a value of another type.
+            If a name or a kind is unknown, or a value has the wrong type.
         """
         _check_fields("the schema", values, _FIELDS)
         _check_choice("the schema", "missing", values.get("missing", "error"), MISSING)
@@ -330,8 +330,8 @@ class Schema:
 
 
 def year_angle(days: Floats) -> Floats:
-    """Return where in the year days since 1970 are, as angles."""
-    return days * (2 * np.pi / _YEAR)
+    """Return the position in the year of days since 1970, as angles."""
+    return days * (2 * np.pi / _YEAR_DAYS)
 
 
 def _other_coding(own: Column, its: Column) -> str:
@@ -341,7 +341,7 @@ def _other_coding(own: Column, its: Column) -> str:
     return f"other categories, such as {apart[0]!r}" if apart else "other categories"
 
 
-# What the values of a schema in JSON or TOML are, and what they are called.
+# Types of the values of a schema in JSON or TOML, as errors call them.
 _TEXT, _LIST, _FLAG = "a text", "a list of texts", "true or false"
 _TEXTS = "a list of distinct texts"
 _NUMBER, _SHARE, _TABLE = "a finite number", "a number from 0 to 1", "a table"

@@ -1,4 +1,4 @@
-"""What adds over rows: sums of disjoint rows, added, are the sum of all of them."""
+"""Sums over rows, which add: the sum of disjoint rows is the sum of their sums."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,8 +14,8 @@ _NUMBERS, _TOGETHER = (int, float), "numbers"
 class RowSum:
     """A sum over rows, whose fields are arrays and numbers.
 
-    Fields add one by one unless a subclass adds otherwise. The sum of earlier rows stands on the
-    left; ``+=`` may use its arrays.
+    Fields add one by one unless a subclass overrides this. The left operand is the sum of the
+    earlier rows; ``+=`` may reuse its arrays.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class RowSum:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return the sum of which these are the `arrays`."""
+        """Return the sum that has these `arrays`."""
         values: dict[str, Any] = dict(arrays)
         names = [each for each in fields(cls) if each.type in _NUMBERS]
         for each, number in zip(names, values.pop(_TOGETHER, ()), strict=True):
