@@ -1,7 +1,7 @@
-"""The classifier, and what networks have in common whose targets are labels."""
+"""The classifier, and what all networks share whose targets are labels."""
 
-import os
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -10,26 +10,31 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.inputs import Table, is_chunked, is_dask
+from dask_nrbfn.estimators.inputs import TrainingRows, is_chunked, is_dask, training_rows
 from dask_nrbfn.estimators.network import Network, PlainNetwork
-from dask_nrbfn.estimators.rows import training_rows
-from dask_nrbfn.estimators.scores import accuracy
+from dask_nrbfn.estimators.predictions import accuracy
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import means_empty
 from dask_nrbfn.sources.frames import plain_dtype
 from dask_nrbfn.stages.columns import check_classes, check_targets
-from dask_nrbfn.storage.chunks import Mark, are_labelled
+from dask_nrbfn.storage.chunks import are_labelled
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import RemoteLocation
 from dask_nrbfn.storage.model import Model
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
     """Network whose targets are labels."""
 
-    class_weight: Mapping[Any, float] | str | None
+    confidence_threshold: float = 0.9
+    candidates: int | str = "auto"
+    class_weight: Mapping[Any, float] | str | None = None
+    neighbors: str = "auto"
+    n_partitions: int | None = None
+    overlap: int = 2
+    min_recall: float = FitLimits.min_recall
 
     def partial_fit(
         self,
@@ -38,40 +43,44 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         classes: ArrayLike | None = None,
         sample_weight: Any = None,
     ) -> Self:
-        """Train on a first batch of rows, or let further rows join those that were fitted before.
+        """Fit to a first batch of rows, or add further rows to those that were fitted before.
 
-        The first batch decides on parameters, basis and width, and is best a draw of all rows. The
-        network is then the same as if the rows of all batches had been fitted at once with this
-        basis and width; ``class_weight="balanced"`` keeps the weights that the first batch gave.
+        The first batch decides the parameters, the basis and the width, so it is best a random
+        draw of all rows. The network then equals one that was fitted to the rows of all batches at
+        once with this basis and width; ``class_weight="balanced"`` keeps the weights of the first
+        batch.
 
         Parameters
         ----------
         X, y, sample_weight
-            As for `fit`. What follows arrays in memory is in memory too.
+            As for `fit`. If the first batch was in memory, all batches must be.
         classes : array-like (K,), optional
-            All classes there are, by default those of the first batch. Only looked at with that
-            one. A class without rows has the score 0 until a batch has some; a first batch that
-            is no array in memory has rows of all classes.
+            All possible classes; by default those of the first batch. Ignored after the first
+            batch. A class without rows has the score 0 until a batch has some. A first batch that
+            is not in memory must have rows of all classes.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError
-            If the first rows were a dataset or dask array and there is no `store`, without which
-            their sums are not kept; if other rows follow arrays in memory; if the loss is not the
-            squared one.
+            If the first batch was a dataset or dask array and there is no `store` to keep its sums
+            in; if a batch that is not in memory follows one in memory; if the loss is not the
+            squared loss.
         AlreadyAddedError
-            In a store, if a batch of exactly these rows was added before. In memory they count
-            once more, as scikit-learn has it.
+            With a store, if a batch of exactly these rows was added before. In memory the rows
+            count once more, as in scikit-learn.
         RunMismatchError
             If a copy of this network added rows to the same run in `store`.
         DataError
-            If a label is none of `classes_`.
+            If a label is not in `classes_`.
 
         Notes
         -----
-        Networks that began with arrays in memory keep the sums over rows, ``4 r (r + 1)`` bytes,
-        and a second copy of the model; those of others are kept in `store`. `save` leaves the sums
-        out.
+        After arrays in memory the network keeps the sums over rows, ``4 r (r + 1)`` bytes, and a
+        second copy of the model; otherwise both are in `store`. `save` does not write the sums.
         """
         if hasattr(self, "classes_"):
             classes = None
@@ -87,40 +96,61 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, *, feature_dim: str | None = None) -> Any:
-        """Return the label of every row, (n,); lazily for a dask array.
+        """Return the label of every row, (n,).
 
-        With `feature_dim` X is a DataArray: its pixels are rows, whose features lie along it and
-        are found by its coordinates. A Dataset has the variables that were fitted. The
-        result has the other dimensions, lazily where X is a dask array. Pixels that lack a feature
-        have NaN; so whole numbers become float64, text objects.
+        Parameters
+        ----------
+        X : as for `fit`
+            The result is lazy for a dask collection.
+        feature_dim : str, optional
+            X is a DataArray whose pixels are rows; the features lie along this dimension and are
+            found by its coordinates. A Dataset must have the variables that were fitted. The
+            result has the other dimensions. It is NaN for pixels that lack a feature, so integer
+            labels become float64, and text objects.
         """
         labels = self._predict(X, "labels", feature_dim, name="label")
-        return self._shown(labels, X, ["label"])
+        return self._as_output(labels, X, ["label"])
 
     def decision_function(self, X: Any, *, feature_dim: str | None = None) -> Any:
         """Return the scores, (n, K); with two classes (n,), positive for the second.
 
-        A row's scores sum to 1 up to the penalty; with another loss than the squared one each is
-        positive or negative by itself, with the logistic one log odds unless few passes were better
-        on held-out rows. Lazily for a dask array. With `feature_dim` as `predict`; what has K of
-        them has a dimension "class" where X has its features.
+        With the squared loss the scores of a row sum to 1, up to the penalty. With another loss
+        each score is positive or negative by itself; with the logistic loss it is a log odds,
+        unless few passes were better on held-out rows.
+
+        Parameters
+        ----------
+        X, feature_dim
+            As for `predict`. For pixels K scores lie along a dimension "class" in the place of the
+            feature dimension.
         """
         scores = self._predict(X, "decisions", feature_dim, name="score")
-        return self._shown(scores, X, [f"score_{label}" for label in self.classes_])
+        return self._as_output(scores, X, [f"score_{label}" for label in self.classes_])
 
     def predict_proba(self, X: Any, *, feature_dim: str | None = None) -> Any:
-        """Return class probabilities, (n, K); lazily for a dask array.
+        """Return class probabilities, (n, K).
 
-        Scores clipped to [0, 1] and normalized; with the logistic loss ``1 / (1 + e^-score)``, with
-        the hinge losses ``(1 + score) / 2`` clipped, normalized. Of a tuned network, whatever its
-        loss, the softmax of the scores at the temperature that fits held-out rows best. The largest
-        is always that of the label. With `feature_dim` as `decision_function`.
+        Scores are clipped to [0, 1] and normalized. With the logistic loss they become
+        ``1 / (1 + e^-score)`` first, with the hinge losses ``(1 + score) / 2``. A tuned network
+        instead returns the softmax of the scores at the temperature that fits held-out rows best.
+        The largest probability always belongs to the predicted label.
+
+        Parameters
+        ----------
+        X, feature_dim
+            As for `decision_function`.
         """
         shares = self._predict(X, "probabilities", feature_dim, name="probability")
-        return self._shown(shares, X, [f"probability_{label}" for label in self.classes_])
+        return self._as_output(shares, X, [f"probability_{label}" for label in self.classes_])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the share of rows whose label is predicted; of dask collections by blocks."""
+        """Return the accuracy: the share of rows whose label is predicted.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`. Dask collections are predicted block by block.
+        """
         if is_dask(X):
             return accuracy(self.predict(X), y, sample_weight)
         return float(super().score(X, y, sample_weight))
@@ -131,48 +161,48 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
             del values["class_weight"]
         return values
 
-    def _table(
+    def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
-    ) -> Table:
-        table = self._labelled(X, y, sample_weight, schema, reset=True)
-        labelled = self._are_labelled(table.targets)
-        present, own, _ = distinct_labels(table.targets[labelled])
+    ) -> TrainingRows:
+        rows = self._labelled(X, y, sample_weight, schema, reset=True)
+        labelled = self._are_labelled(rows.targets)
+        present, own, _ = distinct_labels(rows.targets[labelled])
         classes = present if classes is None else np.unique(classes)
         check_classes(classes)
         codes = np.full(len(labelled), -1)
         codes[labelled] = self._places(classes, present)[own]
         mark = None if self.unlabelled is None else -1
-        return table._replace(targets=codes, classes=classes, unlabelled=mark)
+        return rows._replace(targets=codes, classes=classes, unlabelled=mark)
 
-    def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
-        table = self._labelled(X, y, sample_weight, self.schema_, reset=False)
-        table = table.of_labelled(self._are_labelled(table.targets))
-        # A run may have stored the classes as something else, such as their codes.
-        codes = self._places(self.classes_, table.targets)
-        return table._replace(targets=stored.classes[codes])
+    def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
+        rows = self._labelled(X, y, sample_weight, self.schema_, reset=False)
+        rows = rows.labelled_only(self._are_labelled(rows.targets))
+        # A run may have stored the classes in another form, such as their codes.
+        codes = self._places(self.classes_, rows.targets)
+        return rows._replace(targets=stored.classes[codes])
 
     def _places(self, classes: NDArray[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the places of labels among classes, which are sorted."""
+        """Return the indices of labels in sorted classes; raise DataError if one is unknown."""
         unknown = sorted(set(labels.tolist()) - set(classes.tolist()))
         if unknown:
             raise DataError(
-                f"label {unknown[0]!r} is none of the classes of the first rows.",
-                "Fit anew with rows of all classes, or name them as `classes` with the first rows.",
+                f"label {unknown[0]!r} is not a class of the first rows.",
+                "Fit again with rows of all classes, or pass all `classes` with the first rows.",
             )
         return np.searchsorted(classes, labels)
 
     def _labelled(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, *, reset: bool
-    ) -> Table:
+    ) -> TrainingRows:
         """Return rows and labels with the weights of rows and of classes given by name."""
         rows, labels = training_rows(self, X, y, schema, unlabelled=self.unlabelled, reset=reset)
         by_class = None
         if isinstance(self.class_weight, Mapping):
             by_class = compute_sample_weight(self.class_weight, labels)
-        return Table.of(rows, labels, sample_weight, by_class)
+        return TrainingRows.of(rows, labels, sample_weight, by_class)
 
     def _are_labelled(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of the labels that `training_rows` gives are none of those missing."""
+        """Return which labels of `training_rows` are not missing."""
         if not means_empty(self.unlabelled):
             return are_labelled(labels, self.unlabelled)
         return (
@@ -185,147 +215,146 @@ class ClassNetwork(ClassifierMixin, Network):  # type: ignore[misc]
         if isinstance(self.class_weight, Mapping):
             raise ParameterError(
                 "`class_weight` by class is for arrays in memory.",
-                'Give sample_weight, or class_weight="balanced".',
+                'Pass sample_weight, or class_weight="balanced".',
             )
         return super()._chunked_dataset(*arguments, **options)
 
     def _classes_of(self, dataset: Dataset, y: Any) -> NDArray[Any]:
         check_targets(dataset, None)
-        # Stored as int64, bool and whole floats come back as what they were.
+        # Booleans and whole floats, stored as int64, become what they were.
         dtype = plain_dtype((y if is_chunked(y) else np.asarray(y)).dtype)
         return dataset.classes.astype(dtype) if dtype.kind in "bf" else dataset.classes
 
     def _take_model(self, model: Model) -> None:
         if model.embeds:
-            raise DataError("the model is one of coordinates.", "Load it with DiffusionMap.")
+            raise DataError("the model predicts coordinates.", "Load it with DiffusionMap.")
         if model.target_names is not None:
-            raise DataError("the model is one of numbers.", "Load it with NRBFNRegressor.")
+            raise DataError("the model predicts numbers.", "Load it with NRBFNRegressor.")
         super()._take_model(model)
         self.classes_ = model.classes
 
 
-class NRBFNClassifier(ClassNetwork, PlainNetwork):
+@dataclass(eq=False, repr=False)
+class NRBFNClassifier(PlainNetwork, ClassNetwork):
     """Normalized radial basis function network on a soft-kNN basis.
 
     Parameters
     ----------
     n_neighbors : int, default=None
-        Neighbours from which a row's confidence in its own label, or its locality, is computed;
-        less than the number of rows. None: 20, or all other rows where there are fewer.
+        Neighbours of a row from which its confidence in its own label, or its locality, is
+        computed; less than the number of rows. None: 20, or all other rows if there are fewer.
     confidence_threshold : float, default=0.9
-        Rows with a confidence below it form the basis.
+        Rows with a lower confidence form the basis.
     alpha : float, default=1e-13
         Ridge penalty, relative to the trace of the gram matrix.
     penalty : {"weights", "kernel", "clusters"}, default="weights"
-        What the ridge keeps small: the squared norm of the weights; the norm in the kernel's own
-        space, with plain features; or the squares of the weights over the shares of the rows in
-        each cluster, with plain features of a "kmeans" basis.
+        The quadratic form that the ridge penalizes: the squared norm of the weights; the norm in
+        the reproducing kernel space (plain features only); or the squared weights divided by the
+        share of the rows in each cluster (plain features of a "kmeans" basis only).
     locality : float, default=0.0
-        Penalty of differences between the scores of neighbours that are nearer than any row of
-        another class, relative to the trace of the gram matrix. 0: none.
+        Penalty of score differences between neighbours that are nearer than any row of another
+        class, relative to the trace of the gram matrix. 0: none.
     loss : {"squared", "squared-hinge", "logistic", "hinge"}, default="squared"
-        What the network keeps small beside the penalty: the distance from the class indicators, or
-        a loss of each class against the others, in up to 10 more passes over the rows. A network
-        with one of these takes no further rows.
+        The squared distance from the class indicators, or a one-vs-rest loss, which takes up to 10
+        more passes over the rows. With such a loss the network cannot be updated.
     prune : int, default=None
-        Keep only so many of the basis rows, those that explain most; with plain features.
+        Keep only this number of basis rows, those that explain most; plain features only.
     components : int, default=None
-        Combine only so many eigenfunctions of the basis, the smoothest ones; with normalized
-        features. None: the weights may be any.
+        Combine only this number of eigenfunctions of the basis, the smoothest ones; normalized
+        features only. None: the weights are free.
     basis : {"sknn", "random", "kmeans"} or array-like (r, p), default="sknn"
-        Rows of low confidence, drawn rows, cluster centres, or these rows.
+        Rows of low confidence, random rows, cluster centres, or these rows.
     basis_size : int, default=None
         Number of basis rows. None: with "sknn" all rows below the threshold, at most 10,000 and as
-        many as fit the memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
+        many as fit into memory; with "random" and "kmeans" a quarter of the rows, at most 1,000.
     basis_rule : {"least-confident", "uniform"}, default="least-confident"
-        Which rows of low confidence form a basis of a given size: the least confident, or a draw
-        among the rows below the threshold.
+        How a basis of a given size is chosen: the least confident rows, or a random draw from the
+        rows below the threshold.
     candidates : int, "auto" or "all", default="auto"
-        Drawn rows among which those of low confidence are looked for. "auto": with a basis size 20
-        for each basis row and at least 50,000, up to half of the rows; else all.
+        Number of random rows that are searched for rows of low confidence. "auto": with a basis
+        size 20 for each basis row and at least 50,000, up to half of the rows; otherwise all.
     features : {"normalized", "plain"}, default="normalized"
-        Activations of a row divided by their sum, or as they are.
+        Whether the activations of a row are divided by their sum.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     width_factor : float, default=1.0
-        Kernel width over the mean distance between rows and basis rows.
+        Kernel width divided by the mean distance between rows and basis rows.
     class_weight : dict, "balanced" or None, default=None
-        Weight of each class; "balanced": all weigh the same together.
+        Weight of each class; "balanced": all classes have the same total weight.
     neighbors : {"auto", "exact", "approximate"}, default="auto"
-        How neighbours are searched.
+        Method of the neighbour search.
     n_partitions : int, default=None
-        Number of partitions in which neighbours are searched. None: one if that fits.
+        Number of partitions of the neighbour search. None: one if it fits into memory.
     overlap : int, default=2
-        Number of partitions that a row belongs to on average.
+        Mean number of partitions that a row belongs to.
     min_recall : float, default=0.95
-        Least share of the true neighbours that an approximate search must find.
+        Smallest share of the true neighbours that an approximate search must find.
     svd : int, default=None
-        Replace every row by so many coordinates of a truncated SVD, which all else then acts on.
-        None: the rows as they are.
+        Replace every row by this number of coordinates of a truncated SVD. None: keep the rows.
     scale : {"auto", "none", "standard", "unit", "learned"}, default="auto"
-        Columns to mean 0 and variance 1, on top of that each by the square root of a weight that is
-        learned on a sample, or rows to unit length.
+        "standard": columns to mean 0 and variance 1; "learned": each column is also multiplied by
+        the square root of a weight that is learned on a sample; "unit": rows to unit length.
     metric_rounds : int, default=5
-        Rounds in which the weights of columns are learned, at most.
+        Most rounds in which the weights of columns are learned.
     n_parts : int, default=None
-        Parts that each pass over the rows is cut into.
+        Number of parts of each pass over the rows.
     random_state : int, RandomState instance or None, default=0
-        Seeds the approximate search and the choice among equally confident rows.
+        Seed of the approximate search and of the choice among equally confident rows.
     unlabelled : int, float or str, default=None
-        The label in y of rows that have none; with NaN or "" also missing ones. They are candidates
-        for a "random" or "kmeans" basis and count in scale and width; everything else is learned
-        from the other rows. None: every row has a label.
+        The label in y of rows without a label; NaN and "" also stand for missing labels. These
+        rows can become rows of a "random" or "kmeans" basis and count in scale and width;
+        everything else is learned from the other rows. None: every row has a label.
     missing : {"error", "impute"}, default="error"
-        What becomes of rows without a value in a column: refused, or filled with its median, a
-        category with one of its own; where more than 1 % lack one a feature says which do.
+        What happens to missing values: an error, or imputation by the median; for a category, a
+        category of its own. A column with more than 1 % missing also gets an indicator feature.
     store : str, path or RemoteLocation, default=None
-        Where fits on Zarr and dask arrays keep their rows and their run, and where models for lazy
-        predictions are put: a directory or URL that all workers can open. A fit of the same rows
-        and parameters that was interrupted goes on from there. None: a temporary directory.
+        Directory or URL that all workers can open. Fits on Zarr and dask arrays keep their rows
+        and runs there, lazy predictions their models. An interrupted fit of the same rows and
+        parameters resumes. None: a temporary directory.
 
     Attributes
     ----------
     basis_ : ndarray (r, p), float64
-        Basis rows, scaled.
+        Scaled basis rows.
     basis_indices_ : ndarray (r,), int64
-        Their row numbers in the training data; -1 for rows that are none of it.
+        Their row indices in the training data; -1 for rows that are not training rows.
     width_ : float
-        Sigma of the kernel.
+        Kernel width sigma.
     weights_ : ndarray (K, r), float64
     classes_ : ndarray (K,)
     confidence_ : ndarray (n,), float64
-        Soft-kNN confidence of every training row, NaN for those of weight 0 or without a label and
-        for those that are no candidates; only with a "sknn" basis.
+        Soft-kNN confidence of every training row, only with an "sknn" basis. NaN for rows of
+        weight 0, without a label, or not among the candidates.
     feature_weights_, feature_importances_ : ndarray (p,), float64
-        Only with a "learned" scale: the weights of the features, and the same of sum 1.
+        Learned weights of the features, and the same with sum 1; only with a "learned" scale.
     params_ : FitParams
         The parameters of the fit.
     fitting_error_ : float
-        eps of the training rows; 1 is a perfect fit. With another loss than the squared one this
-        and the next are of the network from which it began.
+        eps of the training rows; 1 is a perfect fit. With another loss than the squared loss, this
+        and `spectral_risk_` describe the network from which the iterations started.
     spectral_risk_ : float
-        gamma; large where the fit uses the minor directions of the features.
+        gamma; large if the fit uses the minor directions of the features.
     n_features_in_ : int
-        Columns of X that are used.
+        Number of columns of X that are used.
     feature_names_in_ : ndarray (n_features_in_,)
-        Their names, only when all are strings.
+        Names of these columns, only if all are strings.
     schema_ : Schema or None
-        What the columns of a frame are, which features are made of them, and what fills gaps;
-        None: the columns are the features.
+        Kinds of the columns of a frame, the features made from them and the imputed values. None:
+        the columns are the features.
     feature_names_ : ndarray (p,)
-        Names of the features, only when the columns have some.
+        Names of the features, only if the columns have names.
 
     Notes
     -----
-    hu-nrbfn (see `dask_nrbfn.numeric`), Algorithms 1 to 3. Arrays in memory are
-    fitted in this process; Zarr arrays, dask collections and datasets on the active
-    `distributed.Client`, or without one in this process, chunk by chunk.
+    hu-nrbfn (see `dask_nrbfn.numeric`), Algorithms 1 to 3. Arrays in memory are fitted in this
+    process. Zarr arrays, dask collections and datasets are fitted chunk by chunk on the active
+    `distributed.Client`, or in this process if there is none.
 
-    A frame of pandas, polars, Arrow or another library, or of dask, may have columns of text,
-    categories, booleans and dates; `ingest` makes the same of such a table. Frames to predict have
-    these columns by name, in any order, others are left out; of numbers alone they have those of
-    the fit, as scikit-learn wants it. A category that no row of the fit had is none of them.
+    A frame of pandas, polars, Arrow, dask or another library may have columns of text, categories,
+    booleans and dates; `ingest` treats tables the same way. Frames to predict must have these
+    columns in any order; extra columns are ignored. If all columns are numeric, they must be those
+    of the fit, as in scikit-learn. An unseen category belongs to none of the known ones.
 
-    A model that was loaded has no ``confidence_`` and ``basis_indices_``.
+    A loaded model has no ``confidence_`` and ``basis_indices_``.
 
     Examples
     --------
@@ -336,63 +365,10 @@ class NRBFNClassifier(ClassNetwork, PlainNetwork):
     True
     """
 
-    def __init__(
-        self,
-        n_neighbors: int | None = None,
-        confidence_threshold: float = 0.9,
-        alpha: float = 1e-13,
-        *,
-        penalty: str = "weights",
-        locality: float = 0.0,
-        loss: str = "squared",
-        prune: int | None = None,
-        components: int | None = None,
-        basis: str | ArrayLike = "sknn",
-        basis_size: int | None = None,
-        basis_rule: str = "least-confident",
-        candidates: int | str = "auto",
-        features: str = "normalized",
-        kernel: str = "gaussian",
-        width_factor: float = 1.0,
-        class_weight: Mapping[Any, float] | str | None = None,
-        neighbors: str = "auto",
-        n_partitions: int | None = None,
-        overlap: int = 2,
-        min_recall: float = FitLimits.min_recall,
-        svd: int | None = None,
-        scale: str = "auto",
-        metric_rounds: int = 5,
-        n_parts: int | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        unlabelled: Mark | None = None,
-        missing: str = "error",
-        store: str | os.PathLike[str] | RemoteLocation | None = None,
-    ) -> None:
-        self.n_neighbors = n_neighbors
-        self.confidence_threshold = confidence_threshold
-        self.alpha = alpha
-        self.penalty = penalty
-        self.locality = locality
-        self.loss = loss
-        self.prune = prune
-        self.components = components
-        self.basis = basis
-        self.basis_size = basis_size
-        self.basis_rule = basis_rule
-        self.candidates = candidates
-        self.features = features
-        self.kernel = kernel
-        self.width_factor = width_factor
-        self.class_weight = class_weight
-        self.neighbors = neighbors
-        self.n_partitions = n_partitions
-        self.overlap = overlap
-        self.min_recall = min_recall
-        self.svd = svd
-        self.scale = scale
-        self.metric_rounds = metric_rounds
-        self.n_parts = n_parts
-        self.random_state = random_state
-        self.unlabelled = unlabelled
-        self.missing = missing
-        self.store = store
+    n_neighbors: int | None = None
+    confidence_threshold: float = 0.9
+    alpha: float = 1e-13
+    _: KW_ONLY
+    loss: str = "squared"
+    basis: str | ArrayLike = "sknn"
+    basis_rule: str = "least-confident"

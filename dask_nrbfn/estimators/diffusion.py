@@ -1,53 +1,57 @@
 """Coordinates of rows by eigenfunctions of a basis."""
 
-import os
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import DataError
-from dask_nrbfn.estimators.cubes import Pixels, are_pixels
-from dask_nrbfn.estimators.fitted import ModelEstimator
-from dask_nrbfn.estimators.inputs import chunked_rows, dataset_in_memory, is_chunked
-from dask_nrbfn.estimators.rows import checked_rows
-from dask_nrbfn.estimators.runs import finished_embedding, workplace
+from dask_nrbfn.estimators.inputs import (
+    Pixels,
+    are_pixels,
+    checked_rows,
+    chunked_rows,
+    dataset_in_memory,
+    is_chunked,
+)
+from dask_nrbfn.estimators.network import ModelEstimator, finished_embedding, workplace
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.sources import ArraySource
 from dask_nrbfn.sources.stored import schema_of
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import Location, RemoteLocation
+from dask_nrbfn.storage.location import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
 
+@dataclass(eq=False, repr=False)
 class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstimator):  # type: ignore[misc]
-    """Coordinates in which rows are near each other that many short steps connect.
+    """Coordinates in which rows are close if many short steps connect them.
 
     Parameters
     ----------
     n_components : int, default=2
         Number of coordinates.
     basis : {"random", "kmeans", "sknn"} or array-like (r, p), default="random"
-        Drawn rows, cluster centres, rows of low confidence of a `Dataset` with labels, or these
+        Random rows, cluster centres, rows of low confidence (of a `Dataset` with labels), or these
         rows.
     basis_size : int, default=None
-        Number of basis rows, more than coordinates. None: a quarter of the rows, at most 1,000.
+        Number of basis rows, larger than the number of coordinates. None: a quarter of the rows, at
+        most 1,000.
     width_factor : float, default=1.0
-        Kernel width over the mean distance between rows and basis rows.
+        Kernel width divided by the mean distance between rows and basis rows.
     svd : int, default=None
-        Replace every row by so many coordinates of a truncated SVD, which all else then acts on.
-        None: the rows as they are.
+        Replace every row by this number of coordinates of a truncated SVD. None: keep the rows.
     scale : {"auto", "none", "standard", "unit"}, default="auto"
         Columns to mean 0 and variance 1, or rows to unit length.
     kernel : {"gaussian", "laplacian", "matern32", "matern52"}, default="gaussian"
     n_parts : int, default=None
-        Parts that each pass over the rows is cut into.
+        Number of parts of each pass over the rows.
     random_state : int, RandomState instance or None, default=0
-        Seeds the choice of the basis.
+        Seed of the choice of the basis.
     missing : {"error", "impute"}, default="error"
         As for `NRBFNClassifier`.
     store : str, path or RemoteLocation, default=None
@@ -56,33 +60,20 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     Attributes
     ----------
     eigenvalues_ : ndarray (n_components,), float64
-        From the largest, at most 1, downwards.
-    basis_ : ndarray (r, p), float64
-        Basis rows, scaled.
-    basis_indices_ : ndarray (r,), int64
-        Their row numbers in the training data; -1 for rows that are none of it.
-    width_ : float
-        Sigma of the kernel.
+        In descending order; the largest is at most 1.
     weights_ : ndarray (n_components, r), float64
-        Coordinates are products with the normalized activations.
-    params_ : FitParams
-        The parameters of the fit.
-    n_features_in_ : int
-        Columns of X that are used.
-    feature_names_in_ : ndarray (n_features_in_,)
-        Their names, only when all are strings.
-    schema_ : Schema or None
+        Products with the normalized activations are the coordinates.
+    basis_, basis_indices_, width_, params_, n_features_in_, feature_names_in_, schema_, \
+feature_names_
         As of `NRBFNClassifier`.
-    feature_names_ : ndarray (p,)
-        Names of the features, only when the columns have some.
 
     Notes
     -----
     Lee & Izbicki, *A Spectral Series Approach to High-Dimensional Nonparametric Regression*, 2016,
-    eqs. 4 and 11: eigenfunctions of the average over the basis rows, but for the constant one. See
-    `dask_nrbfn.numeric.eigenfunctions`. Rows are read from memory, Zarr, dask and datasets alike.
+    eqs. 4 and 11: eigenfunctions of the average over the basis rows, except the constant one. See
+    `dask_nrbfn.numeric.eigenfunctions`. It accepts the same kinds of rows as `NRBFNClassifier`.
 
-    What was loaded has no ``eigenvalues_`` and ``basis_indices_``.
+    A loaded map has no ``eigenvalues_`` and ``basis_indices_``.
 
     Examples
     --------
@@ -93,40 +84,19 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
     (178, 2)
     """
 
-    def __init__(
-        self,
-        n_components: int = 2,
-        *,
-        basis: str | ArrayLike = "random",
-        basis_size: int | None = None,
-        width_factor: float = 1.0,
-        svd: int | None = None,
-        scale: str = "auto",
-        kernel: str = "gaussian",
-        n_parts: int | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        missing: str = "error",
-        store: str | os.PathLike[str] | RemoteLocation | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.basis = basis
-        self.basis_size = basis_size
-        self.width_factor = width_factor
-        self.svd = svd
-        self.scale = scale
-        self.kernel = kernel
-        self.n_parts = n_parts
-        self.random_state = random_state
-        self.missing = missing
-        self.store = store
+    n_components: int = 2
+    _: KW_ONLY
+    basis: str | ArrayLike = "random"
+    width_factor: float = 1.0
+    kernel: str = "gaussian"
 
     @classmethod
     def load(cls, location: Location) -> Self:
-        """Return the map of a saved model or a finished run; runs no code from the file."""
+        """Return the map of a saved model or a finished run; executes no code from it."""
         model = Model.load(location)
         if not model.embeds:
             raise DataError(
-                "the model is one of classes or numbers.",
+                "the model predicts classes or numbers.",
                 "Load it with NRBFNClassifier or NRBFNRegressor.",
             )
         estimator = cls._of_model(model)
@@ -140,17 +110,21 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         ----------
         X : array-like, zarr.Array or dask array (n, c), frame, dask dataframe, or Dataset
         y : None
-            Not looked at.
+            Ignored.
         feature_dim : str, optional
-            X is a DataArray, or a Dataset of whose variables those with this dimension, without one
-            all, are features: its pixels are rows, but for those that lack a feature.
+            X is a DataArray, or a Dataset whose variables with this dimension (all variables
+            without it) are features. Its pixels are rows; pixels that lack a feature are left out.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError, DataError
-            If a parameter or the data cannot be used. Both are `ValueError`.
+            If a parameter or the data cannot be used. Both are a `ValueError`.
         MemoryBudgetError
-            If the basis does not fit the memory.
+            If the basis does not fit into memory.
         """
         FitParams.options()["components"].check("n_components", self.n_components)
         if are_pixels(X, feature_dim):
@@ -166,10 +140,15 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ModelEstim
         return self
 
     def transform(self, X: Any, *, feature_dim: str | None = None) -> Any:
-        """Return the coordinates of every row, (n, n_components); lazily for a dask array.
+        """Return the coordinates of every row, (n, n_components).
 
-        With `feature_dim` X is a DataArray whose pixels are rows; a Dataset has the variables that
-        were fitted. The result has the dimension "component" where X has its features.
+        Parameters
+        ----------
+        X : as for `fit`
+            The result is lazy for a dask collection.
+        feature_dim : str, optional
+            X is a DataArray whose pixels are rows, or a Dataset with the variables that were
+            fitted. The result has a dimension "component" in the place of the feature dimension.
         """
         return self._predict(X, "coordinates", feature_dim, name="coordinate")
 

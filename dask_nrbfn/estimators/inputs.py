@@ -1,45 +1,174 @@
-"""What estimators are given, as datasets: arrays in memory; Zarr, dask and datasets by chunks."""
+"""The rows and targets that estimators accept: checked as scikit-learn does, and as datasets."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import dask.array as da
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils import get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_array, check_X_y, validate_data
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.ingest import ingest_dask, ingest_source
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.cubes import Pixels
-from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.rows import Rows, canonical, is_scipy
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.sources import ArraySource
-from dask_nrbfn.sources.frames import typed_labels
+from dask_nrbfn.sources.cubes import Cube, CubeSource
+from dask_nrbfn.sources.dtypes import LABEL_RULE, are_whole, label_dtype
+from dask_nrbfn.sources.frames import plain_labels, plain_rows, split_gaps, typed_labels
+from dask_nrbfn.sources.scene import import_xarray
+from dask_nrbfn.sources.stored import check_gaps, stored_rows
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import Location, join
 
+if TYPE_CHECKING:
+    import xarray as xr
 
-class Table(NamedTuple):
-    """Rows in memory, none of weight 0.
+
+@dataclass(frozen=True)
+class Pixels:
+    """Pixels of xarray objects that a network is fitted to.
 
     Attributes
     ----------
-    rows : array or CSR (n, p), or (n, c) stored ones
+    X : DataArray or Dataset
+        The features of a Dataset are its variables along `feature_dim`; all variables if None.
+    y : DataArray, Dataset, str, sequence of str or None
+        Labels of the pixels, or target numbers (several as a Dataset); or names of variables of X.
+    feature_dim : str or None
+    """
+
+    X: Any
+    y: Any
+    feature_dim: str | None
+
+    def source(self, *, numbers: bool = False, unlabelled: Mark | None = None) -> CubeSource:
+        """Return the pixels as a source of rows.
+
+        Parameters
+        ----------
+        numbers : bool
+            Whether the targets are numbers, not labels.
+        unlabelled : int, float or str, optional
+            The label of pixels without a label.
+
+        Raises
+        ------
+        DataError, ParameterError
+            If dimensions, coordinates or types do not fit.
+        """
+        excluded = [self.y] if isinstance(self.y, str) else self.y
+        if not isinstance(excluded, list | tuple):
+            excluded = [*getattr(self.y, "data_vars", [getattr(self.y, "name", None)])]
+        cube = cube_of(self.X, self.feature_dim, excluded=excluded)
+        targets = self._targets(cube)
+        if not numbers and len(targets) > 1:
+            raise DataError(
+                f"y has {len(targets)} variables.", "Pass the one variable with the labels."
+            )
+        return CubeSource(
+            cube,
+            label=None if numbers else next(iter(targets.values()), None),
+            targets=targets if numbers else {},
+            unlabelled=unlabelled,
+        )
+
+    def _targets(self, cube: Cube) -> dict[str, "xr.DataArray"]:
+        import xarray as xr
+
+        y = self.y
+        if y is None:
+            return {}
+        names = [y] if isinstance(y, str) else y
+        if isinstance(names, list | tuple):
+            absent = [name for name in names if name not in getattr(self.X, "data_vars", ())]
+            if absent:
+                raise DataError(
+                    f"y is {absent[0]!r}, which is not a variable of X.",
+                    "Pass a Dataset with this variable as X, or the labels as a DataArray.",
+                )
+            y = self.X[list(names)]
+        if isinstance(y, xr.DataArray):
+            y = {y.name or "target": y}
+        elif not isinstance(y, xr.Dataset):
+            raise DataError(
+                f"y is of type {type(y).__name__}.",
+                "Pass a DataArray with dimensions of X, a Dataset of them, or variable names.",
+            )
+        try:
+            arrays = *cube.arrays.values(), *y.values()
+            aligned = xr.align(*arrays, join="exact", copy=False)[-len(y) :]
+        except ValueError as error:
+            raise DataError(
+                f"X and y have different coordinates ({error}).", "Align them: xarray.align(X, y)."
+            ) from error
+        return {str(name): each.rename(name) for name, each in zip(y, aligned, strict=True)}
+
+
+def are_pixels(X: Any, feature_dim: str | None) -> bool:
+    """Return whether rows are pixels of a cube: with `feature_dim`, or if X is a Dataset."""
+    return feature_dim is not None or hasattr(X, "data_vars")
+
+
+def cube_of(
+    X: Any, feature_dim: str | None, *, wanted: Sequence[str] = (), excluded: Sequence[Any] = ()
+) -> Cube:
+    """Return a DataArray, or variables of a Dataset, as a cube.
+
+    Parameters
+    ----------
+    X : DataArray or Dataset
+    feature_dim : str or None
+        With a dimension, a Dataset's variables along it are taken; without one all `wanted`
+        variables, or all that are not `excluded`.
+    wanted, excluded : sequence of str
+    """
+    xr = import_xarray()
+    if isinstance(X, xr.DataArray):
+        return Cube({str(X.name): X}, feature_dim)
+    if not isinstance(X, xr.Dataset):
+        raise ParameterError(
+            f"`feature_dim` is {feature_dim}, and X is of type {type(X).__name__}.",
+            "Pass an xarray DataArray or Dataset as X.",
+        )
+    names = [name for name, each in X.data_vars.items() if feature_dim in each.dims]
+    if feature_dim is None:
+        names = [name for name in X.data_vars if name not in excluded]
+        if wanted and {*wanted} <= {*names}:
+            names = [*wanted]
+    names += [name for name in X.data_vars if name in wanted and name not in names]
+    if not names:
+        raise ParameterError(
+            f"X has no variables along `feature_dim`={feature_dim}.",
+            "Pass a Dataset with the features, or one of its variables.",
+        )
+    return Cube({str(name): X[name] for name in names}, feature_dim)
+
+
+class TrainingRows(NamedTuple):
+    """Rows in memory, without those of weight 0.
+
+    Attributes
+    ----------
+    rows : array or CSR (n, p); with a schema the stored columns (n, c)
     targets : array (n,) or float64 (n, q)
         Labels, or numbers.
     weights : float64 (n,) or None
     kept : bool array or None
-        Which of the rows that were given these are; None: all.
+        Which of the given rows have a weight above 0; None: all.
     classes : array (K,) or None
-        Labels, where `targets` are their codes.
+        Labels, if `targets` are class codes.
     target_names : tuple of str or None
-        Of numbers.
+        For numbers.
     unlabelled : int, float or None
-        What `targets` have in rows without a label.
+        The target of rows without a label.
     """
 
     rows: Rows
@@ -52,41 +181,31 @@ class Table(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        rows: Rows,
-        targets: NDArray[Any],
-        sample_weight: Any,
-        by_class: Floats | None = None,
+        cls, rows: Rows, targets: NDArray[Any], sample_weight: Any, class_weights: Any = None
     ) -> Self:
-        """Return the rows whose weight, times that of their class, is not 0."""
-        weights = by_class
+        """Return the rows whose sample weight times class weight (n,) is not 0."""
+        weights = class_weights
         if sample_weight is not None:
             given = _check_sample_weight(
                 sample_weight, rows, dtype=np.float64, ensure_non_negative=True
             )
-            weights = given if by_class is None else given * by_class
+            weights = given if class_weights is None else given * class_weights
         if weights is None or weights.all():
             return cls(rows, targets, weights)
         kept = weights != 0
         return cls(rows[kept], targets[kept], weights[kept], kept)
 
-    def of_labelled(self, labelled: NDArray[np.bool_]) -> Self:
-        """Return the rows that have a label, or numbers, which are to join others.
-
-        Raises
-        ------
-        DataError
-            If none has any.
-        """
+    def labelled_only(self, labelled: NDArray[np.bool_]) -> Self:
+        """Return the rows with a label, or numbers; raise DataError if no row has one."""
         if not labelled.any():
-            raise DataError("no row has a label, or numbers.", "Give rows that have some.")
+            raise DataError("no row has a label or target numbers.", "Pass rows that have some.")
         weights = None if self.weights is None else self.weights[labelled]
         return self._replace(
             rows=self.rows[labelled], targets=self.targets[labelled], weights=weights
         )
 
     def dataset(self, schema: Schema | None, names: Sequence[str] | None) -> Dataset:
-        """Return it as a dataset in memory, as `dataset_in_memory` does."""
+        """Return the rows as a dataset in memory, as `dataset_in_memory` does."""
         own = self.targets
         labels, numbers = (typed_labels(own), None) if own.ndim == 1 else (None, own)
         source = ArraySource(self.rows, labels, self.weights, numbers)
@@ -105,9 +224,18 @@ def dataset_in_memory(
     unlabelled: Mark | None = None,
     classes: Sequence[int] = (),
 ) -> Dataset:
-    """Return rows as a dataset in memory; with a schema they are the stored ones.
+    """Return rows as a dataset in memory.
 
-    It has the given classes, whether rows have them or not.
+    Parameters
+    ----------
+    source : ArraySource
+        With a schema, rows as `stored_rows` encodes them.
+    schema : Schema or None
+    names : sequence of str or None
+        Of the features.
+    unlabelled : int, float or str, optional
+    classes : sequence of int
+        All classes of the dataset, also those without rows.
     """
     source.schema, source.feature_names = schema, None if names is None else tuple(names)
     sparse = "auto" if source.n_values is None else "yes"
@@ -122,7 +250,7 @@ def is_dask(X: Any) -> bool:
 
 
 def is_chunked(X: Any) -> bool:
-    """Return whether rows are read chunk by chunk: Zarr arrays, dask, pixels and datasets are."""
+    """Return whether rows are read in chunks: Zarr arrays, dask collections, pixels, datasets."""
     return isinstance(X, Dataset | zarr.Array | Pixels) or is_dask(X)
 
 
@@ -138,12 +266,26 @@ def chunked_dataset(
     missing: str,
     schema: Schema | None,
 ) -> Dataset:
-    """Return chunked rows as a dataset: that which was given, or `name` written under `place`."""
+    """Return chunked rows as a dataset: X if it is one, otherwise `name` written under `place`.
+
+    Parameters
+    ----------
+    X, y, sample_weight
+        As for `Network.fit`.
+    place, name
+        Directory or URL and the name of the new dataset in it.
+    numbers : bool
+        Whether the targets are numbers, not labels.
+    unlabelled, missing
+        As for the estimator.
+    schema : Schema or None
+        None: it is decided from the rows.
+    """
     if isinstance(X, Dataset):
         if not (y is None and sample_weight is None and unlabelled is None):
             raise ParameterError(
                 "y, `sample_weight` or `unlabelled` is given beside a Dataset.",
-                "A Dataset has its own.",
+                "Leave them out: a Dataset has its own.",
             )
         return X
     if isinstance(X, Pixels):
@@ -180,5 +322,157 @@ def _to_dask(values: Any) -> Any:
     if isinstance(values, zarr.Array):
         return da.from_zarr(values)
     if values is None:
-        raise DataError("y is missing.", "Give it for every row of X.")
+        raise DataError("y is missing.", "Pass a target for every row of X.")
     return values if is_dask(values) else da.from_array(np.asarray(values), chunks=-1)
+
+
+def training_rows(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    schema: Schema | None,
+    *,
+    unlabelled: Any = None,
+    reset: bool = True,
+) -> tuple[Rows, NDArray[Any]]:
+    """Return checked rows and labels (n,).
+
+    Parameters
+    ----------
+    estimator : estimator
+        Remembers the columns if `reset`, otherwise X must have the same ones.
+    X, y
+        As for `fit`.
+    schema : Schema or None
+        With a schema the rows are its stored columns (n, c), otherwise the features (n, p).
+    unlabelled : int, float or str, optional
+        If it is NaN or "", missing labels are allowed: they become this text, or NaN for numbers.
+    reset : bool
+
+    Raises
+    ------
+    DataError
+        If a column is not numeric, or labels are missing, mixed or not integers.
+    ValueError
+        If shapes do not fit, or values are not finite.
+    """
+    given, none = split_gaps(y, unlabelled)
+    rows, labels = _checked(estimator, X, plain_labels(given), schema, reset=reset)
+    if labels.dtype.kind != "O":
+        label_dtype(labels.dtype, "y")
+    if labels.dtype.kind == "f" and len(wrong := np.flatnonzero(~are_whole(labels))):
+        raise DataError(
+            f"Unknown label type: y has the label {labels[wrong[0]]} in row {wrong[0]} (the first "
+            "is 0).",
+            LABEL_RULE,
+        )
+    check_classification_targets(labels)
+    if none is not None:
+        text = labels.dtype.kind in "OU"
+        labels = labels.astype(object if text else np.float64)
+        labels[none] = str(unlabelled) if text else np.nan
+    return rows, labels
+
+
+def training_numbers(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    schema: Schema | None,
+    *,
+    unlabelled: float | None = None,
+    reset: bool = True,
+) -> tuple[Rows, Floats]:
+    """Return rows as `training_rows`, and target numbers (n, q), NaN where y is `unlabelled`.
+
+    Parameters
+    ----------
+    estimator, X, y, schema, unlabelled, reset
+        As for `training_rows`.
+
+    Raises
+    ------
+    DataError
+        If a column is not numeric.
+    ValueError
+        If shapes do not fit, or values are not finite.
+    """
+    none = False
+    if unlabelled is not None:
+        y = np.asarray(y, dtype=np.float64)
+        none = np.isnan(y) if np.isnan(unlabelled) else y == unlabelled
+        y = np.where(none, 0.0, y)
+    options = {"multi_output": True, "y_numeric": True}
+    rows, numbers = _checked(estimator, X, y, schema, reset=reset, **options)
+    numbers = np.where(none, np.nan, np.asarray(numbers, dtype=np.float64))
+    return rows, numbers[:, None] if numbers.ndim == 1 else numbers
+
+
+def checked_rows(estimator: Any, X: Any, schema: Schema | None, *, reset: bool = False) -> Rows:
+    """Return checked rows (n, p), with a schema the stored columns (n, c); CSR if X is sparse.
+
+    Parameters
+    ----------
+    estimator, X, schema, reset
+        As for `training_rows`.
+
+    Raises
+    ------
+    DataError
+        If a column is not numeric, or the schema does not fit.
+    ValueError
+        If the columns are not those of the training rows, or values are not finite.
+    """
+    if schema is None:
+        return _in_csr(
+            validate_data(estimator, plain_rows(X), accept_sparse=_formats(estimator), reset=reset)
+        )
+    stored = stored_rows(X, schema)
+    check_gaps(stored, schema)
+    return check_array(stored, estimator=estimator, ensure_all_finite="allow-nan")
+
+
+def _checked(
+    estimator: Any, X: Any, y: Any, schema: Schema | None, *, reset: bool, **options: bool
+) -> tuple[Rows, NDArray[Any]]:
+    if schema is None:
+        rows, targets = validate_data(
+            estimator, plain_rows(X), y, accept_sparse=_formats(estimator), reset=reset, **options
+        )
+        return _in_csr(rows), targets
+    rows = checked_rows(estimator, X, schema)
+    return check_X_y(rows, y, estimator=estimator, ensure_all_finite="allow-nan", **options)
+
+
+def _formats(estimator: Any) -> str | bool:
+    """Return the sparse format that an estimator accepts; False: none."""
+    return "csr" if get_tags(estimator).input_tags.sparse else False
+
+
+def _in_csr(X: Any) -> Rows:
+    return canonical(X) if is_scipy(X) else X
+
+
+def set_columns(
+    estimator: Any, n_features: int, names: Sequence[str] | None, schema: Schema | None
+) -> None:
+    """Set the fitted attributes that describe the columns of X and the features.
+
+    Parameters
+    ----------
+    estimator : estimator
+    n_features : int
+    names : sequence of str or None
+        Of the features.
+    schema : Schema or None
+    """
+    columns = names
+    if schema is not None:
+        columns = [column.name for column in schema.columns]
+        n_features = len(columns)
+    estimator.schema_, estimator.n_features_in_ = schema, n_features
+    for attribute, given in (("feature_names_in_", columns), ("feature_names_", names)):
+        if given is not None:
+            setattr(estimator, attribute, np.array(given, dtype=object))
+        elif hasattr(estimator, attribute):
+            delattr(estimator, attribute)

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.estimators.rows import checked_rows, set_columns, training_rows
+from dask_nrbfn.estimators.inputs import checked_rows, set_columns, training_rows
 from dask_nrbfn.numeric.hashing import distinct_labels
 from dask_nrbfn.numeric.held_out import normalized_shares
 from dask_nrbfn.numeric.linear import Centre, linear_moments

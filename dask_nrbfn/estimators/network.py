@@ -1,53 +1,335 @@
-"""What networks have in common, whatever their targets are."""
+"""What all estimators with a basis share: parameters, the run of a fit, updates, predictions."""
 
+import hashlib
+import json
+import os
+import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+import zarr
+from distributed import default_client
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.describe import describe_model
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.commands.onnx_model import write_onnx
+from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.commands.version import read_model
-from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.estimators.cubes import Pixels, are_pixels
-from dask_nrbfn.estimators.fitted import ModelEstimator
-from dask_nrbfn.estimators.inputs import Table, chunked_dataset, is_chunked
-from dask_nrbfn.estimators.output import PredictOutput
-from dask_nrbfn.estimators.runs import (
-    KeptRun,
-    Settings,
-    finished_run,
-    own_run,
-    workplace,
+from dask_nrbfn.engine import Engine, InlineEngine, connect
+from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.estimators.inputs import (
+    Pixels,
+    TrainingRows,
+    are_pixels,
+    checked_rows,
+    chunked_dataset,
+    is_chunked,
+    is_dask,
+    set_columns,
+)
+from dask_nrbfn.estimators.predictions import (
+    PredictOutput,
+    predict_cube,
+    predict_lazily,
+    scorer_of,
 )
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.params import FitLimits, FitParams
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.params import FitLimits, FitParams, TuneParams
+from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.sources.stored import schema_of
+from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.confidence import name_rows
-from dask_nrbfn.stages.refine import check_updatable
+from dask_nrbfn.stages.refine import check_updatable, is_refined
 from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import remove_group
-from dask_nrbfn.storage.location import Location
+from dask_nrbfn.storage.location import Location, RemoteLocation, in_memory, join, normalize
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
+from dask_nrbfn.storage.versions import version_name, versions_of
+
+# Arrays with one entry for each row, which no update reads.
+_NOT_FOR_UPDATES = ("neighbors", "confidence", "search")
 
 
-class Network(PredictOutput, ModelEstimator, ABC):
-    """Network that is fitted, updated and saved.
+class Settings(NamedTuple):
+    """The parameters of a fit, and of a search for better ones."""
 
-    Its heirs say what the targets are, and which settings a fit has.
+    params: FitParams
+    tuning: TuneParams | None = None
+
+
+@contextmanager
+def workplace(store: Location | None, X: Any) -> Iterator[Location]:
+    """Give the place of datasets and runs: `store`, or a temporary directory.
+
+    For a dataset in memory it is a store in memory.
+    """
+    if isinstance(X, Dataset) and in_memory(X.location):
+        yield MemoryStore()
+    elif store is not None:
+        yield normalize(store)
+    else:
+        with tempfile.TemporaryDirectory(prefix="dask-nrbfn-") as directory:
+            yield directory
+
+
+def finished_run(dataset: Dataset, place: Location, settings: Settings, **options: Any) -> Run:
+    """Return the finished run of a dataset and settings under `place`.
+
+    `options` are those of `fit_dataset` and `tune_dataset`.
+    """
+    params, tuning = settings
+    location = _run_location(dataset, place, settings, "run")
+    with _active_engine(dataset) as engine:
+        if tuning is None:
+            return fit_dataset(dataset, location, params, engine, **options)
+        return tune_dataset(dataset, location, params, tuning, engine, **options)
+
+
+def finished_embedding(dataset: Dataset, place: Location, params: FitParams, **options: Any) -> Run:
+    """Return the finished embedding of a dataset; `options` are those of `embed_dataset`."""
+    location = _run_location(dataset, place, Settings(params), "embedding")
+    with _active_engine(dataset) as engine:
+        return embed_dataset(dataset, location, params, engine, **options)
+
+
+def _run_location(dataset: Dataset, place: Location, settings: Settings, kind: str) -> Location:
+    """Return a location under `place` that depends on the rows and the settings alone."""
+    if in_memory(dataset.location):
+        return place
+    given = [None if values is None else values.to_dict() for values in settings]
+    identity = json.dumps([dataset.fingerprint, *given])
+    digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+    return join(place, f"{kind}-{digest}")
+
+
+@contextmanager
+def _active_engine(dataset: Dataset) -> Iterator[Engine]:
+    """Give the workers of the active client; this process if there is none, or rows in memory."""
+    try:
+        client = default_client()
+    except ValueError:
+        client = None
+    if client is None or in_memory(dataset.location):
+        yield InlineEngine()
+        return
+    with connect(client=client) as engine:
+        yield engine
+
+
+class KeptRun(NamedTuple):
+    """A run that is kept after a fit, with its sums over the rows.
+
+    Attributes
+    ----------
+    location : Location
+    version : int
+        The last version that the network has loaded.
+    shared : bool
+        Whether other fits of the same rows and parameters use the run, so that no network may
+        change it.
     """
 
-    min_recall: float = FitLimits.min_recall
-    unlabelled: Any
+    location: Location
+    version: int
+    shared: bool
+
+    @classmethod
+    def of_fit(cls, run: Run, store: Location | None) -> Self | None:
+        """Return the run of a fit if it is in memory or in a store."""
+        if isinstance(run.location, MemoryStore):
+            if is_refined(run.chosen_params):
+                return None
+            for stage in _NOT_FOR_UPDATES:
+                run.drop(stage)
+            return cls(run.location, 0, shared=False)
+        return None if store is None else cls(run.location, 0, shared=True)
+
+    def update(self, dataset: Dataset, *, forget: bool) -> Self:
+        """Add or take away rows, and return the run with its new version."""
+        in_memory = isinstance(self.location, MemoryStore)
+        with _active_engine(dataset) as engine:
+            update_run(self.location, dataset, engine, forget=forget, again=in_memory)
+        if in_memory:
+            # Nobody else reads the earlier version.
+            for place in ("moments", version_name(self.version)):
+                Run.open(self.location).drop(place)
+        return self._replace(version=self.version + 1)
+
+
+def own_run(kept: KeptRun | None, store: Location | None) -> KeptRun:
+    """Return a run that only one network updates: the run of its fit, or a copy in `store`."""
+    if kept is not None and not kept.shared:
+        if len(versions_of(Run.open(kept.location).attributes)) != kept.version:
+            raise RunMismatchError(
+                f"a copy of this network has changed {kept.location}.", "Fit it again."
+            )
+        return kept
+    if kept is None or store is None:
+        raise ParameterError("the sums over the rows were not kept.", "Fit with a `store`.")
+    location = join(store, f"updated-{uuid.uuid4().hex}")
+    branch_run(kept.location, location)
+    merge_runs(location, kept.location, InlineEngine(), of_fit=True)
+    return KeptRun(location, 1, shared=False)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ModelEstimator(BaseEstimator):  # type: ignore[misc]
+    """Estimator with the parameters of a fit and, once it is fitted, a model."""
+
+    basis: str | ArrayLike = "kmeans"
+    basis_size: int | None = None
+    svd: int | None = None
+    scale: str = "auto"
+    n_parts: int | None = None
+    random_state: int | np.random.RandomState | None = 0
+    missing: str = "error"
+    store: str | os.PathLike[str] | RemoteLocation | None = None
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        tags.input_tags.sparse = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # A fit that failed may have set the attributes that describe the columns.
+        return hasattr(self, "_model")
+
+    def save(self, location: Location, *, overwrite: bool = False) -> None:
+        """Write the model as a Zarr group.
+
+        Parameters
+        ----------
+        location : path, URL or store
+        overwrite : bool
+            Replace an old model at `location` once the new one is complete.
+        """
+        check_is_fitted(self)
+        self._model.save(location, overwrite=overwrite)
+
+    def to_onnx(
+        self, path: str | os.PathLike[str], *, dtype: str = "float64", overwrite: bool = False
+    ) -> None:
+        """Write the model as an ONNX file.
+
+        Parameters
+        ----------
+        path, dtype, overwrite
+            As for `export_onnx`.
+        """
+        check_is_fitted(self)
+        description = describe_model(self._model)
+        write_onnx(self._model, path, told=description, dtype=dtype, overwrite=overwrite)
+
+    @classmethod
+    def _of_model(cls, model: Model) -> Self:
+        """Return the estimator of a model, with the parameters of its fit."""
+        params = model.params.to_dict()
+        if model.params.basis_is_given:
+            params |= {"basis": model.scaling.restore(model.basis), "basis_size": None}
+        if model.schema is not None and model.schema.fills:
+            params["missing"] = "impute"
+        estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
+        estimator._take_model(model)
+        return estimator
+
+    def _values(self) -> dict[str, Any]:
+        """Return the parameters that are also parameters of a fit."""
+        own = self.get_params()
+        return {name: own[name] for name in FitParams.options() if name in own}
+
+    def _params(self) -> FitParams:
+        values, given = self._values(), self._given_rows()
+        if given is not None:
+            del values["basis"]
+        if not isinstance(self.random_state, int | np.integer):
+            values["random_state"] = check_random_state(self.random_state).randint(2**31)
+        params = FitParams(**values)
+        return params if given is None else given_basis(params, given)
+
+    def _given_rows(self) -> ArrayLike | None:
+        """Return `basis` if it is an array of basis rows."""
+        return None if isinstance(self.basis, str) else self.basis
+
+    def _take_run(self, run: Run) -> None:
+        self._basis_rows = run.read("basis/rows")
+
+    def _take_model(self, model: Model) -> None:
+        self._model = model
+        self.params_ = model.params
+        self.basis_ = model.basis
+        self._take_basis_indices()
+        self.width_ = model.width
+        self.weights_ = model.weights
+        self._take_feature_weights(model.scaling.feature_weights)
+        set_columns(self, model.n_features, model.feature_names, model.schema)
+
+    def _take_feature_weights(self, weights: Floats | None) -> None:
+        if weights is not None:
+            self.feature_weights_ = weights
+            self.feature_importances_ = weights / weights.sum()
+        elif hasattr(self, "feature_weights_"):
+            del self.feature_weights_, self.feature_importances_
+
+    def _take_basis_indices(self) -> None:
+        # A loaded model does not know its rows.
+        if hasattr(self, "_basis_rows"):
+            places = self._model.places
+            self.basis_indices_ = self._basis_rows if places is None else self._basis_rows[places]
+
+    def _predict(self, X: Any, result: str, feature_dim: str | None = None, *, name: str) -> Any:
+        """Return a result of `RESULTS` for rows; lazily for a dask array.
+
+        With `feature_dim` the rows are the pixels of a cube, and the result has this `name`.
+        """
+        check_is_fitted(self)
+        if are_pixels(X, feature_dim):
+            return predict_cube(self._model, X, feature_dim, result, self.store, name=name)
+        if is_dask(X):
+            return predict_lazily(self._model, X, result, self.store)
+        scorer = scorer_of(self._model)
+        return scorer.result(result, self._scores(X, scorer))
+
+    def _scores(self, X: Any, scorer: Scorer) -> Floats:
+        model = self._model
+        if isinstance(X, Dataset):
+            X = model.encoded(X)
+            return np.concatenate([block.scores for block in scorer.blocks(X, 0, X.n_rows)])
+        as_stored = not isinstance(X, zarr.Array)
+        if as_stored:
+            X = checked_rows(self, X, model.schema)
+        if model.schema is None:
+            model.check_columns(X.shape[1])
+        return scorer.table(X, as_stored=as_stored)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Network(PredictOutput, ModelEstimator, ABC):
+    """Network that is fitted to targets, updated and saved.
+
+    A subclass defines the kind of targets, another one the settings of a fit.
+    """
+
+    n_neighbors: int | None = None
+    metric_rounds: int = 5
+    unlabelled: Any = None
+    _kept_run: KeptRun | None = field(default=None, init=False)
+
+    min_recall = FitLimits.min_recall
     _of_numbers = False
-    _kept_run: KeptRun | None = None
 
     def fit(
         self,
@@ -57,7 +339,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
         *,
         feature_dim: str | None = None,
     ) -> Self:
-        """Train on rows and their targets.
+        """Fit the network to rows and their targets.
 
         Parameters
         ----------
@@ -65,27 +347,31 @@ class Network(PredictOutput, ModelEstimator, ABC):
             A frame of pandas, polars, Arrow or another library may have columns of text,
             categories, dates and booleans.
         y : array-like, zarr.Array, dask array or series (n,), for numbers also (n, q)
-            None for a `Dataset`, which has its own. Rows in which it is `unlabelled` are only
-            candidates for the basis and count in scale and width.
+            None for a `Dataset`, which contains its targets. Rows whose target is `unlabelled` can
+            become basis rows and count in the scale and the width, nowhere else.
         sample_weight : array-like, zarr.Array, dask array or series (n,), optional
-            A row of weight w counts in the width and in the ridge system as w equal rows; in the
-            search of neighbours it is one. Rows of weight 0 are left out; only where X is in
-            memory may there be any. Which categories there are, and what fills gaps, is told by
-            all other rows alike. None for a `Dataset`, which has its weights.
+            A row of weight w counts in the width and in the ridge system as w equal rows; the
+            search for neighbours ignores weights. Rows of weight 0 are left out; they are allowed
+            only if X is in memory. Categories and the values that fill gaps are found from the
+            other rows, all with equal weight. None for a `Dataset`, which contains its weights.
         feature_dim : str, optional
-            X is xarray's DataArray, or a Dataset whose variables with this dimension are taken: its
-            pixels are rows, whose features lie along it, but for those that lack one. Of a Dataset
-            without it all variables but y are features. y is a DataArray of some or all of the
-            other dimensions, the name of a variable of X, or, of several numbers, a Dataset or a
-            list of names. Pixels whose y is NaN, None or empty are left out; with `unlabelled` they
-            are rows without a label. Nothing is loaded whole.
+            X is a DataArray, or a Dataset whose variables with this dimension are taken: its
+            pixels are the rows, and the features lie along the dimension. Without it all variables
+            of a Dataset but y are features. y is a DataArray with some or all of the other
+            dimensions, or the name of a variable of X; for several numbers a Dataset or a list of
+            names. Pixels that lack a feature are left out, and pixels whose y is NaN, None or
+            empty; with `unlabelled` the latter are rows without a label. Nothing is loaded whole.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         ParameterError, DataError
-            If a parameter or the data cannot be used. Both are `ValueError`.
+            If a parameter or the data cannot be used. Both are a `ValueError`.
         MemoryBudgetError
-            If the basis does not fit the memory.
+            If the basis does not fit into memory.
         """
         if are_pixels(X, feature_dim):
             X, y = Pixels(X, y, feature_dim), None
@@ -98,13 +384,13 @@ class Network(PredictOutput, ModelEstimator, ABC):
         return self._fit_in_memory(X, y, sample_weight)
 
     def _fit_in_memory(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Self:
-        """Train on arrays; `classes` are all there are, None: those of y."""
+        """Fit to arrays; `classes` are all possible classes, by default those of y."""
         schema = schema_of(X, self.missing, weights=sample_weight)
-        table = self._table(X, y, sample_weight, schema, classes)
-        dataset = table.dataset(schema, getattr(self, "feature_names_in_", None))
-        self._train(dataset, MemoryStore(), table.classes)
-        if table.kept is not None:
-            self._number_rows(table.kept)
+        rows = self._training_rows(X, y, sample_weight, schema, classes)
+        dataset = rows.dataset(schema, getattr(self, "feature_names_in_", None))
+        self._train(dataset, MemoryStore(), rows.classes)
+        if rows.kept is not None:
+            self._number_rows(rows.kept)
         return self
 
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -115,7 +401,11 @@ class Network(PredictOutput, ModelEstimator, ABC):
         Parameters
         ----------
         X, y, sample_weight
-            As they were given before.
+            As they were given to `fit` or `partial_fit`.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
@@ -131,21 +421,21 @@ class Network(PredictOutput, ModelEstimator, ABC):
 
     @abstractmethod
     def _settings(self) -> Settings:
-        """Return what is fitted, taken once: a generator or a random state gives other values."""
+        """Return the parameters of one fit; a random state gives other ones at the next call."""
 
     @abstractmethod
-    def _table(
+    def _training_rows(
         self, X: Any, y: Any, sample_weight: Any, schema: Schema | None, classes: Any = None
-    ) -> Table:
-        """Return arrays to fit, checked, of the given classes, or those of y."""
+    ) -> TrainingRows:
+        """Return checked arrays to fit, of the given classes, by default those of y."""
 
     @abstractmethod
-    def _further_table(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> Table:
-        """Return arrays to add or forget, checked, with targets as those of the run's `stored`."""
+    def _further_rows(self, X: Any, y: Any, sample_weight: Any, stored: Model) -> TrainingRows:
+        """Return checked arrays to add or forget, with targets as the run's model has them."""
 
     @abstractmethod
     def _classes_of(self, dataset: Dataset, y: Any) -> Any:
-        """Return the classes of a dataset as they were given in `y`, (K,); none for numbers."""
+        """Return the classes of a dataset with the dtype of `y`, (K,); none for numbers."""
 
     def _chunked_dataset(
         self,
@@ -156,7 +446,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
         name: str,
         schema: Schema | None = None,
     ) -> Dataset:
-        """Return rows that are not in memory as a dataset; by default its schema is decided."""
+        """Return chunked rows as a dataset, as `chunked_dataset` does."""
         return chunked_dataset(
             X,
             y,
@@ -170,13 +460,8 @@ class Network(PredictOutput, ModelEstimator, ABC):
         )
 
     def _train(self, dataset: Dataset, place: Location, classes: Any) -> None:
-        run = finished_run(
-            dataset,
-            place,
-            self._settings(),
-            basis=self._given_rows(),
-            min_recall=self.min_recall,
-        )
+        basis, settings = self._given_rows(), self._settings()
+        run = finished_run(dataset, place, settings, basis=basis, min_recall=self.min_recall)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
         self._kept_run = KeptRun.of_fit(run, self.store)
@@ -196,7 +481,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
         self.spectral_risk_ = model.spectral_risk
 
     def _number_rows(self, kept: NDArray[np.bool_]) -> None:
-        """Let attributes with a row for every row count those of weight 0 too."""
+        """Renumber the attributes about training rows so that rows of weight 0 count too."""
         known = self._basis_rows >= 0
         self._basis_rows = np.where(known, np.flatnonzero(kept)[self._basis_rows], -1)
         self._take_basis_indices()
@@ -206,12 +491,15 @@ class Network(PredictOutput, ModelEstimator, ABC):
             self.confidence_ = confidence
 
     def _fit_or_add(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> None:
-        """Train on a first batch of rows, or let further rows join it."""
+        """Fit to a first batch of rows, or add further rows to it."""
         check_updatable(getattr(self, "loss", FitParams.loss), "Call fit with all rows.")
         if hasattr(self, "basis_"):
             self._update(X, y, sample_weight, forget=False)
         elif self.store is None and is_chunked(X):
-            raise ParameterError("the sums of the rows have no place.", "Give `store`.")
+            raise ParameterError(
+                "there is no place for the sums over the rows.",
+                "Pass a `store` to the constructor.",
+            )
         elif is_chunked(X):
             self.fit(X, y, sample_weight)
         else:
@@ -228,13 +516,13 @@ class Network(PredictOutput, ModelEstimator, ABC):
     def _batch(self, X: Any, y: Any, sample_weight: Any, location: Location) -> Iterator[Dataset]:
         """Give rows as a dataset for the run at `location`."""
         if not is_chunked(X):
-            table = self._further_table(X, y, sample_weight, Model.load(location))
-            yield table.dataset(self.schema_, getattr(self, "feature_names_in_", None))
+            rows = self._further_rows(X, y, sample_weight, Model.load(location))
+            yield rows.dataset(self.schema_, getattr(self, "feature_names_in_", None))
             return
         if isinstance(location, MemoryStore):
             raise ParameterError(
                 f"the first rows were in memory, these are a {type(X).__name__}.",
-                "Give arrays in memory, or begin with a Dataset or dask array and a store.",
+                "Pass arrays in memory, or begin with a Dataset or dask array and a store.",
             )
         with workplace(self.store, X) as place:
             name = f"batch-{uuid.uuid4().hex}"
@@ -246,12 +534,22 @@ class Network(PredictOutput, ModelEstimator, ABC):
                     remove_group(dataset.location)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PlainNetwork(Network):
-    """Network with the parameters that it is given."""
+    """Network with fixed parameters."""
+
+    alpha: float = 1e-13
+    penalty: str = "weights"
+    locality: float = 0.0
+    prune: int | None = None
+    components: int | None = None
+    features: str = "normalized"
+    kernel: str = "gaussian"
+    width_factor: float = 1.0
 
     @classmethod
     def load(cls, location: Location) -> Self:
-        """Return the network of a saved model or a finished run; runs no code from the file."""
+        """Return the network of a saved model or a finished run; executes no code from it."""
         return cls._of_model(Model.load(location))
 
     def _settings(self) -> Settings:

@@ -1,34 +1,60 @@
-"""Predictions of a model block by block: of arrays at once, of dask arrays lazily."""
+"""Predictions of estimators: lazy, along the dimensions of cubes, as frames; and their scores."""
 
 import atexit
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, lru_cache
-from typing import Any
+from functools import cache, lru_cache, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Self
 
+import dask
 import dask.array as da
+import narwhals as nw
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.collections import dask_rows
-from dask_nrbfn.errors import ExistsError
+from dask_nrbfn.commands.maps import Layers, lasting
+from dask_nrbfn.commands.scene import feature_order, wanted_names
+from dask_nrbfn.errors import DataError, ExistsError, ParameterError
+from dask_nrbfn.estimators.inputs import cube_of
+from dask_nrbfn.numeric.held_out import ResidualSums
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.scorer import Scorer
-from dask_nrbfn.sources.frames import column_names
+from dask_nrbfn.sources.frames import as_frame, column_names, plain_labels
 from dask_nrbfn.storage.group import exists
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.location import Location, RemoteLocation, join
 from dask_nrbfn.storage.model import Model
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+LIBRARIES = ("default", "pandas", "polars")
+
+Score = Callable[[NDArray[Any], Any, Floats], Any]
+"""Maps predictions (b, ...), targets and weights (b,) to a sum over these rows."""
+
 
 def scorer_of(model: Model, *, threads: int | None = None) -> Scorer:
-    """Return the scorer of an estimator's rows."""
+    """Return the scorer of rows that an estimator is given."""
     return Scorer(model, block_rows=block_rows(model.n_basis), threads=threads)
 
 
 def predict_lazily(model: Model, X: Any, result: str, store: Location | None) -> da.Array:
-    """Return a result of a dask collection, chunked as its rows; the model is put in `store`."""
+    """Return a result for the rows of a dask collection, as a dask array with the same chunks.
+
+    Parameters
+    ----------
+    model : Model
+    X : dask array or dataframe
+    result : str
+        A name of `RESULTS`.
+    store : Location or None
+        Where the model is written for the workers.
+    """
     rows = dask_rows(X, schema=model.schema)
     if model.schema is None:
         model.check_columns(rows.shape[1])
@@ -36,7 +62,7 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
     rows = rows.rechunk({1: -1})
     nothing = Scorer(model).no_result(result)
     return rows.map_blocks(
-        _predict_block,
+        _predict_rows,
         published(model, store),
         result,
         nothing.dtype,
@@ -46,15 +72,33 @@ def predict_lazily(model: Model, X: Any, result: str, store: Location | None) ->
     )
 
 
-def published(model: Model, store: Location | None) -> str | RemoteLocation:
-    """Write the model where workers can open it, so that it is not part of any graph.
+def _predict_rows(
+    X: NDArray[Any],
+    location: str | RemoteLocation,
+    result: str,
+    dtype: np.dtype[Any],
+    block_info: Mapping[int, Mapping[str, Any]],
+) -> NDArray[Any]:
+    first_row, within = block_info[0]["array-location"][0][0], ""
+    if np.isnan(first_row):
+        # The number of rows before this block is known only once all blocks are computed.
+        first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
+    # Other blocks keep the other cores busy.
+    scorer = scorer_of(opened_model(location), threads=1)
+    scores = scorer.table(X, first_row=int(first_row), within=within)
+    # A stored model has fewer label types than an estimator accepts.
+    return scorer.result(result, scores).astype(dtype, copy=False)
 
-    Without a store it stays until this process ends, and with it the lazy predictions.
+
+def published(model: Model, store: Location | None) -> str | RemoteLocation:
+    """Write the model where workers can open it, so that no graph contains it.
+
+    Without a store it is removed when this process ends; lazy predictions do not outlive it.
     """
     place = _process_directory() if store is None else store
     location = join(place, f"model-{model.digest()}")
     if not exists(location):
-        # Another process may write the same one at the same time.
+        # Another process may write the same model at the same time.
         with suppress(ExistsError):
             model.save(location)
     return location
@@ -67,26 +111,246 @@ def _process_directory() -> str:
     return directory
 
 
-# The location names the content, so a cached model cannot be out of date.
+# The location contains a digest of the model, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
 def opened_model(location: str | RemoteLocation) -> Model:
     """Return a published model, which a process reads once."""
     return Model.load(location)
 
 
-def _predict_block(
-    X: NDArray[Any],
-    location: str | RemoteLocation,
+def predict_cube(
+    model: Model,
+    X: Any,
+    feature_dim: str | None,
     result: str,
-    dtype: np.dtype[Any],
-    block_info: Mapping[int, Mapping[str, Any]],
+    store: Location | None,
+    *,
+    name: str,
+) -> "xr.DataArray":
+    """Return a result for the pixels of a cube, lazily if the cube is a dask array.
+
+    Several values of a pixel lie along the axis of its features, with their names as coordinates.
+    Pixels that lack a feature are NaN; integers therefore become float64, and text objects.
+
+    Parameters
+    ----------
+    model : Model
+    X : DataArray or Dataset
+        A Dataset's variables along `feature_dim` are taken; without it those the model names.
+    feature_dim : str or None
+    result : str
+        A name of `RESULTS`.
+    store : Location, optional
+        Where the model is written for the workers.
+    name : str
+        Of the returned array.
+
+    Raises
+    ------
+    DataError
+        If the features are not those of the training rows.
+    """
+    cube = cube_of(X, feature_dim, wanted=wanted_names(model) or ())
+    import xarray as xr
+
+    pixels, order = cube.values(), feature_order(model, cube)
+    if order:
+        pixels = pixels[..., list(order)]
+    nothing = Scorer(model).no_result(result)
+    if pixels.dtype.kind == "f":
+        nothing = nothing.astype(_with_gaps(nothing.dtype))
+    coordinates: dict[Any, Any] = dict(cube.coords)
+    dimensions, shown = [*cube.grid.sizes], [*cube.grid.sizes]
+    if nothing.ndim > 1:
+        layers = Layers.of(model, cube)
+        dimensions.append(layers.dimension)
+        shown.insert(cube.axis, layers.dimension)
+        coordinates[layers.dimension] = layers.names
+    predicted = xr.DataArray(
+        _predicted(model, pixels, result, nothing, store),
+        dims=dimensions,
+        coords=coordinates,
+        name=name,
+        attrs=lasting(cube.attrs),
+    )
+    encoding = next(iter(cube.arrays.values())).encoding
+    predicted.encoding = {key: encoding[key] for key in ["grid_mapping"] if key in encoding}
+    return predicted.transpose(*shown)
+
+
+def _predicted(
+    model: Model, pixels: Any, result: str, nothing: NDArray[Any], store: Location | None
+) -> Any:
+    """Return a result for pixels (..., p), lazily for a dask array."""
+    if not isinstance(pixels, da.Array):
+        return _predict_pixels(np.asarray(pixels), Scorer(model), result, nothing.dtype)
+    axis, layers = pixels.ndim - 1, nothing.shape[1:]
+    return pixels.rechunk({axis: -1}).map_blocks(
+        _predict_box,
+        published(model, store),
+        result,
+        nothing.dtype,
+        meta=np.empty((0,) * (axis + len(layers)), dtype=nothing.dtype),
+        drop_axis=None if layers else axis,
+        chunks=(*pixels.chunks[:-1], *((size,) for size in layers)),
+    )
+
+
+def _predict_box(
+    pixels: NDArray[Any], location: str | RemoteLocation, result: str, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    first_row, within = block_info[0]["array-location"][0][0], ""
-    if np.isnan(first_row):
-        # To know how many rows are before it, all blocks before it would have to be computed.
-        first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
     # Other blocks keep the other cores busy.
-    scorer = scorer_of(opened_model(location), threads=1)
-    scores = scorer.table(X, first_row=int(first_row), within=within)
-    # A stored model has fewer types of labels than an estimator may be given.
-    return scorer.result(result, scores).astype(dtype, copy=False)
+    return _predict_pixels(pixels, Scorer(opened_model(location), threads=1), result, dtype)
+
+
+def _predict_pixels(
+    pixels: NDArray[Any], scorer: Scorer, result: str, dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    scores = scorer.pixels(pixels.reshape(-1, pixels.shape[-1]))
+    known = ~np.isnan(scores[:, 0])
+    found = scorer.result(result, scores[known])
+    values = np.empty((len(scores), *found.shape[1:]), dtype=dtype)
+    if not known.all():
+        values[~known] = np.nan
+    values[known] = found
+    return values.reshape(*pixels.shape[:-1], *found.shape[1:])
+
+
+def _with_gaps(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that holds all values of `dtype`, and NaN."""
+    if dtype.kind == "f":
+        return dtype
+    return np.dtype(np.float64 if dtype.kind in "biu" else object)
+
+
+class PredictOutput:
+    """Predictions of rows in memory as arrays, or as series and frames of another library."""
+
+    # scikit-learn's clone copies the attribute with this name.
+    _sklearn_output_config: dict[str, str]
+
+    def set_output(self, *, predict: str | None = None) -> Self:
+        """Set the type that `predict`, `predict_proba` and `decision_function` return.
+
+        Parameters
+        ----------
+        predict : {"default", "pandas", "polars"}, optional
+            "default": arrays, as scikit-learn's classifiers and regressors. Otherwise series, and
+            frames for several columns, of that library, with the index of a pandas X. Dask
+            collections always give dask arrays, cubes always DataArrays. None: no change.
+
+        Raises
+        ------
+        ParameterError
+            If `predict` is something else.
+        """
+        if predict is not None:
+            if predict not in LIBRARIES:
+                raise ParameterError(
+                    f"predict is {predict!r}.", f"Pass one of {', '.join(LIBRARIES)}."
+                )
+            self._sklearn_output_config = {"predict": predict}
+        return self
+
+    def _as_output(self, values: NDArray[Any], X: Any, names: Sequence[str]) -> Any:
+        """Return predictions as `set_output` asks: (n, m) with column names, (n,) with the last."""
+        library = getattr(self, "_sklearn_output_config", {}).get("predict", "default")
+        if library == "default" or not isinstance(values, np.ndarray):
+            return values
+        if values.ndim == 1:
+            output: Any = nw.new_series(names[-1], values, backend=library)
+        else:
+            columns = dict(zip(names, values.T, strict=True))
+            output = nw.from_dict(columns, backend=library)
+        native, frame = output.to_native(), as_frame(X)
+        if library == "pandas" and frame is not None:
+            index = nw.maybe_get_index(frame)
+            native.index = native.index if index is None else index
+        return native
+
+
+def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
+    """Return the share of rows, or of the sample weight, with the right label (n,)."""
+
+    def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
+        hit = predicted == np.asarray(plain_labels(y))
+        return np.array([weights @ hit, weights.sum()])
+
+    right, weight = reduce(add, _score_blocks(hits, predicted, y, sample_weight))
+    return float(right / weight)
+
+
+def r2(predicted: da.Array, y: Any, sample_weight: Any, *, origin: Floats) -> float:
+    """Return the mean R^2 over the targets of predicted numbers (n,) or (n, q).
+
+    Parameters
+    ----------
+    predicted : dask array
+    y, sample_weight
+        As for `fit`.
+    origin : float64 (q,)
+        Subtracted before squares are taken: far from 0 they lose digits.
+    """
+
+    def residuals(predicted: NDArray[Any], y: Any, weights: Floats) -> ResidualSums:
+        scores, targets = (
+            np.asarray(values, dtype=np.float64).reshape(len(values), -1) - origin
+            for values in (predicted, y)
+        )
+        return ResidualSums.from_block(scores[:, None], targets, weights)
+
+    sums = reduce(add, _score_blocks(residuals, predicted, y, sample_weight))
+    return 1.0 - float(sums.figures(0)["relative_error"])
+
+
+def _score_blocks(score: Score, predicted: da.Array, y: Any, sample_weight: Any) -> Sequence[Any]:
+    """Return the sums of `score` for all blocks of predictions, in order."""
+    blocks = predicted.to_delayed().ravel()
+    targets = _blocks_like(predicted, y, "y")
+    weights: Sequence[Any] = [None] * len(blocks)
+    if sample_weight is not None:
+        weights = _blocks_like(predicted, sample_weight, "sample_weight")
+    score_block = dask.delayed(_score_block, pure=False)
+    columns = zip(blocks, targets, weights, strict=True)
+    return dask.compute(*(score_block(score, place, *block) for place, block in enumerate(columns)))
+
+
+def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
+    """Return the blocks of `values` with the same rows as the blocks of predictions.
+
+    Raises
+    ------
+    DataError
+        If the number of rows differs, or the number of blocks if some have an unknown length.
+    """
+    if hasattr(values, "to_dask_array"):
+        blocks = values.to_delayed()
+    else:
+        array, rows = da.asarray(values), predicted.chunks[0]
+        if not np.isnan(sum(rows) + sum(array.chunks[0])):
+            _check_length(name, sum(array.chunks[0]), sum(rows), "")
+            array = array.rechunk({0: rows})
+        blocks = array.rechunk(dict.fromkeys(range(1, array.ndim), -1)).to_delayed().ravel()
+    if len(blocks) != predicted.numblocks[0]:
+        raise DataError(
+            f"{name} has {len(blocks)} blocks, X has {predicted.numblocks[0]}, and the length of "
+            "some blocks is unknown.",
+            "Divide both alike, or pass dask arrays after compute_chunk_sizes().",
+        )
+    return blocks  # type: ignore[no-any-return]
+
+
+def _score_block(score: Score, place: int, predicted: NDArray[Any], y: Any, weights: Any) -> Any:
+    _check_length("y", len(y), len(predicted), f" of block {place}")
+    if weights is None:
+        return score(predicted, y, np.ones(len(y)))
+    _check_length("sample_weight", len(weights), len(predicted), f" of block {place}")
+    return score(predicted, y, np.asarray(weights, dtype=np.float64))
+
+
+def _check_length(name: str, n_rows: int, expected: int, where: str) -> None:
+    if n_rows != expected:
+        raise DataError(
+            f"{name} has {n_rows} rows{where}, X has {expected}.",
+            f"Pass {name} for every row of X, divided alike.",
+        )

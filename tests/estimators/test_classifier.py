@@ -189,7 +189,7 @@ def test_classifier__fits_dask_dataframes(table, expected):
 def test_classifier__fits_datasets(tmp_path, table, expected):
     same_network(clone(expected).fit(write_table(tmp_path / "data", *table)), expected)
     same_network(clone(expected).fit(write_table(MemoryStore(), *table)), expected)
-    with pytest.raises(ParameterError, match="A Dataset has its own"):
+    with pytest.raises(ParameterError, match="a Dataset has its own"):
         clone(expected).fit(Dataset.open(tmp_path / "data"), table[1])
 
 

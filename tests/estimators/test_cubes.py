@@ -175,10 +175,10 @@ def test_fit__refuses(scene):
     for X, y, dim, message in (
         (cube.to_numpy(), cover, "band", "X is of type ndarray"),
         (cube, cover, "wavelength", "not wavelength"),
-        (cube, "cover", "band", "no variable of X"),
+        (cube, "cover", "band", "not a variable of X"),
         (scene, "height", "band", "label"),
         (cube, cover.to_numpy(), "band", "y is of type ndarray"),
-        (cube, cover.isel(x=slice(4)), "band", "other coordinates"),
+        (cube, cover.isel(x=slice(4)), "band", "different coordinates"),
         (cube, cover.expand_dims("z"), "band", "dimensions"),
         (cube, cover * np.nan, "band", "no pixel of X"),
         (cube, cover.astype(object), "band", "cover holds Python objects"),

@@ -164,11 +164,11 @@ def test_partial_fit__a_refused_fit_loses_nothing(tmp_path):
 def test_partial_fit__what_it_refuses():
     first, second, *_ = batches()
     fitted = network().partial_fit(*first)
-    with pytest.raises(DataError, match="label 3 is none of the classes"):
+    with pytest.raises(DataError, match="label 3 is not a class"):
         fitted.partial_fit(second[0], second[1] + 1)
     with pytest.raises(ValueError, match="features"):
         fitted.partial_fit(second[0][:, :2], second[1])
-    with pytest.raises(ParameterError, match="Give store"):
+    with pytest.raises(ParameterError, match="Pass a store"):
         network().partial_fit(da.from_array(X), da.from_array(Y))
     lazy = network().fit(*map(da.from_array, first))
     weights = lazy.weights_
@@ -302,7 +302,7 @@ def test_partial_fit__a_first_batch_of_one_class():
 
 
 def test_partial_fit__a_label_that_is_none_of_the_classes():
-    with pytest.raises(DataError, match="label 2 is none of the classes"):
+    with pytest.raises(DataError, match="label 2 is not a class"):
         network().partial_fit(X, Y, classes=[0, 1])
 
 

@@ -98,7 +98,7 @@ def test_regressor__batches_join_and_leave():
     network.partial_fit(X[:50], T[:50])
     network.forget(X[:50], T[:50])
     np.testing.assert_allclose(network.predict(X), both, rtol=1e-8)
-    with pytest.raises(DataError, match="y has 1 columns, that of the first rows had 2"):
+    with pytest.raises(DataError, match="y has 1 columns, but y of the first rows had 2"):
         network.partial_fit(X, y)
 
 
@@ -132,10 +132,10 @@ def test_regressor__saved_and_loaded(tmp_path):
     loaded = NRBFNRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
     assert loaded.get_params() == network.get_params() | {"n_parts": 3, "n_neighbors": 20}
-    with pytest.raises(DataError, match="the model is one of numbers"):
+    with pytest.raises(DataError, match="the model predicts numbers"):
         NRBFNClassifier.load(tmp_path / "model")
     NRBFNClassifier(n_neighbors=5).fit(X[:60], np.arange(60) % 2).save(tmp_path / "classes")
-    with pytest.raises(DataError, match="the model is one of classes"):
+    with pytest.raises(DataError, match="the model predicts classes"):
         NRBFNRegressor.load(tmp_path / "classes")
 
 
