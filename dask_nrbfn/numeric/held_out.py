@@ -8,13 +8,22 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
 
 # Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
 # three neighbours comes within a thousandth of its least value.
-INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 25)
+_STEPS_OF_OCTAVE = 2
+INVERSE_TEMPERATURES: Floats = 2.0 ** np.linspace(-2.0, 10.0, 12 * _STEPS_OF_OCTAVE + 1)
+
+# Scores whose log losses are computed together, 512 KiB: they stay in a core's cache.
+_STRIP_ELEMENTS = 2**16
+
+# Of the basis functions that are kept. A row nearer to none of them has scores of 0.
+LEAST_ACTIVATION = 1e-200
 
 
 # Float32 and readers of CSV that round the last digit still see it.
@@ -55,19 +64,61 @@ class JudgedSums(RowSum, ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOutSums(JudgedSums):
-    """How A models label rows.
+class LabelSums(JudgedSums):
+    """Which labels A models give to rows.
 
     Attributes
     ----------
     confusion : float64 (A, K, K)
-        Weight of the rows of each class (second axis) that got each label (third axis).
+        Weight of the rows of each class (second axis) that got each label (third axis). NaN where
+        scores of a model are not finite.
+    """
+
+    confusion: Floats
+
+    compared: ClassVar[tuple[str, ...]] = ("error_rate",)
+    smooth: ClassVar[str] = "error_rate"
+
+    @classmethod
+    def zeros(cls, n_models: int, n_targets: int) -> Self:
+        """Return the sums of no rows."""
+        return cls(np.zeros((n_models, n_targets, n_targets)))
+
+    @classmethod
+    def from_block(
+        cls, scores: Floats, targets: NDArray[np.integer], weights: Floats | None = None
+    ) -> Self:
+        """Return the sums of scores (b, A, K), class codes (b,) and weights (b,)."""
+        confusion = _confusion(scores, targets, weights)
+        confusion[~np.isfinite(scores.sum(axis=(0, 2)))] = np.nan
+        return cls(confusion)
+
+    @property
+    def error_rates(self) -> Floats:
+        """Share of the weight that got a wrong label, float64 (A,)."""
+        wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
+        rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
+        return rates
+
+    def figures(self, model: int) -> dict[str, Any]:
+        """Return the error rate of a model, None where its scores are not finite."""
+        rate = float(self.error_rates[model])
+        return {"error_rate": None if np.isnan(rate) else rate}
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutSums(LabelSums):
+    """Which labels A models give to rows, and how well their probabilities can fit them.
+
+    Attributes
+    ----------
+    confusion : float64 (A, K, K)
+        As `LabelSums` has it, but never NaN.
     log_losses : float64 (A, T)
         Sum of the log losses of ``softmax(scores / temperature)``, for every inverse temperature
         of `INVERSE_TEMPERATURES`.
     """
 
-    confusion: Floats
     log_losses: Floats
 
     compared: ClassVar[tuple[str, ...]] = ("error_rate", "log_loss")
@@ -96,33 +147,18 @@ class HeldOutSums(JudgedSums):
 
         Notes
         -----
-        Takes ``25 b A K`` exponentials and ``16 b A K`` bytes.
+        Takes ``2 b A K`` exponentials and ``23 b A K`` products: the exponentials of a temperature
+        are the squares of those of twice that temperature.
         """
         n_rows, n_models, n_classes = scores.shape
-        if weights is None:
-            weights = np.ones(n_rows)
-        below = scores - scores.max(axis=2, keepdims=True)
-        own = np.take_along_axis(below, targets[:, None, None], axis=2)[:, :, 0]
-        log_losses = np.empty((n_models, len(INVERSE_TEMPERATURES)))
-        for place, inverse in enumerate(INVERSE_TEMPERATURES):
-            log_losses[:, place] = weights @ (
-                np.log(np.exp(inverse * below).sum(axis=2)) - inverse * own
+        log_losses = np.zeros((n_models, len(INVERSE_TEMPERATURES)))
+        size = max(1, _STRIP_ELEMENTS // (n_models * n_classes))
+        for start in range(0, n_rows, size):
+            rows = slice(start, start + size)
+            log_losses += _log_losses(
+                scores[rows], targets[rows], None if weights is None else weights[rows]
             )
-        cells = (np.arange(n_models) * n_classes + targets[:, None]) * n_classes
-        cells += scores.argmax(axis=2)
-        confusion = np.bincount(
-            cells.ravel(),
-            np.repeat(weights, n_models),
-            minlength=n_models * n_classes**2,
-        )
-        return cls(confusion.astype(np.float64).reshape(n_models, n_classes, n_classes), log_losses)
-
-    @property
-    def error_rates(self) -> Floats:
-        """Share of the weight that got a wrong label, float64 (A,)."""
-        wrong = np.where(np.eye(self.confusion.shape[1], dtype=bool), 0.0, self.confusion)
-        rates: Floats = wrong.sum(axis=(1, 2)) / self.confusion.sum(axis=(1, 2))
-        return rates
+        return cls(_confusion(scores, targets, weights), log_losses)
 
     def figures(self, model: int) -> dict[str, Any]:
         """Return the error rate of a model, and the least log loss and its temperature.
@@ -138,6 +174,30 @@ class HeldOutSums(JudgedSums):
             "log_loss": calibration.log_loss,
             "temperature": calibration.temperature,
         }
+
+
+def _confusion(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
+    n_rows, n_models, n_classes = scores.shape
+    cells = (np.arange(n_models) * n_classes + targets[:, None]) * n_classes
+    cells += scores.argmax(axis=2)
+    of_cells = np.repeat(np.ones(n_rows) if weights is None else weights, n_models)
+    confusion = np.bincount(cells.ravel(), of_cells, minlength=n_models * n_classes**2)
+    return confusion.astype(np.float64).reshape(n_models, n_classes, n_classes)
+
+
+def _log_losses(scores: Floats, targets: NDArray[np.integer], weights: Floats | None) -> Floats:
+    """Return the sums of the log losses of some rows, float64 (A, T)."""
+    weights = np.ones(len(scores)) if weights is None else weights
+    below = scores - scores.max(axis=2, keepdims=True)
+    own = np.take_along_axis(below, targets[:, None, None], axis=2)[:, :, 0]
+    log_losses = np.empty((scores.shape[1], len(INVERSE_TEMPERATURES)))
+    for first in range(_STEPS_OF_OCTAVE):
+        powers = np.exp(INVERSE_TEMPERATURES[first] * below)
+        for place in range(first, len(INVERSE_TEMPERATURES), _STEPS_OF_OCTAVE):
+            losses = np.log(powers.sum(axis=2)) - INVERSE_TEMPERATURES[place] * own
+            log_losses[:, place] = weights @ losses
+            np.square(powers, out=powers)
+    return log_losses
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +293,36 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
     unexplained = np.where(squared == 0, 0.0, 1.0)
     np.divide(squared, spread, out=unexplained, where=spread > 0)
     return unexplained
+
+
+def held_out_scores(
+    features: RadialFeatures,
+    X: Rows,
+    weights: Floats,
+    intercepts: Floats,
+    *,
+    squared: Floats | None = None,
+    buffer: Floats | None = None,
+    threads: int = 1,
+) -> Floats:
+    """Return the scores of rows that models have not seen, float64 (b, A, q).
+
+    Parameters
+    ----------
+    features : RadialFeatures
+    X : (b, p)
+    weights : float64 (A q + 1, r)
+        The last row is 1 for the basis rows that are kept, else 0: normalized activations are those
+        of them alone.
+    intercepts : float64 (A, q)
+    squared, buffer, threads
+        As `RadialFeatures.weighted_sums` takes them.
+    """
+    sums = features.weighted_sums(X, weights, squared=squared, buffer=buffer, threads=threads)
+    scores, activations = sums[:, :-1], sums[:, -1:]
+    if features.normalized:
+        scores = scores / np.maximum(activations, LEAST_ACTIVATION)
+    return scores.reshape(-1, *intercepts.shape) + intercepts
 
 
 def sums_of(targets: Targets) -> type[JudgedSums]:

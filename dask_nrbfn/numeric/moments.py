@@ -151,6 +151,10 @@ class MomentSums:
         """Return the sums of the blocks added so far."""
         return Moments(pack_gram(self._gram), self._products.copy(), self._target_products.copy())
 
+    def arrays(self) -> tuple[Floats, Floats, Floats]:
+        """Return the upper triangle of the gram matrix, in a square, and the other sums."""
+        return self._gram, self._products, self._target_products
+
 
 def check_moments(
     moments: Moments, total_weight: float, *, normalized: bool = True, largest: float = 0.0
@@ -201,12 +205,17 @@ def unpack_gram(packed: Floats, n_basis: int) -> Floats:
     gram = np.zeros((n_basis, n_basis))
     for row, values in enumerate(_packed_rows(packed, n_basis)):
         gram[row, row:] = values
-    for start in range(0, n_basis, _MIRRORED_ROWS):
+    mirror_in_place(gram)
+    return gram
+
+
+def mirror_in_place(gram: Floats) -> None:
+    """Copy the upper triangle of a matrix (r, r) to the lower one, which is 0."""
+    for start in range(0, len(gram), _MIRRORED_ROWS):
         stop = start + _MIRRORED_ROWS
         diagonal = gram[start:stop, start:stop]
         diagonal += np.triu(diagonal, 1).T
         gram[stop:, start:stop] = gram[start:stop, stop:].T
-    return gram
 
 
 def _packed_rows(packed: Floats, n_basis: int) -> Iterator[Floats]:

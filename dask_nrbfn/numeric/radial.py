@@ -134,6 +134,7 @@ class RadialFeatures:
         X: Rows,
         *,
         factors: Floats | None = None,
+        squared: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
         threads: int = 1,
@@ -145,6 +146,8 @@ class RadialFeatures:
         X : (b, p)
         factors : float64 (b,), optional
             Factors of the activations of each row.
+        squared : float64 (b, r), optional
+            Squared distances of the rows from the basis, if they are known already.
         out : float64 (b, r), optional
             Memory for the result, which saves an allocation for every block.
         scratch : float64 (b, p + 2), optional
@@ -155,7 +158,7 @@ class RadialFeatures:
         -----
         ``2 b r p + 4 b r`` flops and, without `out`, ``8 b r`` bytes.
         """
-        Phi = self._exponents(X, out=out, scratch=scratch, threads=threads)
+        Phi = self._exponents(X, squared=squared, out=out, scratch=scratch, threads=threads)
 
         def normalize(strip: slice) -> None:
             part = Phi[strip]
@@ -173,6 +176,7 @@ class RadialFeatures:
         X: Rows,
         weights: Floats,
         *,
+        squared: Floats | None = None,
         buffer: Floats | None = None,
         scratch: Floats | None = None,
         threads: int = 1,
@@ -182,7 +186,9 @@ class RadialFeatures:
         The K sums are normalized instead of the r activations. `buffer` (b, r) and `scratch`
         (b, p + 2) are overwritten.
         """
-        exponents = self._exponents(X, out=buffer, scratch=scratch, threads=threads)
+        exponents = self._exponents(
+            X, squared=squared, out=buffer, scratch=scratch, threads=threads
+        )
         totals = over_strips(
             lambda strip: self._exponentials_in_place(X, exponents[strip], strip.start),
             exponents.shape,
@@ -211,12 +217,16 @@ class RadialFeatures:
         self,
         X: Rows,
         *,
+        squared: Floats | None = None,
         out: Floats | None = None,
         scratch: Floats | None = None,
         threads: int,
     ) -> Floats:
         """Return ``-t^2 / 2``, float64 (b, r), exact wherever activations are not 0."""
-        exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+        if squared is None:
+            exponents = self._factors.squared(X, out=out, scratch=scratch, threads=threads)
+        else:
+            exponents = np.multiply(squared, self._factors.factor, out=out)
         spread = self._pivots.spread(X)
         if spread is not None:
             over_strips(

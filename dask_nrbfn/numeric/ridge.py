@@ -31,6 +31,13 @@ Result = TypeVar("Result")
 SINGULAR = 3 * float(np.finfo(np.float64).eps)
 ILL_CONDITIONED = 10 * float(np.finfo(np.float64).eps)
 
+# An alpha from which on a system without another penalty is never singular: rounding moves the
+# eigenvalues of gram by some r eps of its trace.
+_SURELY_REGULAR = 1e-11
+
+# Rows of matrices that are added at a time.
+_ADDED_ROWS = 64
+
 # Of the trace of gram, a ridge beside a penalty that is a matrix: that between the rows of a basis
 # is singular in float64 where the kernel is wide. With the trace of the matrix itself in its place
 # narrow kernels would be moved.
@@ -124,16 +131,30 @@ class RidgeSystem:
         Centring needs no pass: ``Phi' Phi - n m m'`` and ``T' Phi - n t m'`` with the means m of
         the activations and t of the targets.
         """
-        gram, cross = moments.gram(), moments.cross.copy()
-        squares = moments.target_gram.diagonal().copy()
-        target_means, activation_means = np.zeros(len(cross)), np.zeros(moments.n_basis)
-        weight = moments.total_weight
+        sums = moments.gram(), moments.products, moments.target_products
+        return cls.of_sums(*sums, targets=targets, normalized=normalized)
+
+    @classmethod
+    def of_sums(
+        cls,
+        gram: Floats,
+        products: Floats,
+        target_products: Floats,
+        *,
+        targets: Targets,
+        normalized: bool,
+    ) -> Self:
+        """Return the same of the sums that `Moments` are; the whole gram matrix is taken over."""
+        cross, activation_sums = products[1:].copy(), products[0]
+        squares = target_products.diagonal()[1:].copy()
+        target_means, activation_means = np.zeros(len(cross)), np.zeros(len(gram))
+        weight = float(target_products[0, 0])
         if targets.centred and weight:
-            target_means = moments.target_sums / weight
+            target_means = target_products[0, 1:] / weight
             squares = np.maximum(squares - weight * target_means**2, 0.0)
-            add_products(cross, -target_means[None], moments.activation_sums[None])
+            add_products(cross, -target_means[None], activation_sums[None])
             if not normalized:
-                activation_means = moments.activation_sums / weight
+                activation_means = activation_sums / weight
                 add_products(gram, -weight * activation_means[None], activation_means[None])
         return cls(gram, cross, squares, target_means, activation_means)
 
@@ -154,7 +175,7 @@ class RidgeSystem:
         )
 
     def solve_all(
-        self, alphas: Sequence[float], *, each: Each = map
+        self, alphas: Sequence[float], *, each: Each = map, estimated: bool = True
     ) -> "Iterator[RidgeSolution | None]":
         """Yield the weights at every alpha, which may be anywhere, see `solve_path`."""
         return solve_path(
@@ -164,6 +185,7 @@ class RidgeSystem:
             penalty=self.penalty,
             locality=self.locality,
             each=each,
+            estimated=estimated,
         )
 
     def squared_residuals(self, weights: Floats) -> Floats:
@@ -291,6 +313,7 @@ def solve_path(
     penalty: Floats | None = None,
     locality: Locality | None = None,
     each: Each = map,
+    estimated: bool = True,
 ) -> Iterator[RidgeSolution | None]:
     """Yield the solution of every penalty; None where the system is singular in float64.
 
@@ -300,6 +323,9 @@ def solve_path(
         As `solve_weights` takes them.
     each : Each
         Solves the systems; each holds a matrix (r, r).
+    estimated : bool
+        Whether conditions are estimated also where alpha alone keeps the system from being
+        singular. If not, alpha, the least that they can be, stands for them.
 
     Notes
     -----
@@ -312,7 +338,14 @@ def solve_path(
     if penalty is not None and penalty.ndim == 1 and not (kept := np.isfinite(penalty)).all():
         smaller = gram[np.ix_(kept, kept)], cross[:, kept]
         local = None if locality is None else locality.keep(kept)
-        path = solve_path(*smaller, alphas=alphas, penalty=penalty[kept], locality=local, each=each)
+        path = solve_path(
+            *smaller,
+            alphas=alphas,
+            penalty=penalty[kept],
+            locality=local,
+            each=each,
+            estimated=estimated,
+        )
         for solution in path:
             yield solution and solution.spread(kept)
         return
@@ -321,6 +354,9 @@ def solve_path(
         penalized = gram.copy()
         for factor, P in _ridge_terms(gram, alpha=alpha, penalty=penalty, locality=locality):
             _add_scaled(penalized, factor, P)
+        if penalty is None and not estimated and alpha >= _SURELY_REGULAR:
+            regular = factor_in_place(penalized)
+            return _solved(penalized, cross, condition=alpha) if regular else None
         norm = frobenius_norm(penalized)
         return _solution(penalized, norm, cross) if factor_in_place(penalized) else None
 
@@ -330,8 +366,10 @@ def solve_path(
 def _solution(factor: Floats, norm: float, cross: Floats) -> RidgeSolution | None:
     """Return the solution of a factored system of this norm; None if float64 does not know it."""
     condition = _reciprocal_condition(factor, norm)
-    if condition < SINGULAR:
-        return None
+    return None if condition < SINGULAR else _solved(factor, cross, condition=condition)
+
+
+def _solved(factor: Floats, cross: Floats, *, condition: float) -> RidgeSolution:
     weights = np.array(cross, dtype=np.float64, order="C")
     solve_in_place(factor, weights)
     return RidgeSolution(weights, condition)
@@ -452,8 +490,9 @@ def _ridge_terms(
 def _add_scaled(ridge: Floats, factor: float, P: Floats) -> None:
     """Add a matrix (r, r) to one, or a diagonal (r,) to either, times a factor, in place."""
     if P.ndim == 2:
-        for row, own in zip(ridge, P, strict=True):
-            row += factor * own
+        for start in range(0, len(P), _ADDED_ROWS):
+            rows = slice(start, start + _ADDED_ROWS)
+            ridge[rows] += factor * P[rows]
         return
     diagonal = ridge if ridge.ndim == 1 else ridge.ravel()[:: len(ridge) + 1]
     scaled = np.full(len(P), np.inf)

@@ -82,6 +82,7 @@ def solve_all(
     penalize: Penalize,
     directions_of: DirectionsOf | None = None,
     each_of: EachOf = _one_by_one,
+    estimated: bool = True,
 ) -> tuple[PathWeights, list[float | None]]:
     """Return the weights of all penalties, and the reciprocal conditions of their systems.
 
@@ -99,6 +100,8 @@ def solve_all(
     each_of : callable
         Takes the size of the basis and whether weights are in spans, returns what solves the
         systems of one penalty.
+    estimated : bool
+        As for `solve_path`.
 
     Notes
     -----
@@ -120,7 +123,7 @@ def solve_all(
                 own.gram, own.cross, spans, sizes=sizes, alphas=alphas, each=each
             )
         else:
-            path = own.solve_all(alphas, each=each_of(len(kept), spans=False))
+            path = own.solve_all(alphas, each=each_of(len(kept), spans=False), estimated=estimated)
         for place, solution in zip(places, path, strict=True):
             if solution is None:
                 weights[place] = np.nan

@@ -7,13 +7,12 @@ from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.descent import LossSums
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.held_out import HeldOutSums
+from dask_nrbfn.numeric.held_out import LEAST_ACTIVATION, HeldOutSums
 from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.products import row_products
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Sums
 from dask_nrbfn.stages.activations import KeptActivations
-from dask_nrbfn.stages.validation import LEAST_ACTIVATION
 from dask_nrbfn.weighting import Reading
 
 HELD_OUT = "_held_out"

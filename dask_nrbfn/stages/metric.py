@@ -4,11 +4,12 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_rows
 from dask_nrbfn.numeric.gradients import (
@@ -19,21 +20,33 @@ from dask_nrbfn.numeric.gradients import (
 )
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
-from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, solve_all
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
+from dask_nrbfn.numeric.small_fit import (
+    SmallNetwork,
+    SmallTable,
+    fit_network,
+    network_bytes,
+    try_bytes,
+    try_networks,
+)
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.columns import column_name
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.path import beside_bytes, each_system
-from dask_nrbfn.stages.sample import Basis, Sample, write_rows
+from dask_nrbfn.stages.sample import (
+    Basis,
+    networks_at_once,
+    read_sample,
+    trying_bytes,
+    write_rows,
+)
 from dask_nrbfn.stages.scaling import unlearned_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import scales_of
-from dask_nrbfn.stages.validation import best_solved, describe_path
+from dask_nrbfn.stages.validation import best_solved
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
@@ -44,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 # Groups of what nothing needs once the weights are stored: the sample, and the parts of a round.
 _SCRATCH = "metric-"
-_SAMPLE, _TRIED, _LEARNED = f"{_SCRATCH}sample", f"{_SCRATCH}tried-", f"{_SCRATCH}learned-"
+_SAMPLE, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}round-"
 
 # Rows of the sample, fewer where they are wide: 256 MiB of float64.
 _MOST_ROWS, _FEWEST_ROWS, _SAMPLE_ELEMENTS = 20_000, 1000, 2**25
@@ -121,17 +134,13 @@ def _compute(job: StageJob) -> MetricRecord:
 
 def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
     """Return the best network of every round; none where no network has weights."""
-    run, dataset, engine = job.run, job.dataset, job.engine
+    run, dataset = job.run, job.dataset
     judged = _judged(dataset)
     rounds: list[dict[str, Any]] = []
     for number in range(run.chosen_params.metric_rounds + 1):
-        if number:
-            units = [(number, *(rounds[-1][name] for name in _NETWORK))]
-            map_parts(run, dataset, engine, stage=f"{_LEARNED}{number}", task=_learn, units=units)
-        networks = [(number, *network) for network in _networks(rounds)]
-        stage = f"{_TRIED}{number}"
-        tried = map_parts(run, dataset, engine, stage=stage, task=_try, units=networks)
-        best = best_solved(tried, judged.smooth)
+        before = tuple(rounds[-1][name] for name in _NETWORK) if rounds else None
+        stage, units = f"{_ROUND}{number}", [(number, before)]
+        (best,) = map_parts(run, dataset, job.engine, stage=stage, task=_round, units=units)
         if best[judged.smooth] is None:
             break
         rounds.append({name: best[name] for name in (*_NETWORK, *judged.compared)})
@@ -157,14 +166,14 @@ def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int)
     return figures.index(min(figures)) if gained > _CHANCE / math.sqrt(n_held_out) else 0
 
 
-def _networks(rounds: list[dict[str, Any]]) -> list[tuple[str, float]]:
+def _networks(before: tuple[str, float, float] | None) -> list[tuple[str, float]]:
     """Return the kernels and width factors that are tried next.
 
     First all, then the best kernel with widths around its best.
     """
-    if not rounds:
+    if before is None:
         return [(kernel, each) for kernel in _FACTORS for each in _FACTORS[kernel]]
-    kernel, factor = rounds[-1]["kernel"], rounds[-1]["width_factor"]
+    kernel, factor, _ = before
     return [(kernel, factor * step) for step in _STEPS]
 
 
@@ -203,65 +212,80 @@ def _root(run: Run, dataset: Dataset, number: int) -> Floats:
     """Return the square roots of the weights of a round."""
     if not number:
         return np.ones(dataset.n_features)
-    return run.read_part(f"{_LEARNED}{number}", 0, "root")
+    return run.read_part(f"{_ROUND}{number}", 0, "root")
 
 
 def _scaling(run: Run, root: Floats) -> Scaling:
     return replace(unlearned_scaling(run, LEARNED), root=root)
 
 
-def _read_sample(run: Run, dataset: Dataset) -> tuple[Sample, Sample]:
-    """Return the rows that networks and weights are learned from, and those held out."""
-    basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
-    sample = Sample.read(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
-    held_out = sample.folds == _HELD_OUT
-    return sample.part(~held_out), sample.part(held_out)
+def _small_network(kernel: str, width_factor: float, alphas: Sequence[float]) -> SmallNetwork:
+    ridges = tuple(Ridge("weights", alpha) for alpha in alphas)
+    return SmallNetwork(kernel, width_factor, normalized=False, ridges=ridges)
 
 
-def _solve(sample: Sample, features: RadialFeatures, alphas: Sequence[float]) -> PathWeights:
-    """Return the weights of all rows of a sample, a network for every alpha."""
-    (moments,) = sample.moments_of_folds(features)
-    return solve_all(
-        sample.system(moments, features),
-        np.ones(features.n_basis, dtype=np.bool_),
-        tried=_ridges(alphas),
-        penalize=lambda system, _: system,
-        each_of=each_system,
-    )[0]
-
-
-def _ridges(alphas: Sequence[float]) -> list[Ridge]:
-    return [Ridge("weights", alpha) for alpha in alphas]
-
-
-def _try(run: Run, dataset: Dataset, number: int, kernel: str, width_factor: float) -> PartResult:
-    """Judge a network with the weights of a round, for all alphas."""
-    seen, held_out = _read_sample(run, dataset)
-    scaling = _scaling(run, _root(run, dataset, number))
-    features, _ = seen.features(scaling, kernel=kernel, width_factor=width_factor, normalized=False)
-    kept = np.ones(features.n_basis, dtype=np.bool_)
-    sums = held_out.judge(features, [_solve(seen, features, _ALPHAS)], [kept])
-    best = best_solved(describe_path(sums, _ridges(_ALPHAS)), sums.smooth)
-    return PartResult({"kernel": kernel, "width_factor": width_factor, **best})
-
-
-def _learn(
-    run: Run, dataset: Dataset, number: int, kernel: str, width_factor: float, alpha: float
+def _round(
+    run: Run, dataset: Dataset, number: int, before: tuple[str, float, float] | None
 ) -> PartResult:
-    """Return the weights of a round, which the best network of the round before gives."""
-    root = _root(run, dataset, number - 1)
-    seen, _ = _read_sample(run, dataset)
-    features, _ = seen.features(
-        _scaling(run, root), kernel=kernel, width_factor=width_factor, normalized=False
+    """Learn weights with the best network of the round before, and find the best one with them."""
+    basis = Basis(*(run.read(f"{_SAMPLE}/basis_{name}") for name in Basis._fields))
+    sample = read_sample(run, _SAMPLE, basis, n_folds=_N_FOLDS, n_targets=dataset.n_targets)
+    seen = sample.folds != _HELD_OUT
+    sample = replace(sample, spread=sample.X[seen], spread_weights=sample.weights[seen])
+    root = np.ones(dataset.n_features)
+    if before is not None:
+        root = _learned_root(run, dataset, sample, number - 1, before)
+    tried = _networks(before)
+    at_once = networks_at_once(_network_bytes(len(basis.rows), dataset.n_targets))
+    entries = try_networks(
+        sample,
+        _scaling(run, root),
+        [_small_network(*each, _ALPHAS) for each in tried],
+        held_out=(_HELD_OUT,),
+        smoothly=True,
+        each=partial(side_by_side, at_once=at_once),
+        threads=blas_threads(),
+    )
+    networks = [
+        {"kernel": kernel, "width_factor": factor, **entry}
+        for (kernel, factor), entry in zip(tried, entries, strict=True)
+    ]
+    best = best_solved(networks, _judged(dataset).smooth)
+    return PartResult(best, {"root": root})
+
+
+def _learned_root(
+    run: Run, dataset: Dataset, sample: SmallTable, number: int, network: tuple[str, float, float]
+) -> Floats:
+    """Return the square roots of the weights that a network with those of a round gives."""
+    kernel, width_factor, alpha = network
+    root, threads = _root(run, dataset, number), blas_threads()
+    seen = sample.take(sample.folds != _HELD_OUT)
+    features, (weights, _) = fit_network(
+        seen,
+        _scaling(run, root),
+        _small_network(kernel, width_factor, [alpha]),
+        each=partial(side_by_side, at_once=1),
+        threads=threads,
     )
     # Of numbers of other units each counts as much as the others.
-    weights = _solve(seen, features, [alpha]).weights[0] / seen.target_scales[:, None]
-    threads, total = blas_threads(), GradientSums.zeros(len(root))
-    for block in seen.blocks():
+    of_targets = weights[0] / seen.target_scales[:, None]
+    total = GradientSums.zeros(len(root))
+    for rows in seen.blocks(slice(0, seen.X.shape[0])):
         total += GradientSums.from_block(
-            block.X, features, weights, row_weights=block.weights, threads=threads
+            seen.X[rows], features, of_targets, row_weights=seen.weights[rows], threads=threads
         )
-    return PartResult({}, {"root": np.sqrt(feature_weights(total.squares, root))})
+    return np.sqrt(feature_weights(total.squares, root))
+
+
+def _network_bytes(n_basis: int, n_targets: int) -> int:
+    return network_bytes(
+        n_basis,
+        n_targets,
+        n_held_out=1,
+        n_ridges=len(_ALPHAS),
+        block_rows=block_rows(n_basis),
+    )
 
 
 def _log_round(number: int, best: dict[str, Any]) -> None:
@@ -284,7 +308,7 @@ def _log_weights(
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every network of a round is one task, of which all but the first round have three."""
+    """Every round is one task, in which its networks run side by side."""
     rows = sample_size(s.n, s.p)
     r = sample_basis(rows)
     n_first = sum(map(len, _FACTORS.values()))
@@ -293,23 +317,16 @@ def _cost(s: FitSizes) -> StageCost:
     gradients = s.metric_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
     solves = len(_ALPHAS) * r**3 / 3
     sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
-    block = block_rows(r)
     return StageCost(
         flops=n_tried * (products + solves) + gradients,
-        read_bytes=n_tried * sample_bytes,
+        read_bytes=(1 + s.metric_rounds) * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + 3 * sample_bytes
-        + beside_bytes(r, len(_ALPHAS), spans=False)
-        + 8
-        * (
-            (2 * _N_FOLDS + 5) * r**2
-            + block * (4 * r + 8 * s.p)
-            + 3 * len(_ALPHAS) * s.q * (_N_FOLDS * r + block)
-            + 4 * r * s.p
-        ),
-        n_tasks=len(_STEPS),
+        + 4 * sample_bytes
+        + try_bytes(rows, r)
+        + trying_bytes(n_first, _network_bytes(r, s.q))
+        + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
         work={
             "moments_flops": n_tried * products + gradients,
             "activations": 2 * (n_tried + s.metric_rounds) * rows * r,

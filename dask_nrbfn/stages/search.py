@@ -8,33 +8,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import components_bytes
+from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED
+from dask_nrbfn.numeric.small_fit import SmallNetwork, network_bytes, try_bytes, try_networks
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.path import beside_bytes
 from dask_nrbfn.stages.pool import classes_of_pool
-from dask_nrbfn.stages.sample import ALL, Basis, Sample, write_rows
+from dask_nrbfn.stages.sample import (
+    ALL,
+    Basis,
+    networks_at_once,
+    read_sample,
+    trying_bytes,
+    write_rows,
+)
 from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
     Candidate,
-    Ridge,
     candidates,
     n_refinements,
     ridges,
     search_basis_size,
     search_rows,
 )
-from dask_nrbfn.stages.validation import best_solved, describe_path
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import block_rows
@@ -46,44 +53,47 @@ logger = logging.getLogger(__name__)
 _SCRATCH = "search-"
 _SAMPLE, _BASES, _ROUND = f"{_SCRATCH}sample", f"{_SCRATCH}bases", f"{_SCRATCH}round-"
 
-# Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis and every
-# second alpha are enough to leave out three of four, until a few are left for all rows. No round
-# has fewer rows or a smaller basis than these: its errors would tell nothing. One that takes more
-# than half as long as the next would save nothing.
+# Successive halving (Jamieson & Talwalkar 2016): a third of the rows, half of the basis, every
+# second alpha and a few folds are enough to leave out three of four, until a few are left for all
+# rows. No round has fewer rows, a smaller basis or fewer judged rows than these: its errors would
+# tell nothing.
 _FINALISTS, _KEPT_OF = 12, 4
 _LESS_ROWS, _LESS_BASIS, _ALPHA_STEP = 3, 2, 2
-_FEWEST_ROWS, _SMALLEST_BASIS = 2000, 250
+_FEWEST_ROWS, _SMALLEST_BASIS, _FEWEST_JUDGED = 2000, 250, 500
+
+# Later rounds try the alphas beside the best of the round before, so many on either side.
+_ALPHAS_BESIDE = 2
 
 
 class Round(NamedTuple):
-    """How many combinations are tried together, on how much, and with every how manieth alpha."""
+    """How many combinations are tried together, on how much, and on how many of the folds."""
 
     n_tried: int
     n_rows: int
     n_basis: int
-    alpha_step: int = 1
+    n_folds: int
 
 
-def planned_rounds(n_tried: int, n_rows: int, n_basis: int) -> list[Round]:
-    """Return the rounds of a search, the last on all rows.
+def planned_rounds(n_tried: int, n_rows: int, n_basis: int, n_folds: int) -> list[Round]:
+    """Return the rounds of a search, the last on all rows and folds.
 
-    >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000)]
-    [(100, 2222, 250, 2), (25, 6666, 500, 2), (7, 20000, 1000, 1)]
-    >>> [tuple(each) for each in planned_rounds(100, 1500, 200)]
-    [(100, 1500, 200, 1)]
+    >>> [tuple(each) for each in planned_rounds(100, 20_000, 1000, 5)]
+    [(100, 2222, 250, 2), (25, 6666, 500, 1), (7, 20000, 1000, 5)]
+    >>> [tuple(each) for each in planned_rounds(100, 1500, 200, 5)]
+    [(100, 1500, 200, 2), (25, 1500, 200, 5)]
     """
     sizes = [(n_rows, n_basis)]
     while n_tried > _FINALISTS * _KEPT_OF ** (len(sizes) - 1):
         rows, basis = sizes[0]
         less = max(rows // _LESS_ROWS, _FEWEST_ROWS), max(basis // _LESS_BASIS, _SMALLEST_BASIS)
         less = min(rows, less[0]), min(basis, less[1])
-        if 2 * math.prod(less) > rows * basis:
+        if less == (rows, basis) and len(sizes) > 1:
             break
         sizes.insert(0, less)
-    steps = [*[_ALPHA_STEP] * (len(sizes) - 1), 1]
+    folds = [min(n_folds, -(-n_folds * _FEWEST_JUDGED // rows)) for rows, _ in sizes[:-1]]
     return [
-        Round(-(-n_tried // _KEPT_OF**number), *size, step)
-        for number, (size, step) in enumerate(zip(sizes, steps, strict=True))
+        Round(-(-n_tried // _KEPT_OF**number), *size, judged)
+        for number, (size, judged) in enumerate(zip(sizes, [*folds, n_folds], strict=True))
     ]
 
 
@@ -126,8 +136,8 @@ class _Search:
         As recorded.
     """
 
-    def __init__(self, job: StageJob, bases: list[tuple[str, str]]) -> None:
-        self._job, self._bases = job, bases
+    def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
+        self._job, self._bases, self._n_rounds = job, bases, n_rounds
         judged = _judged(job.dataset)
         self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
         self.judged: dict[Candidate, dict[str, Any]] = {}
@@ -135,22 +145,49 @@ class _Search:
 
     def try_all(self, tried: list[Candidate], size: Round) -> list[Candidate]:
         """Judge combinations on so many rows; return them, the best first, singular ones last."""
-        number = len(self.rounds)
+        number, job = len(self.rounds), self._job
+        together: dict[tuple[str, str, str, str], list[Candidate]] = {}
+        for each in tried:
+            together.setdefault((each.scale, each.basis, each.basis_rule, each.kernel), []).append(
+                each
+            )
         units = [
-            (asdict(each), self._bases.index((each.scale, each.basis)), *size[1:]) for each in tried
+            (
+                self._bases.index(names[:2]),
+                [(asdict(each), self._alphas(each)) for each in group],
+                *size[1:],
+            )
+            for names, group in together.items()
         ]
-        job = self._job
-        records = map_parts(
-            job.run, job.dataset, job.engine, stage=f"{_ROUND}{number}", task=_try, units=units
-        )
+        stage = f"{_ROUND}{number}"
+        parts = map_parts(job.run, job.dataset, job.engine, stage=stage, task=_try, units=units)
         kept = (*asdict(tried[0]), *Ridge._fields, *self._compared)
-        for each, record in zip(tried, records, strict=True):
-            self.judged[each] = {name: record.get(name) for name in kept} | {"round": number}
+        for group, part in zip(together.values(), parts, strict=True):
+            for each, entry in zip(group, part["tried"], strict=True):
+                found = asdict(each) | entry
+                self.judged[each] = {name: found.get(name) for name in kept} | {"round": number}
         ordered = self._in_order(tried)
         best = self.judged[ordered[0]]
         size = size._replace(n_tried=len(tried))
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
         return ordered
+
+    def _alphas(self, candidate: Candidate) -> list[float]:
+        """Return the alphas that are tried of a combination: in a first round every second one.
+
+        Later those beside the best of the round before, or of the combination that it refines.
+        """
+        assert self._job.run.tuning is not None
+        alphas = sorted(set(self._job.run.tuning.alphas), reverse=True)
+        like = [candidate]
+        if candidate not in self.judged:
+            factors = self._factors_like(candidate)
+            like = [replace(candidate, width_factor=factor) for factor in factors]
+        solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
+        if not solved:
+            return alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]
+        best = alphas.index(self.judged[solved[0]]["alpha"])
+        return alphas[max(best - _ALPHAS_BESIDE, 0) : best + _ALPHAS_BESIDE + 1]
 
     def _in_order(self, tried: list[Candidate]) -> list[Candidate]:
         records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
@@ -208,8 +245,8 @@ def _compute(job: StageJob) -> SearchRecord:
     units = [(*names, sorted(rules[names])) for names in rules]
     found = map_parts(run, dataset, engine, stage=_BASES, task=_choose_bases, units=units)
     n_basis = max(record["n_basis"] for record in found)
-    search = _Search(job, [*rules])
-    rounds = planned_rounds(len(tried), n_rows, n_basis)
+    rounds = planned_rounds(len(tried), n_rows, n_basis, run.tuning.folds)
+    search = _Search(job, [*rules], len(rounds))
     for number, size in enumerate(rounds):
         tried = search.try_all(tried[: size.n_tried], size)
         _log_round(search.rounds[-1], n_rounds=len(rounds), number=number)
@@ -309,78 +346,94 @@ def _sampled_rows(run: Run, dataset: Dataset, params: FitParams) -> SampledRows:
 def _try(
     run: Run,
     dataset: Dataset,
-    candidate: dict[str, Any],
     place: int,
+    combinations: list[tuple[dict[str, Any], list[float]]],
     n_rows: int,
     n_basis: int,
-    alpha_step: int,
+    n_folds: int,
 ) -> PartResult:
-    """Fit and judge one combination, without locality: that is summed for the whole basis."""
+    """Judge combinations of one basis, without locality: that is summed for the whole basis."""
     assert run.tuning is not None
-    tuning = replace(run.tuning, localities=(0.0,), alphas=run.tuning.alphas[::alpha_step])
-    params = replace(run.chosen_params, **candidate)
+    networks = []
+    for combination, alphas in combinations:
+        params = replace(run.chosen_params, **combination)
+        tried = ridges(params, replace(run.tuning, localities=(0.0,), alphas=alphas))
+        networks.append(
+            SmallNetwork(params.kernel, params.width_factor, params.normalized, tuple(tried))
+        )
     basis = Basis(
         *(run.read_part(_BASES, place, f"{name}_{params.basis_rule}") for name in Basis._fields)
     )
-    sample = Sample.read(
-        run, _SAMPLE, basis, n_folds=tuning.folds, n_targets=dataset.n_targets
+    sample = read_sample(
+        run, _SAMPLE, basis, n_folds=run.tuning.folds, n_targets=dataset.n_targets
     ).thinned(n_rows, n_basis)
-    features, shares = sample.features(
+    most = max(len(each.ridges) for each in networks)
+    bytes_of_one = _network_bytes(sample.basis.shape[0], dataset.n_targets, n_folds, most)
+    tried_networks = try_networks(
+        sample,
         read_scaling(run, params.scale),
-        kernel=params.kernel,
-        width_factor=params.width_factor,
-        normalized=params.normalized,
+        networks,
+        held_out=range(n_folds),
+        n_components=most_components(run),
+        each=partial(side_by_side, at_once=networks_at_once(bytes_of_one)),
+        threads=blas_threads(),
     )
-    tried = ridges(params, tuning)
-    sums = sample.judged(features, shares, tried, n_components=most_components(run))
-    path = describe_path(sums, tried)
-    return PartResult({**candidate, **best_solved(path, sums.compared[0])})
+    return PartResult({"tried": tried_networks})
+
+
+def _network_bytes(n_basis: int, n_targets: int, n_folds: int, n_ridges: int) -> int:
+    return network_bytes(
+        n_basis,
+        n_targets,
+        n_held_out=n_folds,
+        n_ridges=n_ridges,
+        block_rows=block_rows(n_basis),
+    )
 
 
 def _cost(s: FitSizes) -> StageCost:
-    """Every combination of a round is one task: two passes over its rows, and all penalties.
+    """Return the cost; combinations of a basis and a kernel run side by side in one task.
 
     A penalty that is a matrix is held whole and without the basis rows of a fold.
     """
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
     sample_bytes = round(n_samples * s.n_sampled * (s.block_row_bytes + 3 * 8))
-    rounds = planned_rounds(s.n_tried, s.n_sampled, s.r_tried) if s.n_tried else []
-    rounds += [Round(2, s.n_sampled, s.r_tried)] * s.n_refinements
+    sizes = (s.n_sampled, s.r_tried, s.n_search_folds)
+    rounds = planned_rounds(s.n_tried, *sizes) if s.n_tried else []
+    rounds += [Round(2, *sizes)] * s.n_refinements
     n_tried = sum(each.n_tried for each in rounds)
     products = sum(
         each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
         for each in rounds
     )
-    factors = s.n_search_folds * s.n_searched_ridges / 3
-    solves = sum(each.n_tried * factors / each.alpha_step * each.n_basis**3 for each in rounds)
+    solves = sum(
+        each.n_tried * each.n_folds * s.n_searched_ridges * each.n_basis**3 / 3 for each in rounds
+    )
+    if len(rounds) > 1:
+        solves /= _ALPHA_STEP
     spans = 0
     if s.n_components:
         solves += n_tried * s.n_search_folds * eigenfunctions_flops(s.r_tried)
         spans = eigenfunctions_bytes(s.r_tried) + s.basis_bytes(s.r_tried, copies=4)
         spans += components_bytes(s.r_tried, min(s.n_components, s.r_tried))
     scored = s.n_search_scales * min(s.n_sampled, MOST_SCORED) ** 2 * s.pair_flops
-    rows = block_rows(s.r_tried)
+    own = _network_bytes(s.r_tried, s.q, s.n_search_folds, s.n_searched_ridges)
+    own += spans + 8 * s.penalty_axes * s.r_tried**2
     return StageCost(
         flops=products + solves + scored,
-        read_bytes=s.rows_bytes + n_tried * sample_bytes,
+        read_bytes=s.rows_bytes + len(rounds) * s.n_search_scales * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
-        + 2 * sample_bytes
+        + 3 * sample_bytes
         + 2 * 8 * s.n_sampled * s.width
         + s.basis_bytes(s.r_tried, copies=3)
-        + spans
-        + beside_bytes(s.r_tried, s.n_searched_ridges, spans=bool(s.n_components))
+        + try_bytes(s.n_sampled, s.r_tried)
+        + trying_bytes(n_tried, own)
         + 2 * 8 * s.n_labelled
-        + 8
-        * (
-            (2 * s.n_search_folds + 4 + s.penalty_axes) * s.r_tried**2
-            + rows * (s.r_tried + 6 * s.width)
-            + 2 * s.n_search_folds * s.n_searched_ridges * s.q * s.r_tried
-            + 3 * rows * s.n_searched_ridges * s.q
-        ),
-        n_tasks=max(n_tried, 1),
+        + 8 * 6 * block_rows(s.r_tried) * s.width,
+        n_tasks=s.n_search_scales,
         work={
             "moments_flops": products + scored,
             "activations": sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),

@@ -1,7 +1,7 @@
 """What a tuning tries, and on how many rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -139,7 +139,11 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
         for factor in width_factors_of(kernel, tuning)
         if anywhere or features == "normalized"
     ]
-    return [each for each in chosen if penalties_of(replace(params, **asdict(each)), tuning)]
+    fit_some = {
+        names: penalties_of(replace(params, basis=names[0], features=names[1]), tuning)
+        for names in {(each.basis, each.features) for each in chosen}
+    }
+    return [each for each in chosen if fit_some[each.basis, each.features]]
 
 
 def width_factors_of(kernel: str, tuning: TuneParams) -> list[float]:

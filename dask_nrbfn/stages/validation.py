@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.held_out import (
     INVERSE_TEMPERATURES,
     HeldOutSums,
     JudgedSums,
+    held_out_scores,
     sums_of,
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
@@ -38,9 +39,6 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
-
-# Of the basis functions that are kept. A row nearer to none of them has scores of 0.
-LEAST_ACTIVATION = 1e-200
 
 
 @dataclass(frozen=True)
@@ -221,14 +219,15 @@ class HeldOutPass:
             self._rows_of_folds, self._intercepts_of_folds, block.slices, strict=True
         ):
             X = block.X[rows]
-            scores = self._features.weighted_sums(
-                X, weights, buffer=self._buffer[: X.shape[0]], threads=self._threads
-            )
-            scores, activations = scores[:, :-1], scores[:, -1:]
-            if self._features.normalized:
-                scores = scores / np.maximum(activations, LEAST_ACTIVATION)
             self._sums += self._sums.from_block(
-                scores.reshape(-1, *intercepts.shape) + intercepts,
+                held_out_scores(
+                    self._features,
+                    X,
+                    weights,
+                    intercepts,
+                    buffer=self._buffer[: X.shape[0]],
+                    threads=self._threads,
+                ),
                 self._targets.shifted(block.targets[rows]),
                 None if block.weights is None else block.weights[rows],
             )

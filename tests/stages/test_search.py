@@ -131,13 +131,15 @@ def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
 @pytest.mark.parametrize("n_rows", [10, 2500, 10**5])
 @pytest.mark.parametrize("n_basis", [2, 300, 1000])
 def test_rounds__end_with_all_rows(n_tried, n_rows, n_basis):
-    rounds = planned_rounds(n_tried, n_rows, n_basis)
+    rounds = planned_rounds(n_tried, n_rows, n_basis, 5)
     assert rounds[0].n_tried == n_tried
-    assert rounds[-1][1:] == (n_rows, n_basis, 1)
+    assert rounds[-1][1:] == (n_rows, n_basis, 5)
+    assert (n_tried > 12) == (len(rounds) > 1)
     for before, after in pairwise(rounds):
         assert after.n_tried == -(-before.n_tried // 4)
-        assert (after.n_rows, after.n_basis) > (before.n_rows, before.n_basis)
+        assert (after.n_rows, after.n_basis) >= (before.n_rows, before.n_basis)
         assert after.n_basis >= before.n_basis
+        assert before.n_rows * before.n_folds >= min(500 * 5, n_rows * 5)
 
 
 def test_search__the_best_of_each_round_go_on():

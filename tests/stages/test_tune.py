@@ -51,7 +51,7 @@ CUT_TASKS = {
     "columns": 2,
     "sample": 1,
     "search-bases": 1,
-    "search-round-0": 2,
+    "search-round-0": 1,
     "basis": 1,
     "width": 2,
     "moments": 2,
@@ -313,7 +313,7 @@ def test_tune__engines_agree(tmp_path, two_workers):
     "stops",
     [
         # In the middle of search, moments, path and validation.
-        (5, 10, 13, 16),
+        (4, 9, 12, 15),
         pytest.param(middles(CUT_TASKS), marks=pytest.mark.slow),
     ],
 )
@@ -331,7 +331,7 @@ def test_tune__stopped_in_any_stage_ends_with_the_same_bits(stops):
         assert outcome(tune_dataset(dataset, place, CUT, SMALL, again)) == expected
         # Tasks of one result, such as drawing the sample, are done again; finished parts are kept.
         assert again.done.total() + n_tasks - sum(CUT_TASKS.values()) <= 1
-        assert again.done["moments"] == min(2, max(0, 11 - n_tasks))
+        assert again.done["moments"] == min(2, max(0, 10 - n_tasks))
 
 
 @pytest.mark.slow

@@ -1,0 +1,409 @@
+"""Networks of rows in memory: their weights, and their errors on rows that are held out."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.numeric.distances import BasisDistances
+from dask_nrbfn.numeric.held_out import (
+    HeldOutSums,
+    JudgedSums,
+    LabelSums,
+    held_out_scores,
+    sums_of,
+)
+from dask_nrbfn.numeric.moments import MomentSums, mirror_in_place
+from dask_nrbfn.numeric.penalties import penalty_named
+from dask_nrbfn.numeric.radial import RadialFeatures
+from dask_nrbfn.numeric.ridge import Each, RidgeSystem
+from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge, directions_among, solve_all
+from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.targets import Targets
+from dask_nrbfn.numeric.types import Floats
+
+# Elements of the distances that all networks share, 128 MiB. Of more rows each network computes
+# its own.
+_SHARED_ELEMENTS = 2**24
+
+Entry = dict[str, Any]
+"""A `Ridge` and the figures of held-out rows, by name; None where all systems are singular."""
+
+
+@dataclass(frozen=True, eq=False)
+class SmallTable:
+    """Rows in memory with the folds they belong to, and the rows of a basis.
+
+    Attributes
+    ----------
+    X : (n, p)
+        Not scaled.
+    y : integer (n,) or float64 (n, q)
+        Class codes, or numbers.
+    targets : Targets
+    weights : float64 (n,)
+    folds : int64 (n,)
+    basis : (r, p)
+        Not scaled.
+    basis_folds : int64 (r,)
+        The folds of the basis rows, -1 for what is none of the rows.
+    spread, spread_weights : (m, p) and float64 (m,)
+        The rows that widths and clusters are measured on: these, or also those without labels.
+    block_rows : int
+        Rows whose activations are computed together.
+    """
+
+    X: Rows
+    y: NDArray[Any]
+    targets: Targets
+    weights: Floats
+    folds: NDArray[np.int64]
+    basis: Rows
+    basis_folds: NDArray[np.int64]
+    spread: Rows
+    spread_weights: Floats
+    block_rows: int
+
+    @property
+    def target_scales(self) -> Floats:
+        """Standard deviation of each number, float64 (q,); 1 for classes, or for constants."""
+        if self.y.ndim == 1:
+            return np.ones(self.targets.n_targets)
+        deviation: Floats = self.y.std(axis=0)
+        return np.where(deviation > 0, deviation, 1.0)
+
+    def thinned(self, n_rows: int, n_basis: int) -> Self:
+        """Return a draw of the rows and of the basis, at most so many."""
+        basis = _drawn(self.basis.shape[0], n_basis)
+        spread = _drawn(self.spread.shape[0], n_rows)
+        return replace(
+            self.take(_drawn(self.X.shape[0], n_rows)),
+            basis=self.basis[basis],
+            basis_folds=self.basis_folds[basis],
+            spread=self.spread[spread],
+            spread_weights=self.spread_weights[spread],
+        )
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """Return some of the rows, numbers or bool (n,); `spread` stays."""
+        return replace(
+            self,
+            X=self.X[rows],
+            y=self.y[rows],
+            weights=self.weights[rows],
+            folds=self.folds[rows],
+        )
+
+    def blocks(self, span: slice) -> Iterator[slice]:
+        """Yield the blocks of consecutive rows."""
+        for start in range(span.start, span.stop, self.block_rows):
+            yield slice(start, min(start + self.block_rows, span.stop))
+
+
+def _drawn(n: int, size: int) -> NDArray[np.int64]:
+    """Return some of n places, ascending; a larger draw holds a smaller one."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:size])
+
+
+@dataclass(frozen=True)
+class SmallNetwork:
+    """What a network is apart from its weights, and the ridges that are tried for these."""
+
+    kernel: str
+    width_factor: float
+    normalized: bool
+    ridges: tuple[Ridge, ...]
+
+
+def try_networks(
+    table: SmallTable,
+    scaling: Scaling,
+    networks: Sequence[SmallNetwork],
+    *,
+    held_out: Sequence[int],
+    smoothly: bool = False,
+    n_components: int = 0,
+    each: Each = map,
+    threads: int = 1,
+) -> list[Entry]:
+    """Return the best ridge of each network, and its figures on rows that are held out.
+
+    Parameters
+    ----------
+    table : SmallTable
+    scaling : Scaling
+    networks : sequence of SmallNetwork
+        Their ridges have no locality: that is summed for the basis of a fit.
+    held_out : sequence of int
+        The folds of which each is held out once, with its basis rows.
+    smoothly : bool
+        Whether ridges are compared by a figure that changes with every score, for few rows.
+        Otherwise the error decides, and of equal errors the largest alpha.
+    n_components : int
+        The most eigenfunctions of the basis that are combined.
+    each : Each
+        Tries the networks; each has its own sums.
+    threads : int
+        Of the elementwise steps that the networks share.
+
+    Notes
+    -----
+    The distances are computed once, the sums over rows once for each network, and one factorization
+    for each fold and ridge. Only the ridge that is chosen has a temperature. Each network takes
+    ``n r^2`` flops and for each fold and ridge ``r^3 / 3 + 2 n q r / folds``.
+    """
+    judging = _Judging(table, scaling, held_out, threads=threads)
+    return [*each(partial(judging.best, smoothly=smoothly, n_components=n_components), networks)]
+
+
+def fit_network(
+    table: SmallTable,
+    scaling: Scaling,
+    network: SmallNetwork,
+    *,
+    each: Each = map,
+    threads: int = 1,
+) -> tuple[RadialFeatures, PathWeights]:
+    """Return the radial basis functions of a network and its weights of all rows, for each ridge.
+
+    Parameters
+    ----------
+    table, scaling
+        As `try_networks` takes them.
+    network : SmallNetwork
+        Without locality and eigenfunctions.
+    each : Each
+        Solves the systems.
+    threads : int
+        Of the elementwise steps.
+    """
+    judging = _Judging(table, scaling, (), threads=threads, shares_distances=False)
+    features = judging.features(network)
+    (sums,) = judging.sums_of_groups(features)
+    kept = np.ones(features.n_basis, dtype=np.bool_)
+    return features, judging.solve(features, sums, kept, network.ridges, each=each)
+
+
+class _Judging:
+    """What networks of the same rows, basis and scaling share.
+
+    Rows stand in groups: one for each fold that is held out, and last those of all other folds.
+    """
+
+    def __init__(
+        self,
+        table: SmallTable,
+        scaling: Scaling,
+        held_out: Sequence[int],
+        *,
+        threads: int,
+        shares_distances: bool = True,
+    ) -> None:
+        group_of = np.full(int(table.folds.max(initial=0)) + 1, len(held_out))
+        group_of[[fold for fold in held_out if fold < len(group_of)]] = [
+            place for place, fold in enumerate(held_out) if fold < len(group_of)
+        ]
+        groups = group_of[table.folds]
+        order = np.argsort(groups, kind="stable")
+        self._table, self._scaling, self._threads = table.take(order), scaling, threads
+        ends = np.cumsum(np.bincount(groups, minlength=len(held_out) + 1)).tolist()
+        self._groups = [slice(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+        self._kept = [np.not_equal(table.basis_folds, fold) for fold in held_out]
+        self._basis = scaling.apply(table.basis)
+        distances = BasisDistances.from_basis(self._basis, scaling)
+        self._mean_distance, self._shares = self._spread(distances)
+        self._squared: Floats | None = None
+        n_rows, r = self._table.X.shape[0], self._basis.shape[0]
+        if shares_distances and n_rows * r <= _SHARED_ELEMENTS:
+            self._squared = np.empty((n_rows, r))
+            for rows in self._table.blocks(slice(0, n_rows)):
+                distances.squared(self._table.X[rows], out=self._squared[rows], threads=threads)
+
+    def _spread(self, distances: BasisDistances) -> tuple[float, Floats]:
+        """Return the mean distance from the basis, and the shares of its clusters, (r,)."""
+        table, r = self._table, self._basis.shape[0]
+        totals, clusters = [], np.zeros(r)
+        for rows in table.blocks(slice(0, table.spread.shape[0])):
+            X, weights = table.spread[rows], table.spread_weights[rows]
+            nearest = np.empty(X.shape[0], dtype=np.intp)
+            totals.append(
+                distances.total(X, weights=weights, nearest=nearest, threads=self._threads)
+            )
+            clusters += np.bincount(nearest, weights, minlength=r)
+        weight = table.spread_weights.sum()
+        mean_distance = math.fsum(totals) / (weight * r)
+        # Where all rows are equal, or as good as equal, any width is as good.
+        return mean_distance if mean_distance**2 > 0 else 1.0, clusters / weight
+
+    def features(self, network: SmallNetwork) -> RadialFeatures:
+        """Return the radial basis functions of a network."""
+        return RadialFeatures.from_basis(
+            self._basis,
+            network.width_factor * self._mean_distance,
+            self._scaling,
+            kernel=network.kernel,
+            normalized=network.normalized,
+        )
+
+    def best(self, network: SmallNetwork, *, smoothly: bool, n_components: int) -> Entry:
+        """Return the best ridge of a network and its figures."""
+        features = self.features(network)
+        of_folds = [
+            self.solve(features, sums, kept, network.ridges, n_components)
+            for sums, kept in zip(self._seen_sums(features), self._kept, strict=True)
+        ]
+        calibrated = sums_of(self._table.targets)
+        kind = LabelSums if calibrated is HeldOutSums and not smoothly else calibrated
+        judged = self._judge(features, of_folds, kind)
+        criterion = kind.smooth if smoothly else kind.compared[0]
+        place = best_place(
+            [judged.figures(place) for place in range(len(network.ridges))],
+            network.ridges,
+            criterion,
+        )
+        if place is None:
+            return dict.fromkeys((*Ridge._fields, *calibrated.compared))
+        if kind is not calibrated:
+            chosen = [PathWeights(*(each[[place]] for each in weights)) for weights in of_folds]
+            judged, figures_of = self._judge(features, chosen, calibrated), 0
+        else:
+            figures_of = place
+        return {**network.ridges[place]._asdict(), **judged.figures(figures_of)}
+
+    def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
+        """Return the sums of each group of rows that networks learn from."""
+        # A single fold is not learned from, so that nothing is subtracted either.
+        groups = self._groups if len(self._kept) > 1 else self._groups[-1:]
+        return [self._sums(features, group) for group in groups]
+
+    def _seen_sums(self, features: RadialFeatures) -> Iterator[list[Floats]]:
+        """Yield the sums of the rows outside each fold that is held out."""
+        of_groups = self.sums_of_groups(features)
+        if len(of_groups) == 1:
+            yield of_groups[0]
+            return
+        total = [sum(arrays[1:], arrays[0]) for arrays in zip(*of_groups, strict=True)]
+        for own in of_groups[:-1]:
+            yield [all_rows - held_out for all_rows, held_out in zip(total, own, strict=True)]
+
+    def _sums(self, features: RadialFeatures, group: slice) -> list[Floats]:
+        table, r = self._table, features.n_basis
+        sums = MomentSums(r, table.targets.n_targets)
+        buffer = np.empty((min(table.block_rows, group.stop - group.start), r))
+        for rows in table.blocks(group):
+            factors = np.sqrt(table.weights[rows])
+            Phi = features.activations(
+                table.X[rows],
+                factors=factors,
+                squared=self._squared_of(rows),
+                out=buffer[: rows.stop - rows.start],
+            )
+            sums.add(Phi, table.targets.bordered(table.y[rows], factors))
+        return list(sums.arrays())
+
+    def _squared_of(self, rows: slice) -> Floats | None:
+        return None if self._squared is None else self._squared[rows]
+
+    def solve(
+        self,
+        features: RadialFeatures,
+        sums: list[Floats],
+        kept: NDArray[np.bool_],
+        ridges: Sequence[Ridge],
+        n_components: int = 0,
+        *,
+        each: Each = map,
+    ) -> PathWeights:
+        """Return the weights of some sums for all ridges."""
+        gram, *others = sums
+        mirror_in_place(gram)
+        system = RidgeSystem.of_sums(
+            gram, *others, targets=self._table.targets, normalized=features.normalized
+        )
+        return solve_all(
+            system,
+            kept,
+            tried=ridges,
+            penalize=_penalize(features, self._shares),
+            directions_of=lambda kept: directions_among(features, kept, n_components),
+            each_of=lambda n_basis, /, *, spans: each,
+            estimated=False,
+        )[0]
+
+    def _judge(
+        self, features: RadialFeatures, of_folds: list[PathWeights], kind: type[JudgedSums]
+    ) -> JudgedSums:
+        """Return how the networks that have not seen a fold predict its rows."""
+        table, r = self._table, features.n_basis
+        n_models, n_targets = of_folds[0].intercepts.shape
+        judged, buffer = kind.zeros(n_models, n_targets), np.empty((0, r))
+        for (weights, intercepts), kept, group in zip(
+            of_folds, self._kept, self._groups, strict=False
+        ):
+            # The last row gives the sums of the activations that are kept.
+            weights_and_kept = np.vstack([weights.reshape(-1, r), kept])
+            for rows in table.blocks(group):
+                n_rows = rows.stop - rows.start
+                if len(buffer) < n_rows:
+                    buffer = np.empty((n_rows, r))
+                scores = held_out_scores(
+                    features,
+                    table.X[rows],
+                    weights_and_kept,
+                    intercepts,
+                    squared=self._squared_of(rows),
+                    buffer=buffer[:n_rows],
+                )
+                y = table.targets.shifted(table.y[rows])
+                judged += kind.from_block(scores, y, table.weights[rows])
+        return judged
+
+
+def best_place(
+    figures: Sequence[Mapping[str, Any]], ridges: Sequence[Ridge], criterion: str
+) -> int | None:
+    """Return the place of the least of a figure, of equal ones that of the largest alpha.
+
+    None where no ridge has any.
+    """
+    solved = [place for place, own in enumerate(figures) if own[criterion] is not None]
+    if not solved:
+        return None
+    return min(solved, key=lambda place: (figures[place][criterion], -ridges[place].alpha))
+
+
+def _penalize(
+    features: RadialFeatures, shares: Floats
+) -> Callable[[RidgeSystem, Ridge], RidgeSystem]:
+    def penalize(system: RidgeSystem, ridge: Ridge) -> RidgeSystem:
+        penalty = penalty_named(ridge.penalty).of(lambda: features, shares)
+        return replace(system, penalty=penalty)
+
+    return penalize
+
+
+def try_bytes(n_rows: int, n_basis: int) -> int:
+    """Return the bytes of the distances that networks share."""
+    return 8 * min(n_rows * n_basis, _SHARED_ELEMENTS)
+
+
+def network_bytes(
+    n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int, block_rows: int
+) -> int:
+    """Return the bytes that trying one network holds.
+
+    The sums of each group and of all, the system of a fold and what is kept of it, activations, the
+    weights of all folds, and scores.
+    """
+    scores = n_ridges * n_targets
+    return 8 * (
+        (n_held_out + 7) * n_basis**2
+        + block_rows * n_basis
+        + 2 * max(n_held_out, 1) * scores * n_basis
+        + 4 * block_rows * scores
+    )
