@@ -29,16 +29,15 @@ from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.model import MODEL, check_model
 from dask_nrbfn.stages.moments import MOMENTS
+from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.neighbors import NEIGHBORS, decided_search, plan_search
 from dask_nrbfn.stages.path import PATH
 from dask_nrbfn.stages.prune import PRUNE
-from dask_nrbfn.stages.rates import Rates, expected_s
 from dask_nrbfn.stages.recall import RECALL, check_recall
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.stages.search import SEARCH
-from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
+from dask_nrbfn.stages.stage import Rates, Stage, StageCost, StageJob, expected_s
 from dask_nrbfn.stages.svd import SVD
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.stages.weights import WEIGHTS

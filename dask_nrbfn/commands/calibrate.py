@@ -34,8 +34,8 @@ from dask_nrbfn.numeric.targets import ClassTargets
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.rates import Rates
 from dask_nrbfn.stages.recall import AUDITED_ROWS
+from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.array import create_array, read_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location

@@ -16,7 +16,7 @@ from dask_nrbfn.fit import (
 )
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.rates import Rates, expected_s
+from dask_nrbfn.stages.stage import Rates, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import check_outside_groups, exists
 from dask_nrbfn.storage.location import Location

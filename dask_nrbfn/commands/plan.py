@@ -14,8 +14,7 @@ from dask_nrbfn.errors import MissingDataError, ParameterError
 from dask_nrbfn.fit import check_fit, stage_costs, with_planned_basis, with_search
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.rates import Rates, expected_s
-from dask_nrbfn.stages.stage import StageCost
+from dask_nrbfn.stages.stage import Rates, StageCost, expected_s
 from dask_nrbfn.storage.dataset import Dataset
 
 

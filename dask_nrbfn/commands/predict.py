@@ -35,7 +35,7 @@ from dask_nrbfn.outputs import check_output_file, new_file
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.stages.columns import check_targets
-from dask_nrbfn.stages.search_sizes import row_width
+from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.storage.array import create_array, get_array, read_rows
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.chunks import default_chunk_rows

@@ -51,8 +51,8 @@ from dask_nrbfn.stages.locality import LOCALITY
 from dask_nrbfn.stages.moments import (
     moments_bytes,
 )
+from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.refine import check_updatable
-from dask_nrbfn.stages.search_sizes import row_width
 from dask_nrbfn.stages.svd import SVD, read_components
 from dask_nrbfn.stages.validation import codes_among
 from dask_nrbfn.stages.weights import warn_of_condition

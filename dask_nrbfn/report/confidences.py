@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.confidence import name_rows
-from dask_nrbfn.stages.searched import of_searched
+from dask_nrbfn.stages.neighbor_search import of_searched
 
 # Thresholds in steps of a thousandth can be told apart.
 _BINS = 1000

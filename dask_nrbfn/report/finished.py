@@ -9,7 +9,7 @@ from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.formats import class_names
-from dask_nrbfn.stages.searched import of_searched
+from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run

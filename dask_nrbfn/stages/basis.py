@@ -13,11 +13,10 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import places_among
 from dask_nrbfn.params import GIVEN_PREFIX, FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, source_of
+from dask_nrbfn.stages.bases import MOST_FOUND, asked_size, check_distinct, pool_bytes, source_of
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.pool import pool_bytes
-from dask_nrbfn.stages.searched import searched_rows
+from dask_nrbfn.stages.neighbor_search import searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array

@@ -22,12 +22,14 @@ from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
-from dask_nrbfn.stages.bases import check_distinct
-from dask_nrbfn.stages.pool import pool_drawn
-from dask_nrbfn.stages.repair import repair_lists
-from dask_nrbfn.stages.search_sizes import bounding_rows, row_width, search_block_rows
-from dask_nrbfn.stages.searched import of_searched
-from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.stages.bases import check_distinct, pool_drawn
+from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
+from dask_nrbfn.stages.neighbor_search import (
+    bounding_rows,
+    of_searched,
+    row_width,
+    search_block_rows,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location

@@ -1,7 +1,7 @@
 """Stage "columns": statistics of every column, and the first look at every value."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.folds import FoldedBlock
-from dask_nrbfn.numeric.scaling import ColumnStatistics, unseen_columns
+from dask_nrbfn.numeric.scaling import LEARNED, ColumnStatistics, Scaling, unseen_columns
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sizes import FitSizes
@@ -135,6 +135,20 @@ def read_statistics(run: Run) -> ColumnStatistics:
     return ColumnStatistics(
         run.attributes["n_rows"], run.read("columns/mean"), run.read("columns/squared_deviation")
     )
+
+
+def read_scaling(run: Run, scale: str | None = None) -> Scaling:
+    """Return the scaling called `scale`, by default that of the parameters of the run."""
+    scale = scale or run.chosen_params.scale
+    scaling = unlearned_scaling(run, scale)
+    return replace(scaling, root=run.read("metric/root")) if scale == LEARNED else scaling
+
+
+def unlearned_scaling(run: Run, scale: str) -> Scaling:
+    """Return the scaling called `scale` without learned weights of the features."""
+    columns = COLUMNS.recorded(run)
+    groups = [(start, stop) for start, stop in columns.groups or ()]
+    return Scaling.from_statistics(scale, read_statistics(run), groups, centred=not columns.sparse)
 
 
 def column_name(dataset: Dataset, column: int) -> str:

@@ -9,9 +9,15 @@ from numpy.typing import NDArray
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.parts import PartResult, map_parts, run_task
+from dask_nrbfn.stages.neighbor_search import (
+    LIST_BYTES,
+    has_candidates,
+    of_searched,
+    row_width,
+    search_block_rows,
+    searched_rows,
+)
 from dask_nrbfn.stages.neighbors import NEIGHBORS
-from dask_nrbfn.stages.search_sizes import LIST_BYTES, row_width, search_block_rows
-from dask_nrbfn.stages.searched import has_candidates, of_searched, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence

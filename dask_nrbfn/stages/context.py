@@ -11,7 +11,7 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
-from dask_nrbfn.stages.search_sizes import NeighborSearch
+from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.trials import candidates, params_needing_confidence, resolve_tuning
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.group import Location

@@ -26,8 +26,7 @@ from dask_nrbfn.numeric.ridge import RidgeSystem, ridge_of
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, read_total, reduce_parts, run_tasks
-from dask_nrbfn.stages.activations import KeptActivations
-from dask_nrbfn.stages.loss_pass import HELD_OUT, LossPass
+from dask_nrbfn.stages.loss_pass import HELD_OUT, KeptActivations, LossPass
 from dask_nrbfn.stages.moments import read_moments, read_system
 from dask_nrbfn.stages.path import (
     held_out_folds,

@@ -7,9 +7,9 @@ import numpy as np
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.eigenfunctions import LEAST_EIGENVALUE
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import read_coefficients
 from dask_nrbfn.stages.model import MODEL, ModelRecord
-from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components

@@ -1,10 +1,15 @@
-"""The exact neighbours of a few rows among all rows, part by part."""
+"""Exact neighbours of a few rows among all rows, for audits, locality and incomplete lists."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.threads import blas_threads
+from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import (
     MISSING,
     Neighbors,
@@ -12,14 +17,51 @@ from dask_nrbfn.neighbors import (
     merge_neighbors,
     nearest_rows,
 )
-from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.search_sizes import row_width, search_block_rows
-from dask_nrbfn.stages.space import SearchSpace
+from dask_nrbfn.stages.columns import read_scaling, read_statistics
+from dask_nrbfn.stages.neighbor_search import (
+    of_searched,
+    places_of,
+    row_width,
+    search_block_rows,
+    search_dtype,
+)
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class SearchSpace:
+    """Rows for a neighbour search: scaled, centred, in the precision of the search.
+
+    Rows in CSR are not centred, because that would fill them.
+    """
+
+    scaling: Scaling
+    centre: Floats | float
+    dtype: np.dtype[Any]
+
+    @classmethod
+    def of(cls, run: Run, dataset: Dataset, method: str) -> "SearchSpace":
+        """Return the space of a search by `method`, "exact" or "approximate"."""
+        centred = run.chosen_params.scale == "none" and not dataset.is_sparse
+        centre = read_statistics(run).exact_centre() if centred else 0.0
+        return cls(read_scaling(run), centre, search_dtype(dataset, method))
+
+    def apply(self, X: Rows) -> Rows:
+        """Return rows of X (b, p) in this space."""
+        if is_sparse(X):
+            # Values that become 0 in single precision are not stored.
+            return canonical(self.scaling.apply(X).astype(self.dtype, copy=False))
+        return (self.scaling.apply(X) - self.centre).astype(self.dtype, copy=False)
+
 
 # Rows that are searched in one pass over all rows; what a task holds grows with them.
 MAX_TARGETS = 10_000
@@ -39,7 +81,7 @@ def search_rows_exactly(
         Ascending row numbers, at most `MAX_TARGETS`.
     """
     if run.has(f"{stage}/rows") and not np.array_equal(run.read(f"{stage}/rows"), rows):
-        # Its parts are of other rows.
+        # The stored parts belong to other rows.
         run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
     run_task(engine, _store_targets, run.location, dataset.location, stage, label=stage)
@@ -50,7 +92,7 @@ def search_rows_exactly(
 
 def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:
     """Return the bytes that a task of an exact search of `n_targets` rows holds."""
-    # Targets; candidates as numbers and distances, those of a block beside the best so far.
+    # The targets, and row numbers and distances of the best neighbours so far and of a block.
     return n_targets * (8 * width + 3 * 2 * 16 * (n_neighbors + 1))
 
 
@@ -110,3 +152,53 @@ def _merge(a: Neighbors, b: Neighbors, n_neighbors: int) -> Neighbors:
         np.hstack([a.distances, b.distances]),
         n_neighbors=n_neighbors,
     )
+
+
+def repair_lists(
+    run: Run, dataset: Dataset, engine: Engine, *, rows: NDArray[np.int64], remedy: str
+) -> dict[str, Any]:
+    """Search rows that have fewer than k neighbours again, among all rows.
+
+    Parameters
+    ----------
+    run, dataset, engine
+    rows : int64 (m,)
+        The row numbers.
+    remedy : str
+        What to change if there are more than `MAX_TARGETS` such rows.
+
+    Returns
+    -------
+    dict
+        "n_rows", the number of rows, and "distance_sum", the sum of their distances.
+
+    Raises
+    ------
+    RecallError
+        If there are too many such rows.
+    """
+    if not len(rows):
+        return {"n_rows": 0, "distance_sum": 0.0}
+    if len(rows) > MAX_TARGETS:
+        raise RecallError(
+            f"{len(rows)} rows have fewer than `n_neighbors`={run.params.n_neighbors} other rows "
+            "in their partitions.",
+            remedy,
+        )
+    logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
+    search_rows_exactly(run, dataset, engine, stage="repair", rows=rows)
+    record = run_task(engine, _store_repaired, run.location, label="repair")
+    return dict(record)
+
+
+def _store_repaired(run_location: Location) -> dict[str, Any]:
+    run = of_searched(Run.open(run_location))
+    places, distances = places_of(run, run.read("repair/rows")), run.read("repair/distances")
+    for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
+        for start in np.unique(places // run.chunk_rows) * run.chunk_rows:
+            stop = min(int(start) + run.chunk_rows, run.n_rows)
+            first, last = np.searchsorted(places, [start, stop])
+            chunk = run.read(f"neighbors/{name}", int(start), stop)
+            chunk[places[first:last] - start] = values[first:last]
+            run.write_rows(f"neighbors/{name}", int(start), chunk)
+    return {"n_rows": len(places), "distance_sum": float(distances.sum())}

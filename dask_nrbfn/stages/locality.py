@@ -31,8 +31,7 @@ from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.basis import BASIS
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.exact_search import MAX_TARGETS, exact_search_bytes, search_rows_exactly
-from dask_nrbfn.stages.search_sizes import LIST_BYTES, check_neighbors
-from dask_nrbfn.stages.searched import of_searched
+from dask_nrbfn.stages.neighbor_search import LIST_BYTES, check_neighbors, of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import localities_of

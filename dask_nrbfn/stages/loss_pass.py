@@ -1,19 +1,100 @@
-"""A pass over the rows for a loss: its gradient, and the labels of rows that are held out."""
+"""A pass over the rows for a loss: its gradient, and the labels of held-out rows.
 
+Later passes read the activations again, from scratch if that is faster than their products.
+"""
+
+import logging
+import shutil
 from typing import Any
 
 import numpy as np
+from dask.utils import format_bytes
 from numpy.typing import NDArray
 
+from dask_nrbfn.engine.threads import blas_threads
 from dask_nrbfn.numeric.descent import LossSums
 from dask_nrbfn.numeric.folds import FoldedBlock
 from dask_nrbfn.numeric.held_out import LEAST_ACTIVATION, HeldOutSums
 from dask_nrbfn.numeric.losses import Loss
 from dask_nrbfn.numeric.products import row_products
+from dask_nrbfn.numeric.radial import RadialFeatures, Scratch
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Sums
-from dask_nrbfn.stages.activations import KeptActivations
+from dask_nrbfn.storage.location import local_path
+from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading
+
+logger = logging.getLogger(__name__)
+
+# From some hundred values on, the products of a row take longer than reading its activations of 4
+# bytes each from a file: 17 ns and 6 ns for 784 features on two cores.
+LEAST_VALUES = 256
+
+# The share of the free disk that the activations may take: other files grow too.
+_SHARE_OF_DISK = 0.5
+
+
+def decide_to_keep(run: Run, place: str, n_basis: int, row_values: float) -> bool:
+    """Decide, once for the run, whether the passes of a stage keep activations; return it.
+
+    Kept activations are rounded to float32 in the pass that computes them too, so that the bits do
+    not depend on which pass reads them.
+    """
+    n_bytes, path = 4 * run.n_rows * n_basis, local_path(run.location)
+    keeps = (
+        row_values >= LEAST_VALUES
+        and path is not None
+        and n_bytes <= _SHARE_OF_DISK * shutil.disk_usage(path).free
+    )
+    keeps = run.decide(place, {"keeps_activations": keeps})["keeps_activations"]
+    if keeps:
+        logger.info("%s: activations are kept in %s of scratch", place, format_bytes(n_bytes))
+    return keeps
+
+
+class KeptActivations:
+    """Activations of blocks of rows, which a run may keep.
+
+    Parameters
+    ----------
+    features : RadialFeatures
+    run : Run
+    place : str or None
+        Names the kept activations; None: they are computed every time.
+    n_rows : int
+        Rows of the largest block.
+
+    Attributes
+    ----------
+    normalized : bool
+        Whether the activations of a row sum to 1.
+    """
+
+    def __init__(
+        self, features: RadialFeatures, run: Run, place: str | None, *, n_rows: int
+    ) -> None:
+        self.normalized = features.normalized
+        self._features, self._run, self._place = features, run, place
+        self._threads = blas_threads()
+        self._buffer = np.empty((n_rows, features.n_basis))
+        self._scratch = Scratch(n_rows, features.basis.shape[1])
+
+    def of_block(self, block: FoldedBlock) -> Floats:
+        """Return the activations of a block, float64 (b, r), valid until the next call."""
+        n, run, place = block.n_rows, self._run, self._place
+        Phi = self._buffer[:n]
+        if place is not None and run.part_record(place, block.start) is not None:
+            Phi[:] = run.read_part(place, block.start, "values")
+            return Phi
+        self._features.activations(
+            block.X, out=Phi, scratch=self._scratch.of(block.X), threads=self._threads
+        )
+        if place is not None:
+            rounded = Phi.astype(np.float32)
+            run.write_part(place, block.start, {}, {"values": rounded})
+            Phi[:] = rounded
+        return Phi
+
 
 HELD_OUT = "_held_out"
 
@@ -25,12 +106,12 @@ class LossPass:
     ----------
     activations : KeptActivations
     reading : Reading
-        With as many folds as models hold out rows.
+        With one fold for each model that holds out rows.
     weights : float64 (A, K, r)
-        Of the models without each fold, if there are folds, and last of that of all rows.
+        Weights of the models without each fold, if there are folds, then of the model of all rows.
     kept : list of bool (r,)
-        The basis rows that are not of each fold. Normalized activations of rows that are held out
-        are those of them alone.
+        For each fold, the basis rows outside it. The activations of held-out rows are normalized
+        over these basis rows alone.
     loss : Loss
     """
 
@@ -66,7 +147,7 @@ class LossPass:
         )
 
     def _judged(self, block: FoldedBlock, scores: Floats, activations: Floats) -> HeldOutSums:
-        """Return how the rows of each fold are labelled by the model without them."""
+        """Return the sums over held-out rows, each labelled by the model without its fold."""
         sums = HeldOutSums.zeros(1, self._shape[1])
         for fold, rows in enumerate(block.slices):
             own = scores[rows, fold]
@@ -86,7 +167,7 @@ class LossPass:
 
 
 def _without_own(block: FoldedBlock, n_models: int) -> Floats:
-    """Return the weight of each row for each model, (b, A): 0 for that which holds it out."""
+    """Return the weight of each row for each model, (b, A): 0 if the model holds the row out."""
     weights = np.ones((block.n_rows, n_models))
     if block.weights is not None:
         weights *= block.weights[:, None]

@@ -33,7 +33,7 @@ from dask_nrbfn.numeric.small_fit import (
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.columns import column_name
+from dask_nrbfn.stages.columns import column_name, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sample import (
     Basis,
@@ -42,7 +42,6 @@ from dask_nrbfn.stages.sample import (
     trying_bytes,
     write_rows,
 )
-from dask_nrbfn.stages.scaling import unlearned_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import scales_of

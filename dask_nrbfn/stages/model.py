@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
 from dask_nrbfn.stages.moments import read_moments
+from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.prune import read_places
 from dask_nrbfn.stages.refine import read_held_out_confusion, read_weights
-from dask_nrbfn.stages.scaling import read_scaling
-from dask_nrbfn.stages.searched import of_searched
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components

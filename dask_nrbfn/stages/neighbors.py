@@ -29,30 +29,29 @@ from dask_nrbfn.neighbors import (
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import asked_candidates, source_of
+from dask_nrbfn.stages.bases import asked_candidates, pool_bytes, source_of
 from dask_nrbfn.stages.candidates import search_candidates
 from dask_nrbfn.stages.columns import read_statistics
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.exact_search import exact_search_bytes
-from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
-from dask_nrbfn.stages.pool import pool_bytes
-from dask_nrbfn.stages.recall import AUDITED_ROWS
-from dask_nrbfn.stages.search_sizes import (
+from dask_nrbfn.stages.exact_search import SearchSpace, exact_search_bytes
+from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     NeighborSearch,
     bounding_rows,
     check_neighbors,
+    decide_candidates,
     most_lists,
     most_partitions,
+    of_searched,
     row_width,
     sample_rows,
     search_dtype,
     searching_bytes,
     smallest_partition,
 )
-from dask_nrbfn.stages.searched import decide_candidates, of_searched
+from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
+from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sizes import FitSizes
-from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.dataset import Dataset

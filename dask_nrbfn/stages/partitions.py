@@ -24,15 +24,14 @@ from dask_nrbfn.neighbors import (
 )
 from dask_nrbfn.numeric.rows import Rows, gathered
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.repair import repair_lists
-from dask_nrbfn.stages.search_sizes import (
+from dask_nrbfn.stages.exact_search import SearchSpace, repair_lists
+from dask_nrbfn.stages.neighbor_search import (
     most_lists,
     row_width,
     sample_rows,
     search_block_rows,
     searching_bytes,
 )
-from dask_nrbfn.stages.space import SearchSpace
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location

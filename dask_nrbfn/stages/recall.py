@@ -9,7 +9,7 @@ from dask_nrbfn.errors import RecallError
 from dask_nrbfn.neighbors import Recall, measure_recall
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.exact_search import exact_search_bytes, search_rows_exactly
-from dask_nrbfn.stages.searched import of_searched, places_of, searched_rows
+from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_rows
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence

@@ -11,7 +11,6 @@ from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.parts import run_task
-from dask_nrbfn.stages.activations import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
@@ -21,6 +20,7 @@ from dask_nrbfn.stages.descents import (
     Descent,
     descend,
 )
+from dask_nrbfn.stages.loss_pass import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges

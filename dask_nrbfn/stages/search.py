@@ -19,10 +19,10 @@ from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.small_fit import SmallNetwork, network_bytes, try_bytes, try_networks
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
-from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, source_of
+from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, classes_of_pool, source_of
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.components import most_components
 from dask_nrbfn.stages.metric import METRIC
-from dask_nrbfn.stages.pool import classes_of_pool
 from dask_nrbfn.stages.sample import (
     ALL,
     Basis,
@@ -31,7 +31,6 @@ from dask_nrbfn.stages.sample import (
     trying_bytes,
     write_rows,
 )
-from dask_nrbfn.stages.scaling import read_scaling
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (

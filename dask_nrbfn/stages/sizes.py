@@ -9,7 +9,7 @@ from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.search_sizes import (
+from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
     row_width,
     search_block_rows,

@@ -1,5 +1,6 @@
-"""What a stage of a fit is, and what it is given."""
+"""The `Stage` interface, its costs, the rates of a worker and the job object of a stage."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Generic, TypeVar
@@ -160,3 +161,77 @@ class Stage(Generic[Record]):
         written: dict[str, Any] = run.stages[self.name]
         names = [each.name for each in _fields(self.record)]
         return self.record(**{name: written[name] for name in names if name in written})
+
+
+# Overhead of a part, from its submission to its record: the scheduler, opening the run and dataset,
+# writing the part. And the same of a task that works alone.
+_PART_S, _TASK_S = 0.06, 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What one worker does in a second.
+
+    Attributes
+    ----------
+    moments_flops : float
+        Symmetric products of activations, and distances to a basis.
+    solve_flops : float
+        Cholesky factorization.
+    activations : float
+        Exponentials, normalized.
+    roots : float
+        Distances, summed.
+    column_values : float
+        Values that enter column statistics.
+    hashed_values : float
+    pairs : float
+        Pairs of rows in an exact search, at the dataset's number of columns.
+    audited_pairs : float
+        The same with a thousand rows against many.
+    updates : float
+        Candidate values of NNDescent.
+    measured_values : float
+        Differences of neighbours.
+    merged_candidates : float
+    selected_rows : float
+        Candidates for the basis.
+    routed_distances : float
+        Distances to the centroids of partitions.
+    weighed_neighbors : float
+        Neighbours that enter a confidence.
+    read_bytes : float
+        Rows of the dataset, decoded.
+    scratch_bytes : float
+        Arrays of a run, written or read.
+    """
+
+    moments_flops: float
+    solve_flops: float
+    activations: float
+    roots: float
+    column_values: float
+    hashed_values: float
+    pairs: float
+    audited_pairs: float
+    updates: float
+    measured_values: float
+    merged_candidates: float
+    selected_rows: float
+    routed_distances: float
+    weighed_neighbors: float
+    read_bytes: float
+    scratch_bytes: float
+
+
+def expected_s(cost: StageCost, rates: Rates, n_workers: int) -> float:
+    """Return the expected seconds of a stage."""
+    # The last round of tasks may leave workers idle. Work of one task alone has no rounds.
+    rounds = math.ceil(cost.n_tasks / n_workers) if cost.work else 0
+    share = rounds / cost.n_tasks
+    shared = _work_s(cost.work, rates) * share + rounds * _PART_S
+    return shared + _work_s(cost.alone, rates) + _TASK_S + cost.fixed_s
+
+
+def _work_s(work: Mapping[str, float], rates: Rates) -> float:
+    return sum(amount / getattr(rates, name) for name, amount in work.items())

@@ -23,7 +23,7 @@ from dask_nrbfn.numeric.svd import (
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts, run_task
 from dask_nrbfn.stages.context import FitContext
-from dask_nrbfn.stages.search_sizes import row_width
+from dask_nrbfn.stages.neighbor_search import row_width
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array

@@ -24,7 +24,7 @@ from dask_nrbfn.errors import AlreadyAddedError, DataError, MissingDataError
 from dask_nrbfn.report import run_table
 from dask_nrbfn.report.confidences import Confidences
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.stages.rates import Rates
+from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.group import open_group
 from tests.cli.program import refuse, succeed

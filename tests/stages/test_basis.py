@@ -11,13 +11,13 @@ from dask_nrbfn.fit import largest_basis, stages_in
 from dask_nrbfn.numeric.confidence import soft_confidence
 from dask_nrbfn.numeric.hashing import hash_rows
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import basis, pool, search_sizes
+from dask_nrbfn.stages import bases, basis, neighbor_search
 from dask_nrbfn.stages import confidence as confidence_module
 from dask_nrbfn.stages.basis import BASIS, BasisRecord
 from dask_nrbfn.stages.confidence import CONFIDENCE
 from dask_nrbfn.stages.context import FitContext
+from dask_nrbfn.stages.neighbor_search import NeighborSearch
 from dask_nrbfn.stages.neighbors import NeighborsRecord
-from dask_nrbfn.stages.search_sizes import NeighborSearch
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage import layout
@@ -115,7 +115,7 @@ def test_confidence__any_chunks_parts_and_blocks(monkeypatch, chunk_rows, n_part
 def test_confidence__reads_a_block_at_a_time(monkeypatch):
     monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 8)
     # Two chunks of 8 rows with 4 neighbours in each of 4 lists.
-    monkeypatch.setattr(search_sizes, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
+    monkeypatch.setattr(neighbor_search, "_BLOCK_BYTES", 2 * 8 * 4 * 4 * 16)
     X, y, _ = distinct_rows(100)
     run, dataset, _ = with_neighbors(X, y, FitParams(n_neighbors=4, n_parts=2))
     lengths = []
@@ -167,7 +167,7 @@ def test_basis__any_blocks(monkeypatch, rule, basis_size):
     params = FitParams(basis_size=basis_size, basis_rule=rule, n_parts=3)
     at_once, _ = chosen(X, y, confidence, params)
     monkeypatch.setattr(layout, "_MAX_CHUNK_ROWS", 16)
-    monkeypatch.setattr(pool, "_SELECTION_ROWS", 1)
+    monkeypatch.setattr(bases, "_SELECTION_ROWS", 1)
     in_blocks, _ = chosen(X, y, confidence, params, chunk_rows=21)
     assert in_blocks.tolist() == at_once.tolist()
 

@@ -110,7 +110,7 @@ def test_search__several_blocks_in_a_part(monkeypatch):
     X, y = spirals(700)
     one = fit(X, y)
     monkeypatch.setattr("dask_nrbfn.storage.layout._MAX_CHUNK_ROWS", 50)
-    monkeypatch.setattr("dask_nrbfn.stages.search_sizes._BLOCK_BYTES", 100 * 4 * 8)
+    monkeypatch.setattr("dask_nrbfn.stages.neighbor_search._BLOCK_BYTES", 100 * 4 * 8)
     many = fit(X, y)
     assert many.chunk_rows == 50
     assert_true_neighbors(many, X)
@@ -224,7 +224,7 @@ def test_search__rows_in_small_partitions_are_repaired(small_partitions):
 def test_search__too_many_incomplete_rows_are_no_result(small_partitions, monkeypatch):
     X, y = spirals(600)
     X[:5] = 0.01 * blobs(5, 4) + [1e4, 0, 0, 0]
-    monkeypatch.setattr("dask_nrbfn.stages.repair.MAX_TARGETS", 4)
+    monkeypatch.setattr("dask_nrbfn.stages.exact_search.MAX_TARGETS", 4)
     place = MemoryStore()
     with pytest.raises(RecallError) as caught:
         fit(X, y, params(overlap=1), location=place)

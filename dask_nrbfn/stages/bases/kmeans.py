@@ -5,9 +5,8 @@ from sklearn.cluster import MiniBatchKMeans
 
 from dask_nrbfn.numeric.rows import Rows, mean_values
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
-from dask_nrbfn.stages.pool import pool_alike
-from dask_nrbfn.stages.scaling import read_scaling
+from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, pool_alike
+from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 

@@ -3,8 +3,7 @@
 import numpy as np
 
 from dask_nrbfn.numeric.confidence import choose_basis
-from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows
-from dask_nrbfn.stages.pool import classes_of_pool, pool_alike
+from dask_nrbfn.stages.bases import BasisSource, Chosen, SampledRows, classes_of_pool, pool_alike
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 

@@ -7,9 +7,14 @@ from dask_nrbfn.neighbors import exact_neighbors, measure_neighbors
 from dask_nrbfn.numeric.confidence import RowPool, choose_basis, even_below, soft_confidence
 from dask_nrbfn.numeric.rows import is_sparse
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages.bases import MOST_SCORED, BasisSource, Chosen, SampledRows
+from dask_nrbfn.stages.bases import (
+    MOST_SCORED,
+    BasisSource,
+    Chosen,
+    SampledRows,
+    pool_by_confidence,
+)
 from dask_nrbfn.stages.confidence import name_rows
-from dask_nrbfn.stages.pool import pool_by_confidence
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 

@@ -1,19 +1,22 @@
-"""How rows are cut for a neighbour search, and what it holds."""
+"""Neighbour searches: the method, the rows that have neighbours, block sizes and memory."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.engine.memory import NNDESCENT_PROCESS_BYTES, PROCESS_BYTES
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.neighbors import listed_neighbors, search_bytes
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.layout import PartLayout
+from dask_nrbfn.storage.run import Run
 
-# Bytes of the rows of one block in double precision, or of their neighbour lists, where a block
-# costs more than its rows: searching it for a thousand rows, or cutting it into partitions.
+# Bytes of the rows of one block in double precision, or of their neighbour lists. It bounds blocks
+# that cost more than their rows: to search a thousand rows, or to cut rows into partitions.
 _BLOCK_BYTES = 2**26
 
 # Rows of the sample that places the partitions: enough of each that its share is known to a tenth,
@@ -31,22 +34,22 @@ _MAX_CENTROID_ELEMENTS = 2**24
 # as long as the products; a larger one takes longer itself.
 _MAX_BOUNDING_ROWS = 2**17
 
-# A neighbour is a number and a distance.
+# A neighbour is a row number and a distance.
 LIST_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborSearch:
-    """How neighbours are searched: what "auto" came to when the run began.
+    """How neighbours are searched, with every "auto" resolved when the run began.
 
     Attributes
     ----------
     method : {"exact", "approximate"}
     n_partitions : int
     threads : int
-        On which the graph of an approximate search depends.
+        The graph of an approximate search depends on them.
     n_candidates : int or None
-        Rows whose neighbours are searched; None: all.
+        Number of rows whose neighbours are searched; None: all rows.
     """
 
     method: str
@@ -70,13 +73,13 @@ def check_neighbors(n_neighbors: int, dataset: Dataset, *, labelled_only: bool) 
 
 
 def search_dtype(dataset: Dataset, method: str) -> np.dtype[Any]:
-    """Return the precision of a search: single where it loses nothing, or is all there is."""
+    """Return the precision of a search: single if it loses nothing or the search has no other."""
     small = np.can_cast(dataset.dtype, np.float32)
     return np.dtype(np.float32 if small or method == "approximate" else np.float64)
 
 
 def row_width(dataset: Dataset) -> int:
-    """Return the numbers that a row is held as: p, or in CSR its values and their columns."""
+    """Return the numbers in memory for a row: p, or in CSR its values and their columns."""
     stored = max(1, math.ceil(2 * dataset.row_values))
     return stored if dataset.is_sparse else dataset.n_features
 
@@ -84,7 +87,7 @@ def row_width(dataset: Dataset) -> int:
 def search_block_rows(chunk_rows: int, width: int, params: FitParams) -> int:
     """Return the rows of a block of a search, a whole number of a run's chunks.
 
-    What counts is the larger of a row and of the neighbour lists that are merged for it.
+    Its size follows from the larger of a row and the neighbour lists that are merged for the row.
     """
     row_bytes = max(8 * width, LIST_BYTES * params.n_neighbors * most_lists(params.overlap))
     return max(1, _BLOCK_BYTES // row_bytes // chunk_rows) * chunk_rows
@@ -100,7 +103,7 @@ def sample_rows(n_rows: int, width: int, n_partitions: int) -> int:
 def bounding_rows(n_rows: int, width: int, n_neighbors: int) -> int:
     """Return the rows of the sample that bounds the distances of the candidates' neighbours.
 
-    A fourth of the rows at most: where a candidate misses some neighbours, others lie within a
+    At most a fourth of the rows: if a candidate misses some neighbours, others still lie within a
     bound that has room for more.
     """
     most = min(_MAX_BOUNDING_ROWS, _MAX_SAMPLE_ELEMENTS // width, n_rows // 4)
@@ -117,12 +120,12 @@ def most_partitions(dataset: Dataset, params: FitParams) -> int:
 
 
 def smallest_partition(params: FitParams) -> int:
-    """Return the rows that a partition must have on average, so that lists of k can be filled."""
+    """Return the mean rows of a partition that are needed to fill lists of k neighbours."""
     return 4 * (params.n_neighbors + 1)
 
 
 def most_lists(overlap: int) -> int:
-    """Return the lists of a row: of its partitions, one more than on average, and of its copies."""
+    """Return the most lists of a row: its partitions, one more than the mean, and its copies."""
     return overlap + 2
 
 
@@ -145,3 +148,37 @@ def searching_bytes(dataset: Dataset, params: FitParams, method: str, n_rows: in
             method=method,
         )
     )
+
+
+# The name of the decision on candidates: how arrays with a row for each candidate are cut.
+_CANDIDATES = "candidates"
+
+
+def decide_candidates(run: Run, n_candidates: int) -> None:
+    """Record that only `n_candidates` rows have neighbours."""
+    run.decide(_CANDIDATES, asdict(PartLayout.of(n_candidates, run.chosen_params.n_parts)))
+
+
+def has_candidates(run: Run) -> bool:
+    """Return whether only candidates have neighbours."""
+    return _CANDIDATES in run.decisions
+
+
+def of_searched(run: Run) -> Run:
+    """Return the run restricted to the rows that have neighbours."""
+    labelled = run.of_labelled()
+    if not has_candidates(run):
+        return labelled
+    layout = PartLayout(**run.decisions[_CANDIDATES])
+    return replace(labelled, n_rows=layout.n_rows, layout=layout)
+
+
+def searched_rows(run: Run) -> NDArray[np.int64] | None:
+    """Return the candidates among the labelled rows, ascending, int64 (N,); None: all rows."""
+    return run.read("neighbors/rows") if has_candidates(run) else None
+
+
+def places_of(run: Run, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of row numbers in the arrays that have a row for each searched row."""
+    candidates = searched_rows(run)
+    return rows if candidates is None else np.searchsorted(candidates, rows)
