@@ -10,12 +10,11 @@ import time
 
 import numpy as np
 import pytest
-import zarr
 
 from dask_nrbfn.storage.layout import parts_in
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from tests.cli.program import PROGRAM, refuse, run, succeed
+from tests.cli.program import PROGRAM, refuse, succeed
 from tests.tables import spirals, write_table
 
 
@@ -50,17 +49,6 @@ def test_cli__from_a_csv_file_to_predictions(tmp_path, csv):
         assert "n_features         4" in succeed("inspect", path)
 
 
-def test_cli__numbers_as_targets(tmp_path, csv):
-    data = tmp_path / "data"
-    figures = json.loads(succeed("ingest", csv, data, "--target", "d,kind", "--json"))
-    assert (figures["n_features"], figures["target_names"]) == (3, ["d", "kind"])
-    assert "target_names       d, kind" in succeed("inspect", data)
-    checked = succeed("check", data)
-    assert "target_names       d, kind" in checked
-    assert "n_classes" not in checked
-    assert "problem            none" in checked
-
-
 def test_cli__a_reader_that_goes_is_no_error(dataset):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*PROGRAM, "inspect", dataset], **pipes) as process:
@@ -84,13 +72,6 @@ def test_cli__json(tmp_path, dataset):
     out = succeed("predict", tmp_path / "run", dataset, tmp_path / "out", "--workers", 0, "--json")
     assert json.loads(out)["n_rows"] == 300
     assert json.loads(succeed("inspect", tmp_path / "out", "--json"))["kind"] == "predictions"
-
-
-def test_cli__every_command_has_help():
-    for name in ("ingest", "check", "fit", "predict", "evaluate", "inspect"):
-        out = succeed(name, "--help")
-        assert "--json" in out
-        assert "Usage" in out
 
 
 def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
@@ -183,51 +164,6 @@ def test_cli__bad_sources(tmp_path, csv):
     assert not out.exists()
 
 
-def test_cli__one_class_and_too_many_neighbours(tmp_path):
-    X, _ = spirals(30)
-    write_table(tmp_path / "one", X, np.zeros(30, int))
-    assert (
-        refuse("fit", tmp_path / "one", tmp_path / "run", "--workers", 0)[0]
-        == "y has 1 class only: 0."
-    )
-    write_table(tmp_path / "few", *spirals(30))
-    problem, fix = refuse(
-        "fit", tmp_path / "few", tmp_path / "run", "--n-neighbors", 30, "--workers", 0
-    )
-    assert problem == "--n-neighbors=30 needs at least 31 rows, X has n_samples = 30."
-    assert fix == "Give --n-neighbors of at most 29."
-    assert not (tmp_path / "run").exists()
-
-
-def test_cli__damage_is_listed_by_check_and_refused_by_fit(tmp_path, dataset):
-    chunk = dataset / "X" / "c" / "1" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[100] ^= 8
-    chunk.write_bytes(content)
-    (dataset / "y" / "c" / "3").unlink()
-    code, out, _ = run("check", dataset, "--json")
-    damaged, missing = json.loads(out)["problems"]
-    assert code == 2
-    assert "rows 80 to 160" in damaged
-    assert "y/c/3" in missing
-    assert "is missing" in missing
-    problem, _ = refuse("fit", dataset, tmp_path / "run", "--workers", 0)
-    assert problem in (damaged, missing)
-
-
-def test_cli__check_finds_nan_and_foreign_rows(dataset):
-    rows = zarr.open_group(dataset)["X"]
-    rows[3, 1] = np.inf
-    problems = json.loads(run("check", dataset, "--json")[1])["problems"]
-    assert any("X has inf in row 3, column 1" in problem for problem in problems)
-    rows[3, 1] = 0.5
-    problems = json.loads(run("check", dataset, "--json")[1])["problems"]
-    assert [problem.partition(" of file")[0] for problem in problems] == [
-        "chunk X/c/0/0",
-        "rows or labels are not the ones that ingest wrote.",
-    ]
-
-
 def test_cli__recall_below_the_floor(tmp_path):
     rows = np.random.default_rng(0).normal(size=(700, 10))
     write_table(tmp_path / "data", rows, np.arange(700) % 2)
@@ -242,20 +178,6 @@ def test_cli__recall_below_the_floor(tmp_path):
     finished = Run.open(tmp_path / "run").stages
     assert {name: finished[name] for name in stages} == stages
     assert "model" in finished
-
-
-def test_cli__runs_are_not_mixed_up(tmp_path, dataset):
-    succeed("fit", dataset, tmp_path / "run", "--workers", 0)
-    problem, _ = refuse("fit", dataset, tmp_path / "run", "--alpha", 1e-9, "--workers", 0)
-    assert "alpha=1e-13 (now 1e-09)" in problem
-    write_table(tmp_path / "other", *spirals(300, seed=5))
-    problem, _ = refuse("fit", tmp_path / "other", tmp_path / "run", "--workers", 0)
-    assert "another dataset" in problem
-    write_table(tmp_path / "wide", np.ones((5, 9)))
-    problem, _ = refuse(
-        "predict", tmp_path / "run", tmp_path / "wide", tmp_path / "out", "--workers", 0
-    )
-    assert problem == "X has 9 columns, but the model was trained on 4."
 
 
 def test_cli__nothing_is_overwritten_unasked(tmp_path, csv, dataset):
@@ -325,20 +247,6 @@ def test_cli__places(tmp_path, csv, dataset):
     assert str(csv) in below_a_file
     problem, _ = refuse("ingest", csv, "gs://nowhere/data", "--label", "kind")
     assert "not installed" in problem
-
-
-def test_cli__bad_engine_options(tmp_path, dataset):
-    fit = ["fit", dataset, tmp_path / "run"]
-    assert "workers is -1" in refuse(*fit, "--workers", -1)[0]
-    assert "memory is 'lots'" in refuse(*fit, "--memory", "lots")[0]
-    assert "both given" in refuse(*fit, "--scheduler", "a:1", "--scheduler-file", "f")[0]
-    assert (
-        "workers given with a running scheduler"
-        in refuse(*fit, "--scheduler", "a:1", "--workers", 2)[0]
-    )
-    assert "there is no scheduler file" in refuse(*fit, "--scheduler-file", tmp_path / "none")[0]
-    assert "alpha is 2.0" in refuse(*fit, "--alpha", 2, "--workers", 0)[0]
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

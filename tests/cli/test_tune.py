@@ -1,14 +1,11 @@
 """Tuning and its options on the command line."""
 
 import json
-import re
 
-import click
 import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from dask_nrbfn.cli.options import Values
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
@@ -194,13 +191,6 @@ def test_cli_tune__values_that_are_no_numbers(tmp_path, dataset, option):
     assert "'0.1,a' are no numbers with commas between them" in err
 
 
-def test_cli_tune__values_of_other_types():
-    assert Values(float).convert(" 1e-3, 2", None, None) == (1e-3, 2.0)
-    assert Values(str).convert("a, b", None, None) == ("a", "b")
-    with pytest.raises(click.UsageError):
-        Values(float).convert("1;2", None, None)
-
-
 def test_cli__files_that_are_no_basis(tmp_path, dataset):
     def problem(content, name="basis.npy"):
         (tmp_path / name).write_bytes(content)
@@ -225,36 +215,3 @@ def test_cli__files_that_are_no_basis(tmp_path, dataset):
     wrong = refuse(*options, tmp_path / "good.npy", "--basis-size", 4)
     assert wrong[0] == "--basis-size is 4, but 3 basis rows are given."
     assert not (tmp_path / "run").exists()
-
-
-def test_cli_tune__validation_that_cannot_be_used(tmp_path, dataset):
-    X, y = spirals(30)
-    write_table(tmp_path / "other", X, y + 5)
-    write_table(tmp_path / "unlabelled", X)
-    options = ("tune", dataset, tmp_path / "run", *ONE, "--validation")
-    assert "label 5 of" in refuse(*options, tmp_path / "other")[0]
-    assert "has no labels" in refuse(*options, tmp_path / "unlabelled")[0]
-    assert "nowhere" in refuse(*options, tmp_path / "nowhere")[0]
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_cli__fit_and_tune_are_not_mixed_up(tmp_path, dataset):
-    succeed("tune", dataset, tmp_path / "tuned", *ONE)
-    fit = ("--basis", "random", "--basis-size", 12)
-    problem, fix = refuse("fit", dataset, tmp_path / "tuned", *fit)
-    assert "was begun by tune" in problem
-    assert "Finish it with tune" in fix
-    succeed("fit", dataset, tmp_path / "fitted", *fit)
-    assert "was begun by fit" in refuse("tune", dataset, tmp_path / "fitted", *ONE)[0]
-
-
-def test_cli_tune__singular_at_every_penalty(tmp_path, dataset):
-    basis = np.concatenate([spirals(9)[0], np.full((1, 4), 1e6)])
-    np.save(tmp_path / "basis.npy", basis)
-    problem, fix = refuse(
-        "tune", dataset, tmp_path / "run", "--basis", tmp_path / "basis.npy", "--alphas", "0",
-        "--width-factors", "1e-4", "--features", "normalized", "--effort", "quick",
-    )  # fmt: skip
-    assert problem == "the 10 x 10 ridge system is singular in float64 at each of --alphas: 0."
-    assert re.fullmatch(r"Give a penalty of at least 1e-\d+\.", fix)

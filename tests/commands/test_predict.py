@@ -107,19 +107,6 @@ def test_predict__memory_is_below_what_was_expected(tmp_path, n_rows):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "chunk_rows"), [(60, 1), (60, 37), (4100, 300), (4100, 2048), (4100, 10**4)]
-)
-def test_predict__any_chunks(tmp_path, place, n_rows, chunk_rows):
-    X, _ = spirals(n_rows, seed=1)
-    expected = Model.load(place / "run").scores(X)
-    dataset = write_table(tmp_path / "new", X, chunk_rows=chunk_rows)
-    predict_dataset(place / "run", dataset, tmp_path / "out", InlineEngine())
-    out = zarr.open_group(tmp_path / "out")
-    np.testing.assert_allclose(out["scores"][:], expected, rtol=1e-9)
-    assert out["labels"][:].tolist() == NAMES[expected.argmax(axis=1)].tolist()
-
-
-@pytest.mark.parametrize(
     ("n_rows", "n_classes", "chunk_rows"),
     [
         (1, 2, 1),
@@ -451,19 +438,6 @@ def test_evaluate__area_under_the_roc_curve(monkeypatch, new_rows, chunk_rows, n
     one = write_table(MemoryStore(), X[y == 1], NAMES[y[y == 1]])
     of_one = evaluate_dataset(run.location, one, InlineEngine())
     assert (of_one.roc_auc, of_one.per_class[0]["recall"]) == (None, None)
-
-
-def test_evaluate__labels_the_model_does_not_know_are_errors(place, new_rows):
-    X, y = new_rows
-    known = evaluate_dataset(place / "run", write_table(MemoryStore(), X, NAMES[y]), InlineEngine())
-    strange = np.where(np.arange(250) < 10, "zebra", NAMES[y])
-    evaluation = evaluate_dataset(
-        place / "run", write_table(MemoryStore(), X, strange), InlineEngine()
-    )
-    assert known.n_errors < 50
-    assert 10 <= evaluation.n_errors <= known.n_errors + 10
-    with pytest.raises(DataError, match="has no labels"):
-        evaluate_dataset(place / "run", write_table(MemoryStore(), X), InlineEngine())
 
 
 @pytest.fixture(scope="module")

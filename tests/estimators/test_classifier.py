@@ -297,15 +297,6 @@ def test_classifier__columns_in_another_order(tmp_path, table):
         NRBFNClassifier.load(tmp_path / "model").predict(lazy[list("dcba")])
 
 
-def test_classifier__nan_in_lazy_rows(table, expected):
-    X = table[0].copy()
-    X[5, 1] = np.nan
-    with pytest.raises(NRBFNError, match="nan in row 5, column 1"):
-        expected.predict(da.from_array(X)).compute(scheduler="sync")
-    with pytest.raises(NRBFNError, match="nan in row 5, column 1"):
-        expected.predict(zarr.array(X))
-
-
 @pytest.fixture
 def frame_with_nan(table):
     """Give a pandas frame whose row 217 has one, its row numbers beginning anew after 150."""

@@ -301,11 +301,6 @@ def test_partial_fit__a_first_batch_of_one_class():
     assert {*fitted.predict(X)} == {0, 1, 2}
 
 
-def test_partial_fit__a_label_that_is_none_of_the_classes():
-    with pytest.raises(DataError, match="label 2 is not a class"):
-        network().partial_fit(X, Y, classes=[0, 1])
-
-
 def test_partial_fit__few_rows_and_many_classes():
     fitted = NRBFNClassifier(alpha=1e-3).partial_fit(X[:3], [0, 1, 0], classes=np.arange(10))
     assert fitted.predict_proba(X).shape == (len(X), 10)

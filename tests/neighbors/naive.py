@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.numeric.frozen import read_only
+
 
 def naive_distances(rows):
     """Return all distances, float64 (n, n), the row itself at infinity."""
@@ -28,6 +30,7 @@ def assert_valid(found, queries, *, n_rows, n_neighbors):
     assert all(len(set(row)) == n_neighbors for row in found.tolist())
 
 
+@read_only
 def blobs(n_rows, n_features, *, n_blobs=10, seed=0):
     rng = np.random.default_rng(seed)
     centres = rng.normal(scale=5, size=(n_blobs, n_features))

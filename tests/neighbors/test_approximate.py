@@ -90,10 +90,3 @@ def test_approximate_neighbors__two_threads_at_once():
         thread.join()
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(found[1], expected)
-
-
-def test_approximate_neighbors__rows_stay_as_they_were():
-    rows = blobs(500, 4).astype(np.float32)
-    before = rows.copy()
-    approximate_neighbors(rows, n_neighbors=5, seed=0, threads=2)
-    np.testing.assert_array_equal(rows, before)

@@ -53,19 +53,6 @@ def test_exact_neighbors__duplicates(dtype, n_copies, k):
     assert_nearest(found, queries, rows, rtol=1e-12)
 
 
-def test_exact_neighbors__all_rows_equal():
-    rows = np.ones((30, 4))
-    found = exact_neighbors(rows, np.arange(30), n_neighbors=29)
-    assert_valid(found, np.arange(30), n_rows=30, n_neighbors=29)
-
-
-@pytest.mark.parametrize("k", [1, 2, 5])
-def test_exact_neighbors__one_row_more_than_neighbors(k):
-    found = exact_neighbors(blobs(k + 1, 3), np.arange(k + 1), n_neighbors=k)
-    for row, neighbors in enumerate(found):
-        assert set(neighbors.tolist()) == set(range(k + 1)) - {row}
-
-
 @given(lengths=row_chunkings(), seed=st.integers(0, 9))
 @settings(max_examples=20)
 def test_exact_neighbors__any_split_of_the_queries(lengths, seed):

@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 
 from dask_nrbfn.neighbors import MISSING, measure_neighbors, measure_recall, merge_neighbors
 from tests.neighbors.naive import blobs, naive_distances
-from tests.numeric.chunkings import row_chunkings, split
+from tests.numeric.chunkings import row_chunkings
 
 
 def random_neighbors(n_rows, k, seed=0):
@@ -80,14 +80,6 @@ def test_measure_neighbors__more_rows_than_gathered_at_once():
         np.testing.assert_array_equal(one.distances[0], whole.distances[row])
 
 
-def test_measure_neighbors__inputs_stay_as_they_were():
-    rows, indices = blobs(10, 3), random_neighbors(10, 4)
-    before = rows.copy(), indices.copy()
-    measure_neighbors(rows, rows, indices)
-    np.testing.assert_array_equal(rows, before[0])
-    np.testing.assert_array_equal(indices, before[1])
-
-
 def naive_merge(indices, distances, n_neighbors):
     """Return the k first of the distinct pairs of every row."""
     merged = []
@@ -153,32 +145,6 @@ def test_merge_neighbors__distances_of_missing_ones_do_not_count():
     merged = merge_neighbors(np.array([[MISSING, 5]]), np.array([[0.0, 2.0]]), n_neighbors=2)
     assert merged.indices.tolist() == [[5, MISSING]]
     assert merged.distances.tolist() == [[2.0, np.inf]]
-
-
-def test_merge_neighbors__inputs_stay_as_they_were():
-    indices, distances = np.array([[3, 3, 1]]), np.array([[1.0, 1.0, 0.5]])
-    before = indices.copy(), distances.copy()
-    merge_neighbors(indices, distances, n_neighbors=2)
-    np.testing.assert_array_equal(indices, before[0])
-    np.testing.assert_array_equal(distances, before[1])
-
-
-@pytest.mark.parametrize("n_rows", [0, 1])
-def test_merge_neighbors__no_candidates(n_rows):
-    merged = merge_neighbors(np.empty((n_rows, 0), np.int64), np.empty((n_rows, 0)), n_neighbors=3)
-    assert merged.indices.tolist() == [[MISSING] * 3] * n_rows
-
-
-def test_merge_neighbors__splits_of_the_rows():
-    rng = np.random.default_rng(0)
-    indices = rng.integers(-1, 9, (20, 7))
-    distances = (indices * 7 % 5).astype(float)
-    whole = merge_neighbors(indices, distances, n_neighbors=4)
-    parts = [
-        merge_neighbors(a, b, n_neighbors=4).indices
-        for a, b in zip(split(indices, [1, 12, 7]), split(distances, [1, 12, 7]), strict=True)
-    ]
-    np.testing.assert_array_equal(np.concatenate(parts), whole.indices)
 
 
 SHAPES = st.tuples(st.integers(1, 8), st.integers(1, 6))

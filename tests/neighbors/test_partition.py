@@ -138,13 +138,6 @@ def test_balanced__same_bits_every_time(name):
     assert other.centroids.tobytes() != first.centroids.tobytes()
 
 
-def test_balanced__sample_stays_as_it_was():
-    rows = uniform(500)
-    before = rows.copy()
-    Partitions.balanced(rows, 5, overlap=2, seed=0)
-    np.testing.assert_array_equal(rows, before)
-
-
 def naive_route(partitions, rows, overlap):
     """Return the nearest, and of the next ones those whose border is within reach."""
     centroids, offsets = partitions.centroids, partitions.offsets

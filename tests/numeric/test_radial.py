@@ -15,9 +15,11 @@ from dask_nrbfn.numeric.distances import BasisDistances
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.scaling import Scaling
 from tests.numeric.chunkings import row_chunkings, split
+from tests.numeric.frozen import read_only
 from tests.reference import reference_activations, reference_distances
 
 
+@read_only
 def draw(n_rows, n_features, seed=0):
     return np.random.default_rng(seed).normal(size=(n_rows, n_features))
 
@@ -118,7 +120,7 @@ def test_activations__every_kind_any_blocks(lengths, kind, weighted):
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations__every_kind_far_from_the_basis(far, kind):
     width, basis, directions = 0.5, draw(8, 3, seed=1), draw(40, 3)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
     features = RadialFeatures.from_basis(basis, width, **kind)
     # About the centre of the basis, as far rows are seen from it.
     X = far * directions
@@ -150,7 +152,7 @@ def test_activations__laplacian_from_the_middle_of_a_wide_basis():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_activations__factors_multiply_rows(kind):
-    X, basis = draw(130, 3), draw(7, 3, seed=1)
+    X, basis = draw(130, 3).copy(), draw(7, 3, seed=1)
     X[:5] *= 1e6
     factors = np.random.default_rng(2).uniform(0, 3, 130)
     factors[7] = 0.0
@@ -356,18 +358,6 @@ def test_weighted_sums__every_kind(n_rows, kind):
     weights, buffer = draw(3, 7, seed=2), np.full((n_rows, 7), np.nan)
     sums = features.weighted_sums(X, weights, buffer=buffer)
     np.testing.assert_allclose(sums, features.activations(X) @ weights.T, rtol=1e-11, atol=1e-14)
-
-
-def test_radial__inputs_stay_as_they_were():
-    X, basis = draw(70, 3), draw(6, 3, seed=1)
-    X_before, basis_before = X.copy(), basis.copy()
-    features = RadialFeatures.from_basis(basis, 1.0)
-    first = features.activations(X)
-    BasisDistances.from_basis(basis).total(X)
-    BasisDistances.from_basis(basis).squared(X)
-    np.testing.assert_array_equal(features.activations(X), first)
-    np.testing.assert_array_equal(X, X_before)
-    np.testing.assert_array_equal(basis, basis_before)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 64, 65, 130])

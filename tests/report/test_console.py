@@ -123,12 +123,6 @@ def test_run_table__an_audited_search():
     assert "of the true neighbours. Raise overlap" in " ".join(run_table(run).split())
 
 
-def test_run_table__of_an_unfinished_run(unfinished):
-    with pytest.raises(MissingDataError, match="is not finished: it has no model yet") as caught:
-        run_table(unfinished)
-    assert caught.value.remedy.startswith("Finish it with fit")
-
-
 def test_tuning_table__marks_what_was_chosen(tuned):
     text = tuning_table(tuned)
     combinations, penalties, _ = text.split("\n\n")

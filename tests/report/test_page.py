@@ -8,9 +8,9 @@ import pytest
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset
+from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.engine import InlineEngine
-from dask_nrbfn.errors import MissingDataError, ParameterError, StorageError
+from dask_nrbfn.errors import MissingDataError, StorageError
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import write_report
 from tests.report.conftest import LABELS
@@ -174,15 +174,6 @@ def test_page__of_an_evaluation_with_labels_that_the_model_does_not_know(page_of
     assert "(unknown) 3 4" in " ".join(words.split())
     assert "(unknown) - - - 7" in " ".join(words.split())
     assert "7 of them with labels unknown to the model, log loss of the others" in words
-
-
-def test_page__an_evaluation_of_another_model(fitted, tmp_path):
-    other = Evaluation(
-        n_rows=2, n_errors=0, classes=("a", "b"), confusion=((1, 0), (0, 1)), log_loss=0.1
-    )
-    with pytest.raises(ParameterError, match="the evaluation has 2 classes, the run 3"):
-        write_report(fitted, tmp_path / "page.html", evaluation=other)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_page__is_the_same_each_time(tuned, tmp_path):

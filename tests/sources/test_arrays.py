@@ -131,11 +131,6 @@ def test_npz__named_members(tmp_path, rows):
     np.testing.assert_array_equal(collect(source, 4)[1], y)
 
 
-def test_npz__without_y_has_no_labels(tmp_path, rows):
-    np.savez(tmp_path / "d.npz", X=rows[0], other=rows[1])
-    assert collect(open_source(tmp_path / "d.npz"), 4)[1] is None
-
-
 @pytest.mark.parametrize("options", [{}, {"x": "train", "y": "labels"}])
 def test_npz__absent_member_names_those_that_exist(tmp_path, options):
     np.savez(tmp_path / "d.npz", train=np.zeros((2, 1)), target=np.zeros(2))
@@ -200,21 +195,6 @@ def test_arrays__weights_come_with_their_rows(tmp_path, rows, form, block_rows, 
     got_X, got_y = collect(source, block_rows)
     np.testing.assert_array_equal(got_X, X)
     assert (got_y is not None) == labelled
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-@pytest.mark.parametrize("dtype", ["i1", "u8", ">i4", "f2", "f4", ">f8"])
-def test_arrays__weights_of_any_number_type_become_float64(tmp_path, form, dtype):
-    weights = np.array([1, 2, 100]).astype(dtype)
-    source = sources_of(tmp_path, np.zeros((3, 1)), None, weights)[form]()
-    np.testing.assert_array_equal(weights_of(source, 2), [1.0, 2.0, 100.0])
-
-
-@pytest.mark.parametrize("form", [0, 1, 2])
-def test_arrays__without_weights_blocks_have_none(tmp_path, rows, form):
-    source = sources_of(tmp_path, *rows)[form]()
-    assert not source.has_weights
-    assert all(block.weights is None for block in source.blocks(5))
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
@@ -332,64 +312,6 @@ def test_npy__numbers_for_two_purposes(tmp_path, rows, option):
 def test_npz__weights_are_read_only_when_named(tmp_path, rows):
     np.savez(tmp_path / "d.npz", X=rows[0], weights=np.ones(N))
     assert not open_source(tmp_path / "d.npz").has_weights
-
-
-def test_npz__absent_weights_name_the_members(tmp_path, rows):
-    np.savez(tmp_path / "d.npz", X=rows[0], y=rows[1])
-    with pytest.raises(DataError, match=r"no array 'w'; it has 'X', 'y'\..* weights"):
-        open_source(tmp_path / "d.npz", weights="w")
-
-
-@pytest.mark.parametrize("options", [{}, {"y": "y.npy"}, {"x": "W", "y": "y"}])
-@pytest.mark.parametrize("weights", ["y", "y.npy"])
-def test_npz__labels_are_no_weights(tmp_path, rows, options, weights):
-    np.savez(tmp_path / "d.npz", X=rows[0], W=rows[0], y=rows[1])
-    with pytest.raises(ParameterError, match=r"weights=y names the features, labels or targets"):
-        open_source(tmp_path / "d.npz", weights=weights, **options)
-
-
-@pytest.mark.parametrize("other", ["X", "y"])
-def test_npy__features_and_labels_are_no_weights(tmp_path, rows, other):
-    paths = {name: str(tmp_path / f"{name}.npy") for name in "Xy"}
-    for name, values in zip("Xy", rows, strict=True):
-        np.save(paths[name], values)
-    with pytest.raises(ParameterError, match=r"weights=.* names the features, labels or targets"):
-        open_source(paths["X"], y=paths["y"], weights=paths[other])
-
-
-def test_npy__absent_weights_file(tmp_path, rows):
-    np.save(tmp_path / "X.npy", rows[0])
-    with pytest.raises(MissingDataError, match=r"w.npy is not a file. Give weights the path"):
-        open_source(tmp_path / "X.npy", weights="w.npy")
-
-
-def test_npy__weights_cut_short(tmp_path, rows):
-    np.save(tmp_path / "X.npy", rows[0])
-    np.save(tmp_path / "w.npy", np.ones(N))
-    path = tmp_path / "w.npy"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedDataError, match=r"w\.npy is damaged"):
-        open_source(tmp_path / "X.npy", weights=str(path))
-
-
-def test_npz__weights_with_a_changed_byte_fail_the_checksum(tmp_path):
-    np.savez(tmp_path / "d.npz", w=np.ones(1000), X=np.zeros((1000, 1)))
-    stored = bytearray((tmp_path / "d.npz").read_bytes())
-    stored[4000] ^= 1
-    (tmp_path / "d.npz").write_bytes(stored)
-    with pytest.raises(DamagedDataError, match=r"Bad CRC-32"):
-        list(open_source(tmp_path / "d.npz", weights="w").blocks(7))
-
-
-def test_npz__weights_longer_than_their_header(tmp_path):
-    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
-        for name, shape, n_values in (("X", (10, 1), 10), ("w", (10,), 11)):
-            with archive.open(f"{name}.npy", "w") as file:
-                header = {"descr": "<f8", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-                file.write(np.ones(n_values).tobytes())
-    with pytest.raises(DamagedDataError, match=r"longer than its header"):
-        list(open_source(tmp_path / "d.npz", weights="w").blocks(3))
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])

@@ -232,12 +232,6 @@ def test_csv__each_file_says_true_in_its_own_way(tmp_path):
     assert y.tolist() == [0, 1]
 
 
-def test_csv__one_file_of_strings_makes_all_labels_strings(tmp_path):
-    csv_of(tmp_path, "a,y\n1,1\n", "1.csv")
-    csv_of(tmp_path, "a,y\n1,x\n", "2.csv")
-    assert collect(open_source(tmp_path, label="y"))[1].tolist() == ["1", "x"]
-
-
 def test_csv__empty_cells_and_blank_lines(tmp_path):
     path = csv_of(tmp_path, "\ufeffa,b,y\r\n1,3,0\r\n\r\n0, 2,1\r\n")
     X, y = collect(open_source(path, label="y"))
@@ -650,61 +644,10 @@ def test_table__weights_that_are_not_named_are_a_feature(tmp_path, table, name):
     assert all(block.weights is None for block in source.blocks(5))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-def test_table__weights_of_a_directory(tmp_path, table, suffix):
-    frame = weighted(table)
-    write(frame[:10], tmp_path / f"part-1{suffix}")
-    write(frame[10:][["b", "kind", "w", "a"]], tmp_path / f"part-2{suffix}")
-    source = open_source(tmp_path, label="kind", weights="w")
-    np.testing.assert_array_equal(weights_of(source, 4), frame["w"])
-    np.testing.assert_array_equal(collect(source, 4)[0], table[["a", "b"]])
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_table__unknown_weights_list_columns(tmp_path, table, suffix):
-    write(table, tmp_path / f"d{suffix}")
-    with pytest.raises(DataError, match=r"no column 'w'; it has 'a', 'kind', 'b'\..*weights"):
-        open_source(tmp_path / f"d{suffix}", label="kind", weights="w")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_table__labels_are_no_weights(tmp_path, table, suffix):
-    write(table, tmp_path / f"d{suffix}")
-    with pytest.raises(ParameterError, match=r"weights=b names the features, labels or targets"):
-        open_source(tmp_path / f"d{suffix}", label="b", weights="b")
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_table__label_and_weights_alone_are_no_table(tmp_path, table, suffix):
-    write(weighted(table)[["kind", "w"]], tmp_path / f"d{suffix}")
-    with pytest.raises(DataError, match=r"is empty: it has no feature columns"):
-        open_source(tmp_path / f"d{suffix}", label="kind", weights="w")
-
-
 def test_csv__text_in_the_weights(tmp_path):
     path = csv_of(tmp_path, "w,y,a\n1,x,1\nabc,x,0\n")
     with pytest.raises(DataError, match=r"Column 'w' of .* has 'abc' in line 3, which is not a"):
         list(open_source(path, label="y", weights="w").blocks(2))
-
-
-def test_csv__empty_weight(tmp_path):
-    path = csv_of(tmp_path, "w,a\n1,1\n,1\n3,1\n")
-    with pytest.raises(DataError, match=r"Column 'w' of .* has no value in line 3\."):
-        list(open_source(path, weights="w").blocks(2))
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([1, 2, 100], pa.uint8()),
-        pa.array([1, 2, 100], pa.uint64()),
-        pa.array([1, 2, 100], pa.float32()),
-        pa.array([decimal.Decimal(i) for i in (1, 2, 100)]),
-    ],
-)
-def test_parquet__weights_of_any_number_type_become_float64(tmp_path, values):
-    source = open_source(parquet_of(tmp_path, {"a": [1.0] * 3, "w": values}), weights="w")
-    np.testing.assert_array_equal(weights_of(source, 2), [1, 2, 100])
 
 
 @pytest.mark.parametrize(
@@ -850,27 +793,6 @@ def test_parquet__targets_of_any_number_type_become_float64(tmp_path, values):
     source = open_source(path, target="t")
     assert source.x_dtype == INT64
     np.testing.assert_array_equal(collect(source, 2)[1], [[0], [1], [1]])
-
-
-def test_parquet__text_is_no_target(tmp_path):
-    path = parquet_of(tmp_path, {"a": [1.0], "t": ["1"]})
-    with pytest.raises(DataError, match=r"Column 't' of .* has type string, which is not a number"):
-        open_source(path, target="t")
-
-
-@pytest.mark.parametrize("dtype", [pa.int64(), pa.float64()])
-def test_parquet__null_target(tmp_path, dtype):
-    path = parquet_of(tmp_path, {"a": [1.0] * 3, "t": pa.array([1, 2, None], dtype)})
-    with pytest.raises(DataError, match=r"Column 't' of .* has no value in row 2"):
-        list(open_source(path, target="t").blocks(2))
-
-
-def test_parquet__pandas_index_may_be_the_target(tmp_path):
-    frame = pd.DataFrame({"a": [1.0, 2.0]}, index=pd.Index([0.5, 2.5], name="t"))
-    frame.to_parquet(tmp_path / "d.parquet")
-    source = open_source(tmp_path / "d.parquet", target="t")
-    assert source.feature_names == ("a",)
-    np.testing.assert_array_equal(collect(source)[1], [[0.5], [2.5]])
 
 
 STREAM = """

@@ -1,5 +1,4 @@
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -25,10 +24,7 @@ from dask_nrbfn.storage.group import open_group, replacing_group
 from dask_nrbfn.storage.strict import checksum
 from tests.numeric.chunkings import row_chunkings
 from tests.storage.written import (
-    bytes_restored,
-    chunk_files,
     edit_attributes,
-    flips,
     table,
     text,
     write_dataset,
@@ -85,16 +81,6 @@ def test_blocks__any_span_equals_slicing(n_rows, chunk_rows, block_rows, data):
     np.testing.assert_array_equal(dataset.classes[codes], y[start:stop])
     assert all(length == block_rows for length in lengths[:-1])
     assert 1 <= lengths[-1] <= block_rows
-
-
-@given(lengths=row_chunkings(), chunk_rows=st.integers(1, 41))
-@settings(max_examples=20)
-def test_blocks__any_cut_into_spans_gives_all_rows_once(lengths, chunk_rows):
-    X = table(sum(lengths))
-    dataset = write_dataset(MemoryStore(), X, chunk_rows=chunk_rows)
-    edges = np.cumsum([0, *lengths]).tolist()
-    rows = [joined(dataset, a, b, 3)[0] for a, b in pairwise(edges)]
-    np.testing.assert_array_equal(np.concatenate(rows), X)
 
 
 @given(
@@ -331,11 +317,6 @@ def fingerprint(X, y=None, **options):
     return write_dataset(MemoryStore(), X, y, **options).fingerprint
 
 
-def test_fingerprint__same_for_the_same_table(tmp_path):
-    X, y = table(10), np.arange(10) % 3
-    assert write_dataset(tmp_path / "a", X, y).fingerprint == fingerprint(X.copy(), y.copy())
-
-
 def test_fingerprint__changes_with_everything():
     X, y = table(10, dtype="i4"), np.arange(10) % 3
     moved = X.copy()
@@ -549,13 +530,6 @@ def weighted_dataset(location):
     return write_weighted(location, table(7), np.arange(7) % 2, np.arange(7) + 0.5)
 
 
-def test_dataset__weights_open_in_xarray(tmp_path):
-    weighted_dataset(tmp_path / "data")
-    with xr.open_zarr(tmp_path / "data", consolidated=False, chunks=None) as opened:
-        assert opened["weights"].dims == ("row",)
-        np.testing.assert_array_equal(opened["weights"].values, np.arange(7) + 0.5)
-
-
 @pytest.mark.parametrize("word", ["has_weights", "target_names"])
 def test_open__without_a_word_on_weights_or_numbers_has_none(tmp_path, word):
     fingerprint = write_dataset(tmp_path / "data", table(5), np.arange(5)).fingerprint
@@ -595,44 +569,6 @@ def test_open__numbers_of_another_shape(tmp_path, n_targets):
     (tmp_path / "other/y").rename(tmp_path / "data/y")
     with pytest.raises(DamagedDataError, match=r"X and y of .*data do not fit together"):
         Dataset.open(tmp_path / "data")
-
-
-def test_numbers_chunk__flipped_byte(tmp_path):
-    dataset, T = numbers_dataset(tmp_path / "data")
-    path = tmp_path / "data/y/c/1/0"
-    bad = bytearray(path.read_bytes())
-    bad[len(bad) // 2] ^= 1
-    path.write_bytes(bad)
-    with pytest.raises(DamagedDataError, match="data"):
-        joined(dataset, 3, 6, 3)
-    np.testing.assert_array_equal(joined(dataset, 0, 4, 3)[1], T[:4])
-
-
-@pytest.mark.slow
-def test_weights_chunk__any_damage(tmp_path):
-    dataset = weighted_dataset(tmp_path / "data")
-    weights = joined_weights(dataset, 0, 7, 3).tolist()
-    for path in chunk_files(tmp_path / "data/weights"):
-        n_found = 0
-        with bytes_restored(path) as good:
-            shorter = (good[:length] for length in range(len(good)))
-            harmed = (*shorter, *(flipped for _, flipped in flips(good)))
-            for bad in harmed:
-                path.write_bytes(bad)
-                try:
-                    assert joined_weights(dataset, 0, 7, 3).tolist() == weights
-                except DamagedDataError:
-                    n_found += 1
-        # Zstandard frames have a few bits without meaning.
-        assert n_found >= len(harmed) - 3
-
-
-def test_weights_chunk__missing(tmp_path):
-    dataset = weighted_dataset(tmp_path / "data")
-    (tmp_path / "data/weights/c/1").unlink()
-    with pytest.raises(MissingDataError, match=r"chunk weights/c/1 of .*data.* is missing"):
-        joined_weights(dataset, 0, 7, 3)
-    assert joined_weights(dataset, 0, 4, 3).tolist() == [0.5, 1.5, 2.5, 3.5]
 
 
 def test_weights_chunk__ones_are_not_missing(tmp_path):

@@ -312,14 +312,6 @@ def test_fit__is_refused_while_another_job_works_on_the_run(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run"]
 
 
-def test_fit__begins_in_an_empty_directory(tmp_path):
-    dataset = write_table(tmp_path / "data", *spirals(80))
-    (tmp_path / "run").mkdir()
-    params = FitParams(alpha=1e-4, n_neighbors=5, n_parts=2)
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
-    assert "model" in run.stages
-
-
 def test_lock__does_not_keep_readers_out(tmp_path):
     dataset = write_dataset(tmp_path / "data", table(9), np.arange(9) % 2)
     run = Run.start(tmp_path / "run", dataset, FitParams(), {})

@@ -109,22 +109,6 @@ def test_jobs__overwrite_ingests_again(workplace):
 
 
 @pytest.mark.slow
-def test_jobs__a_fit_goes_on_with_a_lower_recall(tmp_path):
-    X = np.random.default_rng(0).normal(size=(700, 10))
-    np.savez(tmp_path / "train.npz", X=X, y=np.arange(700) % 2)
-    poor = "n_partitions = 8\noverlap = 1\nneighbors = 'exact'\nbasis_size = 30"
-    settings = SETTINGS.replace('test = { source = "test.npz" }\n', "").replace("n_parts = 3", poor)
-    path = tmp_path / "settings.toml"
-    path.write_text(settings)
-    assert run_job("ingest", path, run=run_here).returncode == 0
-    refused = run_job("fit", path, run=run_here)
-    assert refused.returncode == 2
-    assert "a lower [fit] min_recall" in refused.stderr
-    path.write_text(settings.replace(poor, f"{poor}\nmin_recall = 0.1"))
-    assert run_job("fit", path, run=run_here).returncode == 0
-
-
-@pytest.mark.slow
 def test_jobs__rows_without_labels_lie_beside(tmp_path):
     X, y = load_iris(return_X_y=True)
     few = np.where(np.arange(75) % 3 == 0, y[::2], -1)
