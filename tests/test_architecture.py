@@ -20,11 +20,12 @@ ALLOWED = {
     "version": set(),
     "params": {"choices", "errors"},
     "outputs": {"errors"},
+    "private": set(),
     "numeric": _BASE,
     "sources": {"errors", "numeric"},
-    "storage": _BASE | {"outputs", "numeric", "sources"},
+    "storage": _BASE | {"private", "outputs", "numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
-    "engine": _BASE | {"lazy", "outputs"},
+    "engine": _BASE | {"private", "lazy", "outputs"},
     "stages": _BELOW_STAGES,
     "weighting": _BASE | {"numeric", "storage"},
     "parts": {"errors", "numeric", "storage", "engine", "weighting"},
@@ -50,6 +51,8 @@ WITHOUT_DASK = {
 }
 NUMERIC_LIBRARIES = {"numpy", "scipy"}
 PYNNDESCENT_FILE = "neighbors/approximate.py"
+PRIVATE_FILE = "private.py"
+PRIVATE_PREFIXES = ("zarr.core.", "distributed.comm.", "distributed.system.")
 CATCH_ALL_NAMES = {"utils", "util", "helpers", "helper", "common", "lib", "misc"}
 
 
@@ -77,6 +80,8 @@ def file_violations(path, package):
         yield f"{room} is none of the rooms"
         return
     for line, module in imported_modules(ast.parse(source), relative, package):
+        if f"{module}.".startswith(PRIVATE_PREFIXES) and relative.as_posix() != PRIVATE_FILE:
+            yield f"line {line}: {module} is private, and known to {PRIVATE_FILE} alone"
         if module.split(".")[0] == package.name:
             target = room_of(module, package)
             if target not in {room} | ALLOWED[room]:
@@ -235,6 +240,8 @@ OUTSIDE = {
     "numeric, in a function": ("numeric/a.py", "def f():\n    from sklearn import x", "sklearn"),
     "pynndescent": ("neighbors/exact.py", "import pynndescent", "neighbors/approximate.py alone"),
     "pynndescent in words": ("__init__.py", "# PyNNDescent", "neighbors/approximate.py alone"),
+    "private": ("storage/a.py", "from zarr.core.sync import sync", "known to private.py alone"),
+    "private, as a module": ("engine/a.py", "import distributed.system", "private.py alone"),
     "catch-all module": ("storage/utils.py", "", "utils says nothing"),
     "catch-all room": ("helpers/a.py", "", "helpers says nothing"),
     "unknown room": ("extras/a.py", "", "extras is none of the rooms"),

@@ -12,9 +12,7 @@ from typing import Any
 
 import dask
 from dask.utils import parse_bytes, parse_timedelta
-from distributed import CancelledError, Client, LocalCluster, Security, performance_report
-from distributed.comm import connect as comm_connect
-from distributed.system import MEMORY_LIMIT
+from distributed import CancelledError, Client, LocalCluster, performance_report
 from threadpoolctl import threadpool_limits
 
 from dask_nrbfn.engine.memory import usable_bytes
@@ -35,6 +33,7 @@ from dask_nrbfn.engine.threads import (
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.private import memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +248,7 @@ def _open_client(options: EngineOptions) -> Client:
         place = f"{address}, the address in {options.scheduler_file}"
     try:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(asyncio.run, _reach(str(address))).result()
+            pool.submit(asyncio.run, reach_scheduler(str(address))).result()
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise ClusterError(
             f"no scheduler answers at {place} ({error}).", "Start it, or give its address."
@@ -273,18 +272,6 @@ def _closed_at_the_end(client: Client) -> Iterator[Client]:
             client.close()
         finally:
             its_logger.disabled = before
-
-
-async def _reach(address: str) -> None:
-    """Open a connection to a scheduler and close it.
-
-    A Client that cannot connect is half open when it is collected, and if that happens while
-    another one starts, both wait for the same lock for ever. So no Client is made before this.
-    """
-    timeout = dask.config.get("distributed.comm.timeouts.connect")
-    arguments = Security().get_connection_args("client")
-    comm = await comm_connect(address, timeout=parse_timedelta(timeout), **arguments)
-    await comm.close()
 
 
 def _read_scheduler_file(path: str) -> str:
@@ -373,7 +360,7 @@ def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
     """Return the bytes that a task of a worker may use, and the worker's limit."""
     n_threads, limit = worker["nthreads"], worker["memory_limit"]
     if not limit:
-        return MEMORY_LIMIT // n_threads, MEMORY_LIMIT
+        return memory_limit() // n_threads, memory_limit()
     return usable_bytes(limit, n_threads), limit
 
 
@@ -391,7 +378,7 @@ def _no_workers_timeout_s() -> float:
 def _memory_bytes(options: EngineOptions) -> int:
     if options.memory is not None:
         return _parse_memory(options.memory)
-    return int(MEMORY_LIMIT // max(1, options.workers or 1))
+    return int(memory_limit() // max(1, options.workers or 1))
 
 
 def _parse_memory(text: str) -> int:

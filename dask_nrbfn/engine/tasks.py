@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
-from distributed.system import MEMORY_LIMIT
 
 from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.memory import describe_memory
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
+from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Engine(ABC):
     bar: bool = False
     n_workers: int = 1
     threads: int = field(default_factory=available_threads)
-    memory_bytes: int = MEMORY_LIMIT
+    memory_bytes: int = field(default_factory=memory_limit)
     worker_limit_bytes: int | None = None
     expected_bytes: int = 0
     peak_bytes: int = 0

@@ -1,5 +1,6 @@
 """Zarr arrays whose chunks carry a checksum, and whose missing chunks are errors."""
 
+import asyncio
 import hashlib
 import json
 import math
@@ -11,10 +12,9 @@ import zarr
 from numpy.typing import DTypeLike, NDArray
 from zarr.abc.store import SuffixByteRequest
 from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.common import concurrent_map
-from zarr.core.sync import sync
 
 from dask_nrbfn.errors import DamagedDataError, NRBFNError
+from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.strict import (
     CHECKSUM_BYTES,
     StrictStore,
@@ -146,7 +146,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
     """Return one chunk of an array that is being written, None if it is not there or damaged."""
     place = array.store_path / array.metadata.encode_chunk_key(index)
-    if not sync(place.exists()):
+    if not run_in_zarr(place.exists()):
         return None
     starts = (i * size for i, size in zip(index, array.chunks, strict=True))
     box = tuple(
@@ -172,15 +172,19 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
     """Return what stored chunks along the first axis end in, as `expect_chunks` takes it."""
+    limit = asyncio.Semaphore(_REQUESTS)
 
     async def ending(index: int) -> str:
         place = array.store_path / _chunk_key(array, index)
-        stored = await place.get(byte_range=SuffixByteRequest(CHECKSUM_BYTES))
+        async with limit:
+            stored = await place.get(byte_range=SuffixByteRequest(CHECKSUM_BYTES))
         assert stored is not None
         return stored.to_bytes().hex()
 
-    indices = [(index,) for index in chunks]
-    return "".join(sync(concurrent_map(indices, ending, limit=_REQUESTS)))
+    async def endings() -> list[str]:
+        return await asyncio.gather(*map(ending, chunks))
+
+    return "".join(run_in_zarr(endings()))
 
 
 def expect_chunks(array: Array, checksums: str) -> None:
@@ -218,7 +222,7 @@ def check_stored(array: Array) -> None:
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
-    stored_bytes = sync(place.store.getsize(place.path))
+    stored_bytes = run_in_zarr(place.store.getsize(place.path))
     claimed_bytes = math.prod(chunks) * array.dtype.itemsize
     # The length of text is not in the shape.
     if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
@@ -236,7 +240,7 @@ def chunk_rows_stored(array: Array) -> set[int]:
     async def listed() -> list[str]:
         return [name async for name in array.store.list_dir(f"{array.path}/{first}")]
 
-    return {int(name) for name in sync(listed()) if name.isdecimal()}
+    return {int(name) for name in run_in_zarr(listed()) if name.isdecimal()}
 
 
 def get_array(group: zarr.Group, name: str) -> Array:

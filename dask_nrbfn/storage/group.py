@@ -16,8 +16,7 @@ from typing import Any, Literal, cast
 
 import zarr
 import zarr.abc.store
-from zarr.core.buffer import default_buffer_prototype
-from zarr.core.sync import sync
+from zarr.buffer import default_buffer_prototype
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import (
@@ -35,6 +34,7 @@ from dask_nrbfn.outputs import (
     full_disk_named,
     inside_group,
 )
+from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.format import FORMAT_VERSION, READ_VERSIONS, UPGRADE
 from dask_nrbfn.storage.local import (
     DurableStore,
@@ -447,7 +447,7 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
         place = "/".join(filter(None, (group.path, inner)))
         return [name async for name in group.store.list_dir(place)]
 
-    return sync(listed())
+    return run_in_zarr(listed())
 
 
 def remove_group(location: Location) -> None:
@@ -512,7 +512,7 @@ def _stored_metadata(location: Location) -> bytes:
     store = _store(location) if path is None else DurableStore(path, read_only=True)
     stored = None
     with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
-        stored = sync(store.get("zarr.json", default_buffer_prototype()))
+        stored = run_in_zarr(store.get("zarr.json", default_buffer_prototype()))
     return b"" if stored is None else stored.to_bytes()
 
 

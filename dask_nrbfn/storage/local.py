@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
+from dask_nrbfn.private import run_in_zarr
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def finish_writes() -> None:
     Whoever is interrupted while it waits for zarr, as by a signal, would else remove a directory
     that zarr makes again.
     """
-    sync(_wait_for_others())
+    run_in_zarr(_wait_for_others())
 
 
 async def _wait_for_others() -> None:

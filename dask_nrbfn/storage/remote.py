@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from fsspec.core import url_to_fs
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError

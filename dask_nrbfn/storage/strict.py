@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 import zarr.abc.store
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import WrapperStore
 
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, ParameterError

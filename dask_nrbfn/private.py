@@ -1,0 +1,41 @@
+"""What other packages do not document, all of it here: `tests/test_private.py` checks every name.
+
+Imports stand in the functions: storage works without dask, and the command line starts without
+either.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run_in_zarr(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine of a zarr store, run in zarr's own thread."""
+    from zarr.core.sync import sync
+
+    return sync(coroutine)
+
+
+def memory_limit() -> int:
+    """Return the bytes of memory that this process may use, by its cgroup and its limits."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
+
+
+async def reach_scheduler(address: str) -> None:
+    """Open a connection to a scheduler and close it, with dask's time limit and TLS settings.
+
+    A Client that cannot connect is half open when it is collected. If another Client starts then,
+    both wait for the same lock for ever. So no Client is made before this.
+    """
+    import dask
+    from dask.utils import parse_timedelta
+    from distributed import Security
+    from distributed.comm import connect
+
+    timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+    arguments = Security().get_connection_args("client")
+    comm = await connect(address, timeout=timeout, **arguments)
+    await comm.close()

@@ -1,0 +1,55 @@
+"""Undocumented names of other packages still do what `dask_nrbfn.private` says."""
+
+import asyncio
+import inspect
+import threading
+
+import dask
+import pytest
+from distributed import system
+from distributed.comm import connect
+from zarr.core.sync import sync
+from zarr.storage import LocalStore, MemoryStore
+
+from dask_nrbfn.private import memory_limit, reach_scheduler, run_in_zarr
+
+
+def test_run_in_zarr__runs_in_one_thread_that_is_not_this():
+    async def thread():
+        return threading.current_thread()
+
+    first, second = run_in_zarr(thread()), run_in_zarr(thread())
+    assert first is second
+    assert first is not threading.current_thread()
+
+
+def test_run_in_zarr__shares_the_loop_that_stores_write_in(tmp_path):
+    # `finish_writes` waits for tasks of this loop.
+    async def loop():
+        return asyncio.get_running_loop()
+
+    assert run_in_zarr(loop()) is sync(loop())
+    assert run_in_zarr(MemoryStore().exists("zarr.json")) is False
+    assert run_in_zarr(LocalStore(tmp_path).exists("zarr.json")) is False
+
+
+def test_run_in_zarr__raises_what_the_coroutine_raises():
+    async def fail():
+        raise KeyError("name")
+
+    with pytest.raises(KeyError, match="name"):
+        run_in_zarr(fail())
+
+
+def test_memory_limit__is_that_of_distributed():
+    assert isinstance(system.MEMORY_LIMIT, int)
+    assert memory_limit() == system.MEMORY_LIMIT > 2**28
+
+
+def test_reach_scheduler__takes_a_time_limit_and_tells_that_nobody_answers():
+    assert "timeout" in inspect.signature(connect).parameters
+    with (
+        dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}),
+        pytest.raises(OSError, match=r"127\.0\.0\.1"),
+    ):
+        asyncio.run(reach_scheduler("tcp://127.0.0.1:1"))
