@@ -156,7 +156,7 @@ class Scorer:
         schema = self.model.schema
         if schema is None:
             check_finite(rows, **place)
-            return rows  # type: ignore[no-any-return]
+            return rows
         # Imports pyarrow, which models without a schema do not need.
         from dask_nrbfn.sources.stored import check_gaps, stored_rows
 

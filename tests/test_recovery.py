@@ -217,7 +217,7 @@ def test_fit__scheduler_dies_and_does_not_come_back(cluster, table, tmp_path):
     job = Job(cluster, table, tmp_path / "run", ("--neighbors", "exact"), **LARGE)
     cluster.revive()
     job.start()
-    job.wait_until(lambda: (job.run / "neighbors" / "parts").exists())
+    job.wait_until((job.run / "neighbors" / "parts").exists)
     cluster.kill("scheduler")
     wait_until(lambda: not job.is_alive())
     log = job.log.read_text()

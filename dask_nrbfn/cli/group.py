@@ -80,5 +80,5 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if not job.json_logs:
             raise
-        logger.exception("%s: %s", type(error).__name__, error)
+        logger.exception("%s: %s", type(error).__name__, error)  # noqa: TRY401
         ctx.exit(1)

@@ -271,7 +271,7 @@ def fit_params(options: dict[str, Any]) -> "tuple[FitParams, NDArray[Any] | None
     try:
         basis = np.load(source, allow_pickle=False)
         if not isinstance(basis, np.ndarray):
-            raise ValueError("it is an archive")
+            raise ValueError("it is an archive")  # noqa: TRY004
     except (EOFError, FileNotFoundError, ValueError) as error:
         raise ParameterError(
             f"{source} is no .npy file of numbers.",

@@ -201,7 +201,7 @@ class MapLayout(NamedTuple):
         return int(np.count_nonzero(none))
 
     def _chunks(
-        self, array: zarr.Array, name: str, index: tuple[int, ...]
+        self, array: zarr.Array[Any], name: str, index: tuple[int, ...]
     ) -> Iterator[tuple[int, ...]]:
         """Yield the places of the chunks that a result of a box is in."""
         if not self.is_layered(name):
@@ -235,7 +235,7 @@ def _is_text(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "TU"
 
 
-def _open(group: zarr.Group, name: str) -> zarr.Array:
+def _open(group: zarr.Group, name: str) -> zarr.Array[Any]:
     array = group[name]
     assert isinstance(array, zarr.Array)
     # What is missing in a box must be told from what is not written.

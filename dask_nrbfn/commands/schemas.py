@@ -99,7 +99,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
             return tomllib.loads(text)
-        return json.loads(text, object_pairs_hook=_distinct)  # type: ignore[no-any-return]
+        return json.loads(text, object_pairs_hook=_distinct)
     except FileNotFoundError as error:
         raise MissingDataError(
             f"{path} is not a file.", "Give `schema` the path of a TOML or JSON file."

@@ -21,6 +21,7 @@ from dask_nrbfn.engine.tasks import (
     DaskEngine,
     Engine,
     InlineEngine,
+    scheduler_address,
     scheduler_lost,
 )
 from dask_nrbfn.engine.threads import (
@@ -300,7 +301,7 @@ def _read_scheduler_file(path: str) -> str:
 
 
 def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
-    address = client.scheduler.address
+    address = scheduler_address(client)
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())

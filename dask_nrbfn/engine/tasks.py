@@ -173,9 +173,9 @@ class _Batch:
         # kind to last equally long.
         self._name = f"{label}-{uuid.uuid4().hex}"
         self._waiting = iter(enumerate(arguments))
-        self._running: dict[Future, int] = {}
-        self._done: Queue[Future] = Queue()
-        self._lost: set[Future] = set()
+        self._running: dict[Future[Any], int] = {}
+        self._done: Queue[Future[Any]] = Queue()
+        self._lost: set[Future[Any]] = set()
 
     def next_finished(self) -> tuple[int, Measured] | None:
         """Return number and result of the next task to finish; None if there is none left."""
@@ -210,14 +210,14 @@ class _Batch:
             self._running[future] = number
             future.add_done_callback(self._done.put)
 
-    def _expect_again(self, future: Future) -> None:
+    def _expect_again(self, future: "Future[Any]") -> None:
         """Look at a lost result later, and count its loss once however often that is."""
         if future not in self._lost:
             self._lost.add(future)
             self._workers.watch.n_retries += 1
         self._done.put(future)
 
-    def _result(self, future: Future) -> Measured | None:
+    def _result(self, future: "Future[Any]") -> Measured | None:
         """Return the result; None if it was lost on its way here, and is computed again."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
@@ -240,7 +240,7 @@ class _Workers:
         self.n_slots, self.watch = n_slots, watch
         self._addresses: set[str] = set()
         self._client, self._label, self._patience_s = client, label, patience_s
-        self._address = client.scheduler.address
+        self._address = scheduler_address(client)
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
@@ -273,6 +273,12 @@ class _Workers:
 
     def scheduler_lost(self) -> ClusterError:
         return scheduler_lost(self._address)
+
+
+def scheduler_address(client: Client) -> str:
+    """Return the address of the scheduler of a connected client."""
+    assert client.scheduler is not None
+    return str(client.scheduler.address)
 
 
 def scheduler_lost(address: str) -> ClusterError:

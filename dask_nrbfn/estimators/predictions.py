@@ -337,7 +337,7 @@ def _blocks_like(predicted: da.Array, values: Any, name: str) -> Sequence[Any]:
             "some blocks is unknown.",
             "Divide both alike, or pass dask arrays after compute_chunk_sizes().",
         )
-    return blocks  # type: ignore[no-any-return]
+    return blocks
 
 
 def _score_block(score: Score, place: int, predicted: NDArray[Any], y: Any, weights: Any) -> Any:

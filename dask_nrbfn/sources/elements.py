@@ -165,7 +165,7 @@ class Column:
         if self.categories is not None:
             blank = np.zeros(1, dtype=self.categories.dtype)
             return np.concatenate([self.categories, blank])[values], values < 0
-        return values, values != values if values.dtype.kind == "f" else np.zeros(len(values), bool)
+        return values, np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
         """Return the values of some rows as float64 (b,), NaN for none."""

@@ -13,7 +13,7 @@ from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty, to_labels
 
 
-def as_frame(X: Any, name: str = "X") -> nw.DataFrame | None:
+def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest.
 
     Raises

@@ -190,7 +190,7 @@ def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
 
 def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
     r"""Yield lines that end as pyarrow has it, in \n, \r or \r\n; longer ones in pieces."""
-    text = io.TextIOWrapper(stream, encoding="latin-1", newline="")  # type: ignore[type-var]
+    text = io.TextIOWrapper(stream, encoding="latin-1", newline="")
     try:
         while line := text.readline(longest):
             yield line.encode("latin-1")

@@ -57,7 +57,7 @@ def frame_options(missing: str) -> TableOptions:
         raise ParameterError(
             f"`missing` is {missing!r}.", "Give error or impute; leave rows out beforehand."
         )
-    return TableOptions(missing=missing)  # type: ignore[arg-type]
+    return TableOptions(missing=missing)
 
 
 def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
@@ -211,7 +211,7 @@ def check_gaps(
         )
 
 
-def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame:
+def _framed(X: Any, name: str, schema: Schema | None = None) -> nw.DataFrame[Any]:
     """Return a frame in one form, or an array (n, c) as one, with the columns of a schema."""
     frame = as_frame(X, name)
     if frame is not None:
@@ -258,7 +258,7 @@ def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: s
     return f"of {name} has no value in row {none.argmax()} (the first is 0)"
 
 
-def _arrow(column: nw.Series, name: str) -> pa.Array:
+def _arrow(column: nw.Series[Any], name: str) -> pa.Array:
     return _arrow_of(column.to_arrow, column.name, name)
 
 

@@ -1,5 +1,5 @@
 import re
-import xml.etree.ElementTree as ElementTree
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
