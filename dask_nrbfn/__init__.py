@@ -13,19 +13,15 @@ from dask_nrbfn.params import FitParams, TuneParams
 
 if TYPE_CHECKING:
     from dask_nrbfn.commands.check import check_dataset
+    from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
     from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file, ingest_source
+    from dask_nrbfn.commands.maps import predict_scene
     from dask_nrbfn.commands.onnx_model import export_onnx
     from dask_nrbfn.commands.plan import Plan, plan_fit
-    from dask_nrbfn.commands.predict import (
-        Evaluation,
-        NumberEvaluation,
-        evaluate_dataset,
-        predict_dataset,
-    )
+    from dask_nrbfn.commands.predict import predict_dataset
     from dask_nrbfn.commands.refresh import refresh_run
-    from dask_nrbfn.commands.scene import predict_scene
     from dask_nrbfn.commands.update import Judge, branch_run, merge_runs, update_run
     from dask_nrbfn.engine.connection import EngineOptions, connect
     from dask_nrbfn.engine.tasks import DaskEngine, InlineEngine
@@ -58,14 +54,11 @@ else:
             "commands.ingest": ["ingest_arrays", "ingest_dask", "ingest_file", "ingest_source"],
             "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
-            "commands.predict": [
-                "Evaluation",
-                "NumberEvaluation",
-                "evaluate_dataset",
-                "predict_dataset",
-            ],
+            "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
+            "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
+            "commands.predict": ["predict_dataset"],
             "commands.refresh": ["refresh_run"],
-            "commands.scene": ["predict_scene"],
+            "commands.maps": ["predict_scene"],
             "commands.update": ["Judge", "branch_run", "merge_runs", "update_run"],
             "stages.basis": ["given_basis"],
             "storage.dataset": ["Dataset"],

@@ -206,8 +206,8 @@ def report(
     job: Job, run: str, out: str | None, overwrite: bool, evaluate: str | None, **options: Any
 ) -> None:
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
+    from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.predict import evaluate_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
     from dask_nrbfn.storage.run import Run

@@ -203,7 +203,7 @@ def _map(
 ) -> None:
     from dask_nrbfn.commands.describe import describe_targets
     from dask_nrbfn.commands.files import check_nothing_said
-    from dask_nrbfn.commands.scene import MapWork, check_map_place, write_map
+    from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
     from dask_nrbfn.engine import watched_stage
 
     chosen |= {name: options.pop(name) for name in ("probabilities", "scores")}
@@ -252,8 +252,8 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     the last line of the confusion; log_loss and roc_auc are those of the other rows.
     """
     from dask_nrbfn.commands.describe import describe_model
+    from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
-    from dask_nrbfn.commands.predict import Evaluation, evaluate_dataset
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.model import Model

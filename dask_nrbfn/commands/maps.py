@@ -1,4 +1,4 @@
-"""How a map lies in Zarr: results along the dimensions of a scene, as xarray opens them."""
+"""Maps: predictions for all pixels of a scene, stored as Zarr arrays that xarray opens."""
 
 import math
 import warnings
@@ -21,34 +21,60 @@ from dask_nrbfn.storage.model import Model
 if TYPE_CHECKING:
     import xarray as xr
 
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
+
+from dask_nrbfn.commands.ingest import Names
+from dask_nrbfn.commands.predict import GROUPS
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.numeric.held_out import keep_largest
+from dask_nrbfn.numeric.svd import project_bytes
+from dask_nrbfn.parts import run_tasks
+from dask_nrbfn.scorer import Scorer, scoring_rows
+from dask_nrbfn.sources.cubes import matching
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.open import named_columns
+from dask_nrbfn.sources.scene import Scene, open_scene
+from dask_nrbfn.storage.blocks import one_ahead
+from dask_nrbfn.storage.group import Location, check_target, resumed_group
+from dask_nrbfn.storage.location import RemoteLocation, normalize
+from dask_nrbfn.storage.model import PinnedModel, check_columns
+
+logger = logging.getLogger(__name__)
+
 KIND = "map"
 
-# A chunk of a result with a layer for each class.
+# Largest chunk of a result with a layer for each class.
 _CHUNK_BYTES = 16 * 2**20
 
-# Attributes that say what the numbers of a variable are, which are others in its map.
+# Attributes of a variable that describe its values, so that they are wrong for its map.
 _OF_NUMBERS = {
     *("units", "long_name", "standard_name", "scale_factor", "add_offset", "_Unsigned", "dtype"),
     *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range", "actual_range"),
     *("flag_values", "flag_meanings", "flag_masks", "cell_methods", "ancillary_variables"),
 }
 
+# Size of a task: large enough that reading the model takes a small part of its time.
+_TASK_PIXELS, _TASKS_PER_WORKER = 2**20, 4
+
+# The results that a map stores as they are, by the name of its variable.
+_RESULTS = {"value": "values", "score": "scores", "probability": "probabilities"}
+
 
 class Layers(NamedTuple):
-    """The dimension along which a pixel has several values, and what these are called."""
+    """The dimension along which a pixel has several values, and their names."""
 
     dimension: str
     names: NDArray[Any]
 
     @classmethod
     def of(cls, model: Model, cube: Cube) -> "Layers":
-        """Return that of the scores of a model, beside the dimensions of a cube.
-
-        Raises
-        ------
-        DataError
-            If one of these has the same name.
-        """
+        """Return the layers of a model's scores; raise DataError if the cube has the dimension."""
         if model.embeds:
             layers = cls("component", np.arange(model.n_targets))
         elif model.target_names is not None:
@@ -60,15 +86,15 @@ class Layers(NamedTuple):
 
 
 def check_no_dimension(cube: Cube, name: str) -> None:
-    """Raise DataError if the pixels have a dimension that is named as something in their map."""
+    """Raise DataError if the pixels have a dimension with the name of a part of their map."""
     if name in cube.grid.sizes:
-        raise DataError(f"{cube.name} has a dimension named {name}, as its map has.", "Rename it.")
+        raise DataError(f"{cube.name} has a dimension {name}, as its map has.", "Rename it.")
 
 
 class Coding(NamedTuple):
-    """How labels are stored: ``codes`` (K,) of the classes, and what stands for none.
+    """How labels are stored: ``codes`` (K,) of the classes, and the code of a missing label.
 
-    Those of classes that are numbers are the numbers.
+    Classes that are numbers are their own codes.
     """
 
     codes: NDArray[Any]
@@ -77,7 +103,7 @@ class Coding(NamedTuple):
 
     @classmethod
     def of(cls, classes: NDArray[Any]) -> "Coding":
-        """Return it in the smallest type that holds all codes and, as its largest number, none."""
+        """Return the coding in the smallest dtype; its largest value is the missing label."""
         is_text = _is_text(classes)
         codes = np.arange(len(classes)) if is_text else classes.astype(np.int64)
         types: Any = (np.uint8, np.int16, np.int32, np.int64)
@@ -86,24 +112,24 @@ class Coding(NamedTuple):
         )
         attributes = {}
         if is_text:
-            # What CF calls meanings are words with blanks between them.
+            # The CF conventions separate the meanings by blanks.
             meanings = ("_".join(label.split()) for label in classes.tolist())
             attributes = {"flag_values": codes.tolist(), "flag_meanings": " ".join(meanings)}
         return cls(codes.astype(kind.dtype), int(kind.max), attributes)
 
 
 class MapLayout(NamedTuple):
-    """Where the results of a model for a scene lie in its map.
+    """The arrays of a map: where the results of each box of pixels are stored.
 
     Attributes
     ----------
     grid : Grid
-        The pixels; boxes of them are chunks of the map.
+        The pixels; a box of them is a chunk of the map.
     axis : int
-        Where layers lie: as the features of the scene.
+        The axis of the layers: the axis of the features of the scene.
     layers : Layers
     coding : Coding or None
-        None: the model predicts numbers.
+        None if the model predicts numbers.
     """
 
     grid: Grid
@@ -113,7 +139,7 @@ class MapLayout(NamedTuple):
 
     @classmethod
     def of(cls, cube: Cube, model: Model) -> "MapLayout":
-        """Return that of the map of a cube."""
+        """Return the layout of the map of a cube."""
         layers = Layers.of(model, cube)
         labelled = model.target_names is None and not model.embeds
         coding = Coding.of(model.classes) if labelled else None
@@ -124,30 +150,30 @@ class MapLayout(NamedTuple):
         return name != "label" and not (name == "value" and len(self.layers.names) == 1)
 
     def prepare(self, group: zarr.Group, cube: Cube, names: Sequence[str]) -> None:
-        """Add the coordinates of a cube, and the arrays of results, unless they are there."""
+        """Add the coordinates of a cube and the arrays of results that do not exist yet."""
         import xarray as xr
 
         new = [name for name in names if name not in group]
         if not new:
             return
-        # Variables: a coordinate would bring further ones along, of a name of a result too.
+        # As variables: a DataArray would add its own coordinates, perhaps with a result's name.
         coords = {name: each.variable for name, each in cube.coords.items() if name not in names}
-        # They lie along no dimension of their own, so that arrays must name them.
+        # Coordinates without a dimension of the same name must be named by the arrays.
         named = " ".join(str(name) for name in coords if name not in self.grid.sizes)
         if any(map(self.is_layered, names)):
             dimension, layers = self.layers
             layers = layers.astype(object) if _is_text(layers) else layers
             coords[dimension] = xr.Variable(dimension, layers)
         results = {name: self._result(name, lasting(cube.attrs), named) for name in new}
-        # What xarray writes of a group takes the place of all its attributes.
+        # xarray replaces all attributes of the group.
         attributes = group.attrs.asdict()
         how: Any = {"mode": "a", "zarr_format": 3, "consolidated": False}
         with warnings.catch_warnings():
-            # Zarr has text in a way that other tools may not know yet.
+            # Zarr warns that other tools may not read its text dtype.
             warnings.simplefilter("ignore")
             shown = xr.Dataset(coords=coords).drop_encoding()
             shown.to_zarr(group.store, **how)
-            # Whoever finds the results finds all.
+            # Written last: if the results exist, everything exists.
             arrays = xr.Dataset(results, attrs=attributes)
             arrays.to_zarr(group.store, **how, compute=False)
 
@@ -170,11 +196,11 @@ class MapLayout(NamedTuple):
             chunks.insert(self.axis, min(max(1, n_together), n_layers))
             dims.insert(self.axis, self.layers.dimension)
         encoding |= {"chunks": tuple(chunks), "compressors": ZstdCodec(level=1, checksum=True)}
-        # One block, of which nothing is ever computed.
+        # A single block, which is never computed.
         return xr.Variable(dims, da.empty(shape, dtype=dtype, chunks=-1), about, encoding)
 
     def write(self, group: zarr.Group, name: str, box: Box, values: NDArray[Any]) -> None:
-        """Write a result of the pixels of a box: (b, q), (b,) or (b, 1)."""
+        """Write the values (b, q), (b,) or (b, 1) of a result for the pixels of a box."""
         place = [*box.values()]
         lengths = [each.stop - each.start for each in place]
         if self.is_layered(name):
@@ -187,7 +213,7 @@ class MapLayout(NamedTuple):
     def missing_if_finished(
         self, group: zarr.Group, names: Sequence[str], index: tuple[int, ...]
     ) -> int | None:
-        """Return how many pixels of a box have no result; None unless all of it is written."""
+        """Return the number of pixels of a box without a result; None if it is not finished."""
         first: Any = None
         for name in names:
             array = _open(group, name)
@@ -203,7 +229,7 @@ class MapLayout(NamedTuple):
     def _chunks(
         self, array: zarr.Array[Any], name: str, index: tuple[int, ...]
     ) -> Iterator[tuple[int, ...]]:
-        """Yield the places of the chunks that a result of a box is in."""
+        """Yield the indices of the chunks that hold a result of a box."""
         if not self.is_layered(name):
             yield index
             return
@@ -213,12 +239,12 @@ class MapLayout(NamedTuple):
 
 
 def lasting(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the attributes of a variable that are true of its map too."""
+    """Return the attributes of a variable that also apply to its map."""
     return {name: value for name, value in attributes.items() if name not in _OF_NUMBERS}
 
 
 def finish_map(group: zarr.Group, about: Mapping[Any, Any], identity: Mapping[str, str]) -> None:
-    """Record that a map is complete, and what is said of its scene."""
+    """Record that a map is complete, with the attributes of its scene."""
     told = {
         str(name): value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         for name, value in about.items()
@@ -226,7 +252,7 @@ def finish_map(group: zarr.Group, about: Mapping[Any, Any], identity: Mapping[st
     }
     mark_complete(group, kind=KIND, attributes={**told, **identity})
     with warnings.catch_warnings():
-        # xarray looks for it, and warns where it is not.
+        # xarray warns if there is no consolidated metadata.
         warnings.simplefilter("ignore", ZarrUserWarning)
         zarr.consolidate_metadata(group.store)
 
@@ -238,5 +264,269 @@ def _is_text(values: NDArray[Any]) -> bool:
 def _open(group: zarr.Group, name: str) -> zarr.Array[Any]:
     array = group[name]
     assert isinstance(array, zarr.Array)
-    # What is missing in a box must be told from what is not written.
+    # Chunks of missing pixels are written too, so that they are known to be finished.
     return array.with_config({"write_empty_chunks": True})
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """Numbers of all pixels of a map, and of those without a prediction."""
+
+    n_pixels: int
+    n_missing: int
+
+
+def wanted_names(model: Model) -> tuple[str, ...] | None:
+    """Return the names of the features that a model needs; None if they have no names."""
+    if model.schema is None:
+        return model.feature_names
+    return tuple(column.name for column in model.schema.columns)
+
+
+def feature_order(model: Model, cube: Cube) -> tuple[int, ...]:
+    """Return the indices of a model's columns among the features of a cube; empty: all in order.
+
+    Raises
+    ------
+    DataError
+        If a named feature is missing or, without names, the number of features differs.
+    """
+    names, wanted = cube.feature_names, wanted_names(model)
+    order = matching(names, wanted, cube.name)
+    n_columns = model.n_features if model.schema is None else len(model.schema.columns)
+    check_columns(len(order) or cube.n_features, n_columns)
+    further = [name for name in names or () if order and name not in (wanted or ())]
+    if further:
+        shown = ", ".join(further[:20])
+        logger.info("%d features of %s are ignored: %s", len(further), cube.name, shown)
+    return tuple(order)
+
+
+def predict_scene(
+    model: Location,
+    scene: Location,
+    out: Location,
+    engine: Engine,
+    *,
+    variable: Names = None,
+    feature_dim: str | None = None,
+    probabilities: bool = False,
+    scores: bool = False,
+    overwrite: bool = False,
+) -> MapResult:
+    """Write a map of the pixels of a scene, a Zarr group or file that xarray opens.
+
+    The map has the array ``label``, or ``value`` with a layer for each target of a regression and
+    coordinate of an embedding, and the further results. They have the dimensions and coordinates of
+    the variable without the dimension of the features. Pixels that lack a feature are missing.
+    Text labels are codes with ``flag_meanings``. ``probability`` and ``score``, float32, have a
+    dimension ``class`` in the place of the features.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    scene : Location
+        A Zarr group, a netCDF file, or another format of xarray.
+    out : Location
+        A path or URL. An unfinished map lies beside it under a hidden name, and the next call
+        resumes it.
+    engine : Engine
+    variable : str or sequence of str, optional
+        The variable, if several have the dimension of the features; or several, as "A,B". Each of
+        these is a feature; if it has the dimension, one feature for every coordinate.
+    feature_dim : str, optional
+        The dimension of the features. Its coordinates (dates in ISO format) are matched with the
+        names of the training features if both exist.
+    probabilities, scores : bool
+        Also write the probability or score of every class.
+    overwrite : bool
+        Replace a map at `out` once the new one is complete.
+
+    Returns
+    -------
+    MapResult
+
+    Raises
+    ------
+    DataError
+        If the features are not those of the training rows, or a value is infinite.
+    ExistsError, RunMismatchError, ParameterError, StorageError
+        If nothing can be written at `out`, or another map was begun there; if the model has no such
+        result.
+    """
+    check_map_place(out, overwrite=overwrite)
+    asked = {"probabilities": probabilities, "scores": scores}
+    work = MapWork.of(model, scene, variable=variable, feature_dim=feature_dim, **asked)
+    return write_map(work, out, engine, overwrite=overwrite)
+
+
+def check_map_place(out: Location, *, overwrite: bool) -> None:
+    """Raise an error, as `predict_scene` does, if no map can be written to `out`."""
+    suffix = PurePath(str(out)).suffix.lower()
+    if suffix not in GROUPS:
+        raise ParameterError(
+            f"{out} ends in {suffix}, which is not a format of maps.",
+            "Write a Zarr group: .zarr, or a name without a dot.",
+        )
+    check_target(out, kind=KIND, overwrite=overwrite)
+
+
+def write_map(
+    work: "MapWork", out: Location, engine: Engine, *, overwrite: bool = False
+) -> MapResult:
+    """Write a prepared map, as `predict_scene` does."""
+    model, opened = work.model.load(), open_scene(work.scene.place)
+    cube = work.scene.cube(opened)
+    layout = MapLayout.of(cube, model)
+    _check_memory(cube, model, engine)
+    identity = {
+        "of_model": model.digest(),
+        "of_scene": work.scene.digest(cube),
+        "of_choice": ", ".join(work.names),
+        "of_state_of_the_scene": work.scene.state(cube),
+    }
+    with resumed_group(out, kind=KIND, identity=identity, overwrite=overwrite) as group:
+        layout.prepare(group, cube, work.names)
+        indices = layout.grid.indices()
+        arguments = [
+            (work, group, indices[start:stop])
+            for start, stop in _task_spans(len(indices), layout.grid.n_pixels, engine)
+        ]
+        counts = run_tasks(engine, _map_boxes, arguments, label="predict")
+        n_found = sum(found for _, found in counts)
+        if n_found:
+            logger.info("predict: %d of %d boxes were found finished", n_found, len(indices))
+        if work.scene.state(cube) != identity["of_state_of_the_scene"]:
+            raise RunMismatchError(
+                f"{work.scene.place} changed while it was mapped.",
+                "Map it again with `overwrite` when nothing writes to it.",
+            )
+        finish_map(group, opened.attrs, identity)
+    return MapResult(layout.grid.n_pixels, sum(n_missing for n_missing, _ in counts))
+
+
+def _checked_names(model: Model, *, probabilities: bool, scores: bool) -> tuple[str, ...]:
+    """Return the names of the results to write."""
+    further = {"probability": ("probabilities", probabilities), "score": ("scores", scores)}
+    asked = {name: option for name, (option, is_asked) in further.items() if is_asked}
+    if model.target_names is None and not model.embeds:
+        return ("label", *asked)
+    for option in asked.values():
+        raise ParameterError(
+            f"`{option}` are asked for, but the model predicts numbers.", f"Leave `{option}` out."
+        )
+    return ("value",)
+
+
+def _scene_at(place: Location, variable: Names, feature_dim: str | None) -> Scene:
+    located = normalize(place)
+    variables = named_columns("variable", variable) if isinstance(variable, str) else variable
+    if isinstance(located, RemoteLocation):
+        return Scene.at(File(located.url, located.storage_options), variables, feature_dim)
+    if isinstance(located, str):
+        return Scene.at(File(located), variables, feature_dim)
+    raise ParameterError(f"{place} is a store object.", "Pass the path or URL of a scene.")
+
+
+@dataclass(frozen=True)
+class MapWork:
+    """A map to write: model, scene and results, checked to fit before any task begins.
+
+    Attributes
+    ----------
+    model : PinnedModel
+    scene : Scene
+    order : tuple of int
+        As returned by `feature_order`.
+    names : tuple of str
+        Of the results; the first one is written last.
+    n_pixels : int
+    """
+
+    model: PinnedModel
+    scene: Scene
+    order: tuple[int, ...]
+    names: tuple[str, ...]
+    n_pixels: int
+
+    @classmethod
+    def of(
+        cls,
+        model: Location,
+        scene: Location,
+        *,
+        variable: Names = None,
+        feature_dim: str | None = None,
+        probabilities: bool = False,
+        scores: bool = False,
+    ) -> "MapWork":
+        """Return the map to write; arguments and errors are those of `predict_scene`."""
+        pinned = PinnedModel.at(model)
+        opened, found = pinned.load(), _scene_at(scene, variable, feature_dim)
+        names = _checked_names(opened, probabilities=probabilities, scores=scores)
+        cube = found.cube()
+        for name in names:
+            check_no_dimension(cube, name)
+        layout = MapLayout.of(cube, opened)
+        return cls(pinned, found, feature_order(opened, cube), names, layout.grid.n_pixels)
+
+
+def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
+    (r, n_scaled), p, q = model.basis.shape, model.n_features, model.n_targets
+    rows, pixels = scoring_rows(r), math.prod(cube.grid.steps.values())
+    # A box as stored, as numbers and as rows, for the current and the next box; its scores, results
+    # and labels; a block of activations; the basis as read and as slopes.
+    held = pixels * (
+        cube.n_features * 2 * (cube.stored_bytes + 3 * cube.dtype.itemsize) + 8 * (4 * q + 2)
+    )
+    held += 8 * (rows * (r + 4 * p) + 3 * r * n_scaled + 2 * r * q)
+    if model.projection is not None:
+        held += project_bytes(rows, p, n_scaled)
+    engine.expected_bytes = PROCESS_BYTES + held
+    remedy = "Write the scene in smaller chunks"
+    check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+
+
+def _task_spans(n_boxes: int, n_pixels: int, engine: Engine) -> list[tuple[int, int]]:
+    """Return spans of consecutive boxes, one for each task, of equal length up to one box."""
+    wanted = max(_TASKS_PER_WORKER * engine.n_workers, n_pixels // _TASK_PIXELS)
+    n_tasks = min(n_boxes, wanted)
+    return list(pairwise(n_boxes * task // n_tasks for task in range(n_tasks + 1)))
+
+
+def _map_boxes(
+    work: MapWork, group: zarr.Group, indices: Sequence[tuple[int, ...]]
+) -> tuple[int, int]:
+    """Map some boxes; return how many pixels have no result and how many boxes were finished."""
+    model = work.model.load()
+    cube = work.scene.cube()
+    layout = MapLayout.of(cube, model)
+    found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
+    boxes = [layout.grid.box(index) for index in indices if found[index] is None]
+    n_found, n_missing = len(indices) - len(boxes), sum(filter(None, found.values()))
+    scorer = Scorer(model)
+
+    def read(box: Box) -> NDArray[Any]:
+        rows = cube.rows(box)
+        return rows[:, work.order] if work.order else rows
+
+    pool = ThreadPoolExecutor(1, thread_name_prefix="read-boxes")
+    reads = (pool.submit(read, box) for box in boxes)
+    for box, rows in zip(boxes, one_ahead(pool, reads, next(reads, None)), strict=True):
+        scores = scorer.pixels(rows)
+        missing = np.isnan(scores[:, 0])
+        for name in reversed(work.names):
+            if name == "label":
+                assert layout.coding is not None
+                values = layout.coding.codes[scores.argmax(axis=1)]
+                values[missing] = layout.coding.missing
+            else:
+                # Rounding to float32 must not make another class the largest.
+                values = scorer.result(_RESULTS[name], scores).astype(np.float32)
+                if layout.coding is not None:
+                    keep_largest(values, scores)
+                values[missing] = np.nan
+            layout.write(group, name, box, values)
+        n_missing += int(np.count_nonzero(missing))
+    return n_missing, n_found

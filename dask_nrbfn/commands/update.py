@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dask_nrbfn.commands.predict import evaluate_dataset
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.version import (
     Combine,
     UpdatePass,

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.commands.collections import dask_rows
-from dask_nrbfn.commands.maps import Layers, lasting
-from dask_nrbfn.commands.scene import feature_order, wanted_names
+from dask_nrbfn.commands.maps import Layers, feature_order, lasting, wanted_names
 from dask_nrbfn.errors import DataError, ExistsError, ParameterError
 from dask_nrbfn.estimators.inputs import cube_of
 from dask_nrbfn.numeric.held_out import ResidualSums

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from dask_nrbfn.commands.predict import Evaluation
+from dask_nrbfn.commands.evaluate import Evaluation
 from dask_nrbfn.report.concerns import find_concerns
 from dask_nrbfn.report.confusion import ConfusionTable
 from dask_nrbfn.report.facts import run_facts

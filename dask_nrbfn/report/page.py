@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 from dask.utils import format_bytes
 
-from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
+from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file

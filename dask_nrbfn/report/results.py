@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_nrbfn.commands.predict import Evaluation, NumberEvaluation
+from dask_nrbfn.commands.evaluate import Evaluation, NumberEvaluation
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.report.confusion import ConfusionTable

@@ -9,10 +9,9 @@ import pytest
 import zarr
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.export import check_in_csv
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.commands.predict import predict_dataset
+from dask_nrbfn.commands.predict import check_in_csv, predict_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema

@@ -15,14 +15,10 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import scorer as scorer_module
 from dask_nrbfn.commands import predict as predict_module
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.ingest import ingest_file
-from dask_nrbfn.commands.predict import (
-    evaluate_dataset,
-    output_chunk_rows,
-    predict_dataset,
-    task_spans,
-)
+from dask_nrbfn.commands.predict import output_chunk_rows, predict_dataset, task_spans
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import (
@@ -217,7 +213,7 @@ def test_predict__probabilities_in_a_group(place, new_rows):
 @pytest.mark.parametrize("wanted", ["scores", "probabilities"])
 def test_predict__numbers_have_no_classes(of_numbers, wanted):
     dataset = write_table(MemoryStore(), surfaces(5)[0])
-    with pytest.raises(ParameterError, match=f"{wanted} are asked for, and the model predicts nu"):
+    with pytest.raises(ParameterError, match=f"{wanted} are asked for, but the model predicts nu"):
         predict_dataset(of_numbers, dataset, MemoryStore(), InlineEngine(), **{wanted: True})
 
 

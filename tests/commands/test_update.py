@@ -14,8 +14,9 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import version
 from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.update import (
     Judge,
     branch_run,

@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
-from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.run import Run

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset
-from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import MissingDataError, StorageError
 from dask_nrbfn.params import FitParams

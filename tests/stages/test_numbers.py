@@ -12,9 +12,10 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe, describe_tuning
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.ingest import ingest_arrays
-from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import (
     branch_run,

@@ -12,9 +12,10 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import DiffusionMap, NRBFNClassifier, NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.commands.predict import evaluate_dataset, predict_dataset
+from dask_nrbfn.commands.predict import predict_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
 from dask_nrbfn.engine import EngineOptions, InlineEngine, connect

@@ -10,8 +10,8 @@ from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifierCV
 from dask_nrbfn.commands.describe import describe_run, describe_tuning
+from dask_nrbfn.commands.evaluate import evaluate_dataset
 from dask_nrbfn.commands.fit import tune_dataset
-from dask_nrbfn.commands.predict import evaluate_dataset
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import update_run
 from dask_nrbfn.engine import InlineEngine

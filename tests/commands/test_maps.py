@@ -116,7 +116,7 @@ def test_map__of_a_scene_with_coordinates_named_as_results(place, tmp_path):
     assert {*found.coords} == {"time", "class", "x", "lon", "spatial_ref"}
     assert found["label"].dims == ("time", "y", "x")
     written = write_scene(drawn_scene().rename(x="label"), tmp_path / "renamed.zarr")
-    with pytest.raises(NRBFNError, match="dimension named label, as its map has"):
+    with pytest.raises(NRBFNError, match="dimension label, as its map has"):
         mapped(place / "run", written, tmp_path / "other")
 
 

@@ -1,0 +1,291 @@
+"""Evaluate: the figures of a model on all rows of a dataset that has targets."""
+
+import logging
+import math
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_nrbfn.engine import Engine
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.bins import RankedScores
+from dask_nrbfn.numeric.held_out import ResidualSums, class_figures
+from dask_nrbfn.numeric.types import Floats
+from dask_nrbfn.parts import run_tasks
+from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.stages.columns import check_targets
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.group import (
+    Location,
+)
+from dask_nrbfn.storage.model import PinnedModel
+
+if TYPE_CHECKING:
+    pass
+
+from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
+
+logger = logging.getLogger(__name__)
+
+# The least probability of a true class, as in scikit-learn's log loss.
+_LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of a model on labelled rows.
+
+    Attributes
+    ----------
+    n_rows, n_errors : int
+        All rows, and the rows with a wrong predicted label. Rows whose label the model does not
+        know are errors.
+    classes : tuple of int or str
+        Of the model.
+    confusion : tuple of tuples of int
+        Number of rows by class (first index) and predicted label. If there are labels that the
+        model does not know, their rows are counted together in one more line, the last.
+    log_loss : float
+        Mean over the rows whose label the model knows.
+    n_unknown_labels : int
+        Rows whose label the model does not know.
+    n_unlabelled : int
+        Further rows, which have no label and were left out.
+    roc_auc, roc_auc_bound : float or None
+        For two classes that both have rows: the area under the ROC curve of the score difference,
+        and a bound of its error, which is 0 for up to 16,384 different scores. Rows with unknown
+        labels are left out.
+    """
+
+    n_rows: int
+    n_errors: int
+    classes: tuple[Any, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    log_loss: float
+    n_unknown_labels: int = 0
+    n_unlabelled: int = 0
+    roc_auc: float | None = None
+    roc_auc_bound: float | None = None
+
+    @property
+    def error_rate(self) -> float:
+        """Share of rows whose predicted label is wrong; rows with unknown labels are errors."""
+        return self.n_errors / self.n_rows
+
+    @property
+    def per_class(self) -> list[dict[str, Any]]:
+        """Return the `class_figures`: class, precision, recall, f1 and support."""
+        return class_figures(self.classes, self.confusion)
+
+    def beyond(self, allowed: float, *, on: Location) -> str:
+        """Return the text about a model with more errors than allowed on some rows."""
+        return (
+            f"makes {100 * self.error_rate:.2f} % errors on {on}, allowed are {100 * allowed:.2f} %"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return all figures as JSON values."""
+        return {
+            "n_rows": self.n_rows,
+            "n_unlabelled": self.n_unlabelled,
+            "n_errors": self.n_errors,
+            "n_unknown_labels": self.n_unknown_labels,
+            "error_rate": self.error_rate,
+            "log_loss": self.log_loss,
+            "roc_auc": self.roc_auc,
+            "roc_auc_bound": self.roc_auc_bound,
+            "classes": list(self.classes),
+            "per_class": self.per_class,
+            "confusion": self.confusion,
+        }
+
+
+class EvaluatedRows(NamedTuple):
+    """Row indices ``rows`` int64 (m,), and their ``true`` and ``predicted`` numbers (m, q)."""
+
+    rows: NDArray[np.int64]
+    true: Floats
+    predicted: Floats
+
+
+@dataclass(frozen=True)
+class NumberEvaluation:
+    """The figures of a model on rows with target numbers.
+
+    Attributes
+    ----------
+    n_rows : int
+        Rows with targets; `n_unlabelled` other rows were left out.
+    target_names : tuple of str
+    relative_error : float
+        ``1 - R^2``, averaged over the targets.
+    r2, rmse, mae : list of float
+        R^2, root mean squared and mean absolute error of every target. R^2 of a constant target is
+        1 if it is predicted exactly, else 0.
+    sample : EvaluatedRows
+        At most 2,000 equally spaced rows, independent of the number of tasks.
+    """
+
+    n_rows: int
+    target_names: tuple[str, ...]
+    relative_error: float
+    r2: list[float]
+    rmse: list[float]
+    mae: list[float]
+    sample: EvaluatedRows = field(repr=False, compare=False)
+    n_unlabelled: int = 0
+
+    @property
+    def error_rate(self) -> float:
+        """The relative error."""
+        return self.relative_error
+
+    def beyond(self, allowed: float, *, on: Location) -> str:
+        """Return the text about a model with more errors than allowed on some rows."""
+        return (
+            f"has a relative error, 1 - R2, of {self.relative_error:.4g} on {on}, allowed is "
+            f"{allowed:.4g}"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return all figures except the sample as JSON values."""
+        return {
+            "n_rows": self.n_rows,
+            "n_unlabelled": self.n_unlabelled,
+            "target_names": list(self.target_names),
+            "relative_error": self.relative_error,
+            "r2": self.r2,
+            "rmse": self.rmse,
+            "mae": self.mae,
+        }
+
+
+def evaluate_dataset(
+    model: Location, dataset: Dataset, engine: Engine
+) -> Evaluation | NumberEvaluation:
+    """Return the figures of a model on a dataset with targets.
+
+    Labels that the model was not trained on count as errors; their number is logged.
+
+    Parameters
+    ----------
+    model : Location
+        Of a model or a finished run.
+    dataset : Dataset
+    engine : Engine
+
+    Raises
+    ------
+    DataError
+        If the dataset has other columns or targets than the training rows, or no targets.
+    ParameterError
+        If the model is an embedding.
+    """
+    pinned = PinnedModel.at(model)
+    opened = pinned.load()
+    dataset = encoded_for(opened, dataset, engine)
+    if opened.embeds:
+        raise ParameterError(
+            f"{model} is an embedding, which learns no targets.", "Pass a run of fit or tune."
+        )
+    check_targets(dataset, opened.target_names)
+    n_unlabelled, dataset = dataset.n_unlabelled, dataset.of_labelled()
+    if n_unlabelled:
+        logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
+    arguments = [
+        (*pinned, dataset.location, start, stop)
+        for start, stop in task_spans(dataset.n_rows, 1, engine)
+    ]
+    if opened.target_names is not None:
+        judged = run_tasks(engine, _residuals, arguments, label="evaluate")
+        figures = reduce(add, (sums for sums, _ in judged)).figures(0)
+        rows = np.arange(0, dataset.n_rows, _sample_step(dataset.n_rows))
+        sample = EvaluatedRows(rows, *np.concatenate([sampled for _, sampled in judged], axis=1))
+        return NumberEvaluation(
+            dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
+        )
+    if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
+        raise DataError(
+            f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
+            f"of the model's, such as {opened.classes.tolist()[0]!r}.",
+            "Ingest the labels as those of the training rows: all whole numbers, or all text.",
+        )
+    counts = run_tasks(engine, _count, arguments, label="evaluate")
+    confusions, log_losses, rankings = zip(*counts, strict=True)
+    confusion = np.sum(confusions, axis=0)
+    n_unknown = int(confusion[-1].sum())
+    if n_unknown:
+        logger.warning(
+            "%d of the %d rows of %s have labels that the model does not know; they are errors.",
+            n_unknown,
+            dataset.n_rows,
+            dataset.location,
+        )
+    return Evaluation(
+        n_rows=dataset.n_rows,
+        n_errors=dataset.n_rows - int(np.trace(confusion)),
+        classes=tuple(opened.classes.tolist()),
+        confusion=tuple(map(tuple, confusion.tolist() if n_unknown else confusion[:-1].tolist())),
+        log_loss=math.fsum(log_losses) / (dataset.n_rows - n_unknown),
+        n_unknown_labels=n_unknown,
+        n_unlabelled=n_unlabelled,
+        **reduce(add, rankings).figures(),
+    )
+
+
+def _residuals(
+    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+) -> tuple[ResidualSums, Floats]:
+    """Return the residual sums of some rows, and the true and predicted numbers of sampled rows.
+
+    The latter are one array (2, m, q).
+    """
+    model = PinnedModel(model_location, checksum).load()
+    dataset = Dataset.open(dataset_location)
+    assert model.intercept is not None
+    origin = model.intercept
+    sums = ResidualSums.zeros(1, model.n_targets)
+    step, sampled, row = _sample_step(dataset.n_rows), [], start
+    for scores, targets in Scorer(model).blocks(dataset, start, stop):
+        assert targets is not None
+        sums += ResidualSums.from_block((scores - origin)[:, None], targets - origin)
+        drawn = slice(-row % step, None, step)
+        sampled.append(np.stack([targets[drawn], scores[drawn]]))
+        row += len(targets)
+    return sums, np.concatenate(sampled, axis=1)
+
+
+def _sample_step(n_rows: int) -> int:
+    return -(-n_rows // SAMPLED_ROWS)
+
+
+def _count(
+    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+) -> tuple[NDArray[np.int64], float, RankedScores]:
+    """Return the confusion (K + 1, K), the sum of log losses and, for two classes, the ranking.
+
+    The last line of the confusion counts the rows whose label the model does not know.
+    """
+    model = PinnedModel(model_location, checksum).load()
+    dataset = Dataset.open(dataset_location)
+    own = {label: code for code, label in enumerate(model.classes.tolist())}
+    n_classes = len(own)
+    code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])
+    confusion, log_loss = np.zeros((n_classes + 1, n_classes), dtype=np.int64), 0.0
+    ranking = RankedScores.zeros()
+    for scores, block_codes in Scorer(model).blocks(dataset, start, stop):
+        assert block_codes is not None
+        codes = code_in_model[block_codes]
+        np.add.at(confusion, (codes, scores.argmax(axis=1)), 1)
+        known = codes < n_classes
+        scores, codes = scores[known], codes[known]
+        given = model.probabilities(scores)[np.arange(len(codes)), codes]
+        # Clipped scores can give a probability of 0, whose loss would be infinite.
+        log_loss -= float(np.log(np.maximum(given, _LEAST_PROBABILITY)).sum())
+        if n_classes == 2:
+            ranking += RankedScores.from_block(scores[:, 1] - scores[:, 0], codes)
+    return confusion, log_loss, ranking.binned()
