@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
@@ -131,25 +129,6 @@ def test_weights__naive():
     penalized = gram + 1e-3 * np.trace(gram) * np.eye(len(gram))
     assert model.width == pytest.approx(width, rel=1e-11)
     np.testing.assert_allclose(model.weights, np.linalg.solve(penalized, cross.T).T, rtol=1e-8)
-
-
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(
-    chunk_rows=st.integers(1, 45),
-    n_parts=st.integers(1, 9),
-    class_weight=st.sampled_from([None, "balanced"]),
-)
-def test_weights__any_chunks(chunk_rows, n_parts, class_weight):
-    X, y = spirals(40)
-    weights = np.random.default_rng(1).uniform(0.1, 5.0, 40)
-    values = {"basis": "random", "basis_size": 20, "alpha": 1e-3, "class_weight": class_weight}
-    whole = fit(X, y, FitParams(**values, n_parts=1), weights=weights)
-    params = FitParams(**values, n_parts=n_parts)
-    at_once = fit(X, y, params, weights=weights)
-    cut = fit(X, y, params, weights=weights, chunk_rows=chunk_rows)
-    assert cut.weights.tobytes() == at_once.weights.tobytes()
-    assert_same_network(cut, whole)
 
 
 def test_weights__their_unit_is_free():

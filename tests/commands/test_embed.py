@@ -25,11 +25,9 @@ from dask_nrbfn.errors import (
     RunMismatchError,
 )
 from dask_nrbfn.estimators import NRBFNClassifier, NRBFNRegressor
-from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.report import run_table, write_report
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
@@ -37,7 +35,7 @@ from dask_nrbfn.storage.run import Run
 from tests.cli.program import refuse, succeed
 from tests.engine.processes import PATIENCE_S, wait_until
 from tests.reference import reference_activations, reference_distances
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(basis_size=40, width_factor=0.3, components=3)
@@ -129,31 +127,6 @@ def test_embed__predictions_are_the_coordinates(tmp_path):
     assert describe(tmp_path / "out.zarr")["target_names"] == written.column_names
 
 
-@pytest.mark.slow
-def test_embed__stopped_after_any_task_ends_with_the_same_bits():
-    dataset, engine = table(), CountingEngine()
-    params = replace(PARAMS, n_parts=2)
-    place = MemoryStore()
-    expected = Model.load(embed_dataset(dataset, place, params, engine).location).digest()
-    for n_done in range(1, engine.done.total()):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            embed_dataset(dataset, place, params, CountingEngine(n_done))
-        assert Model.load(embed(dataset, params, place).location).digest() == expected
-
-
-@pytest.mark.parametrize("name", ["components/coefficients", "model/sample/coordinates"])
-def test_embed__what_is_damaged_is_computed_again(tmp_path, name):
-    dataset = table(tmp_path / "data")
-    run = embed(dataset, place=tmp_path / "run")
-    expected = run.read(name)
-    chunk = tmp_path.joinpath("run", *name.split("/"), "c", "0", "0")
-    content = bytearray(chunk.read_bytes())
-    content[20] ^= 1
-    chunk.write_bytes(content)
-    np.testing.assert_array_equal(embed(dataset, place=tmp_path / "run").read(name), expected)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
@@ -226,14 +199,6 @@ def test_embed__has_no_rows_that_join_or_leave_and_nothing_to_judge(tmp_path):
     np.testing.assert_array_equal(
         refreshed.read("components/eigenvalues"), run.read("components/eigenvalues")
     )
-
-
-def test_embed__eigenvalues_of_any_parts(tmp_path):
-    runs = [embed(table(chunk_rows=rows), replace(PARAMS, n_parts=4)) for rows in (7, 200)]
-    values = [run.read("components/eigenvalues") for run in runs]
-    np.testing.assert_allclose(values[0], values[1], rtol=1e-12)
-    features = read_features(runs[0])
-    np.testing.assert_array_equal(eigenfunctions(features, 4).eigenvalues, values[0])
 
 
 @pytest.mark.slow

@@ -4,20 +4,16 @@ import logging
 import random
 import shutil
 from contextlib import contextmanager
-from functools import cache
 from itertools import cycle, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands import fit
 from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.commands.plan import plan_fit
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import (
     DamagedDataError,
     DamagedResultError,
@@ -37,15 +33,11 @@ from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.reference import reference_fit
-from tests.stages.stopping import CountingEngine, StoppedError, middles
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 # A penalty at which the weights do not amplify the order of the sums.
 SMOOTH = FitParams(alpha=1e-4, n_neighbors=10)
-
-
-def gram_bits(run):
-    return run.read("moments/packed_gram").tobytes()
 
 
 def fit_in_memory(X, y, params=SMOOTH, **options):
@@ -65,27 +57,6 @@ def test_fit__equals_the_reference(offset):
     np.testing.assert_allclose(model.weights, expected.weights, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(model.fitting_error, expected.fitting_error, rtol=1e-6)
     np.testing.assert_allclose(model.spectral_risk, expected.spectral_risk, rtol=1e-4)
-
-
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(chunk_rows=st.integers(1, 70), n_parts=st.integers(1, 12))
-def test_fit__same_bits_for_any_chunks(chunk_rows, n_parts):
-    one_chunk = fit_in_parts(n_parts)
-    cut = fit_in_parts(n_parts, chunk_rows=chunk_rows)
-    assert gram_bits(cut) == gram_bits(one_chunk)
-    # The distance of a basis row from itself, the root of a rounded 0, depends on where a product
-    # begins: up to 1e-8 of the spread, a share of 1e-10 of the width.
-    whole = fit_in_parts(1)
-    np.testing.assert_allclose(
-        one_chunk.read("moments/packed_gram"), whole.read("moments/packed_gram"), rtol=1e-9
-    )
-
-
-@cache
-def fit_in_parts(n_parts, **options):
-    params = FitParams(alpha=1e-4, n_neighbors=5, n_parts=n_parts)
-    return fit_in_memory(*spirals(60), params, **options)
 
 
 @pytest.mark.fast_cases(3)
@@ -164,23 +135,6 @@ def test_fit__duplicates_and_a_constant_column():
     assert np.all(run.read("neighbors/distances") == 0.0)
 
 
-@pytest.mark.slow
-def test_fit__engines_agree(tmp_path, two_workers):
-    X, y = spirals(2000)
-    dataset = write_table(tmp_path / "data.zarr", X, y, chunk_rows=300)
-    params = FitParams(alpha=1e-4, n_parts=5)
-    on_two = fit_dataset(dataset, tmp_path / "two.zarr", params, two_workers)
-    with connect(EngineOptions(workers=1, threads=2)) as engine:
-        on_one = fit_dataset(dataset, tmp_path / "one.zarr", params, engine)
-    with threadpool_limits(1):
-        inline = fit_dataset(dataset, tmp_path / "inline.zarr", params, InlineEngine())
-    assert gram_bits(on_two) == gram_bits(inline)
-    np.testing.assert_allclose(
-        on_one.read("moments/packed_gram"), inline.read("moments/packed_gram"), rtol=1e-12
-    )
-    assert on_one.read("basis/rows").tolist() == inline.read("basis/rows").tolist()
-
-
 def test_fit__sorted_by_class_with_a_rare_one():
     X, y = spirals(500)
     y[:3] = 9
@@ -197,28 +151,6 @@ def test_fit__second_start_does_nothing(tmp_path):
     before = first.stages
     assert fit_dataset(dataset, tmp_path / "run", SMOOTH, InlineEngine()).stages == before
     assert list(before) == [stage.name for stage in stages_of_run(first)]
-
-
-@pytest.mark.parametrize(
-    "stages", [slice(1, None, 4), pytest.param(slice(None), marks=pytest.mark.slow)]
-)
-def test_fit__stopped_in_any_stage_ends_with_the_same_bits(tmp_path, stages):
-    X, y = spirals(200)
-    dataset = write_table(tmp_path / "data", X, y, chunk_rows=17)
-    params = FitParams(alpha=1e-4, n_parts=3)
-    engine = CountingEngine()
-    expected = fit_dataset(dataset, tmp_path / "whole", params, engine)
-    # Three parts in each of five passes, and codes, combine, basis, weights, model and its check.
-    assert engine.done.total() == 5 * 3 + 6
-    for n_tasks in middles(engine.done)[stages]:
-        place = tmp_path / f"run{n_tasks}"
-        with pytest.raises(StoppedError):
-            fit_dataset(dataset, place, params, CountingEngine(n_tasks))
-        run = fit_dataset(dataset, place, params, InlineEngine())
-        assert gram_bits(run) == gram_bits(expected)
-        assert (
-            Model.load(place).weights.tobytes() == Model.load(expected.location).weights.tobytes()
-        )
 
 
 def test_fit__resuming_keeps_finished_parts(tmp_path, caplog):
@@ -393,37 +325,6 @@ def test_fit__damaged_results_are_computed_again(
     if n_tasks is not None:
         # Once, and what was damaged once more, and the part that was to be added to it.
         assert done_before[label] + engine.done[label] == n_tasks
-
-
-METADATA = [
-    (CUT, ("confidence", 0), "neighbors/indices/zarr.json"),
-    (CUT, ("neighbors", 1), "neighbors/distances/zarr.json"),
-    (CUT, ("weights", 0), "moments/products/zarr.json"),
-    (CUT, ("combine", 0), "moments/parts/0-2/zarr.json"),
-    (CUT, ("combine", 0), "moments/parts/0-2/*/products/zarr.json"),
-    (CUT, ("moments", 2), "moments/parts/1/zarr.json"),
-    (PARTED, ("candidates", 1), "partitions/zarr.json"),
-    (PARTED, ("partitions", 2), "partitions/centroids/zarr.json"),
-    (PARTED, ("neighbors", 1), "candidates/parts/2/zarr.json"),
-    (PARTED, ("neighbors", 1), "candidates/parts/2/*/indices/zarr.json"),
-]
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize(
-    ("params", "stop", "pattern", "kind"), in_turn(METADATA, "garbage", "flipped")
-)
-def test_fit__damaged_metadata_is_written_again(
-    tmp_path, caplog, undisturbed, stopped_fit, params, stop, pattern, kind
-):
-    dataset, weights = undisturbed
-    place = tmp_path / "run"
-    stopped_fit(place, params, *stop)
-    damaged(place, pattern, kind)
-    run = fit_dataset(dataset, place, params, InlineEngine(), min_recall=0.0)
-    assert run.read("weights/values").tobytes() == weights[params]
-    if kind == "garbage":
-        assert "computed again" in caplog.text or "done again" in caplog.text
 
 
 def cut_power(place, seed):

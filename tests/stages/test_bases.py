@@ -15,9 +15,8 @@ from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.stages.bases import BasisSource, Chosen
 from dask_nrbfn.stages.basis import BASIS, given_basis
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.added_choices import add_choice
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 TUNING = TuneParams(
@@ -181,18 +180,6 @@ def test_kmeans__centres_are_means_of_what_is_next_to_them(scale):
         np.testing.assert_allclose(np.linalg.norm(model.basis, axis=1), 1.0, rtol=1e-12)
 
 
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("tuning", [None, TUNING])
-def test_kmeans__same_again_and_other_with_another_seed(tuning):
-    X, y = spirals(200)
-    same = [fit(X, y, params_of("kmeans", 10), tuning=tuning, chunk_rows=n) for n in (200, 33)]
-    assert same[0].read("basis/values").tobytes() == same[1].read("basis/values").tobytes()
-    other = fit(X, y, params_of("kmeans", 10, random_state=1), tuning=tuning)
-    assert not np.allclose(
-        sorted_rows(other.read("basis/values")), sorted_rows(same[0].read("basis/values"))
-    )
-
-
 def test_kmeans__whole_numbers():
     X, y = spirals(200)
     whole = np.rint(20 * X + 100).astype(np.uint8)
@@ -300,58 +287,9 @@ def test_given__mistakes_are_refused_before_any_task(tuning):
         assert not place._store_dict
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tuning", [None, TUNING])
-def test_given__stopped_after_any_task_ends_with_the_same_bits(tmp_path, tuning):
-    X, y = spirals(100)
-    basis = X[::12]
-    params = given_basis(FitParams(alpha=1e-3, n_parts=2), basis)
-    expected = Model.load(fit(X, y, params, basis=basis, tuning=tuning).location)
-    for n_tasks in (0, 3):
-        place = tmp_path / f"run{n_tasks}"
-        with pytest.raises(StoppedError):
-            fit(
-                X,
-                y,
-                params,
-                basis=basis,
-                tuning=tuning,
-                place=place,
-                engine=CountingEngine(n_tasks),
-            )
-        with pytest.raises(ParameterError, match="the basis rows are not there"):
-            fit(X, y, params, tuning=tuning, place=place)
-        run = fit(X, y, params, basis=basis, tuning=tuning, place=place)
-        assert Model.load(run.location).digest() == expected.digest()
-
-
 def test_given__other_rows_are_another_run(tmp_path):
     X, y = spirals(60)
     basis, other = X[:5], X[5:10]
     fit(X, y, given_basis(FitParams(), basis), basis=basis, place=tmp_path / "run")
     with pytest.raises(RunMismatchError, match="basis=given:"):
         fit(X, y, given_basis(FitParams(), other), basis=other, place=tmp_path / "run")
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("damage", ["flipped", "missing", "half written", "empty"])
-def test_given__damaged_rows_are_written_again(tmp_path, damage):
-    X, y = spirals(100)
-    basis = X[::12]
-    params, place = given_basis(FitParams(alpha=1e-3), basis), tmp_path / "run"
-    with pytest.raises(StoppedError):
-        fit(X, y, params, basis=basis, place=place, engine=CountingEngine(1))
-    chunk = place / "given" / "values" / "c" / "0" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[3] ^= 1
-    if damage == "flipped":
-        chunk.write_bytes(content)
-    else:
-        chunk.unlink()
-    if damage == "half written":
-        (place / "given" / "values" / "zarr.json").unlink()
-    elif damage == "empty":
-        (place / "given" / "values" / "zarr.json").write_bytes(b"")
-    run = fit(X, y, params, basis=basis, place=place)
-    np.testing.assert_array_equal(Run.open(place).read("basis/values"), basis)
-    assert "model" in run.stages

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_run
@@ -17,7 +15,7 @@ from dask_nrbfn.stages.bases import asked_candidates
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.run import Run
 from tests.reference import reference_confidence
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 
@@ -53,17 +51,6 @@ def test_candidates__have_the_neighbors_that_all_rows_have():
     found = run.read("confidence/values")[np.searchsorted(rows, chosen)]
     assert np.array_equal(np.sort(found), worst)
     assert "partitions" not in open_group(run.location, kind="run")
-
-
-@pytest.mark.slow
-@given(chunk_rows=st.integers(5, 300))
-@settings(max_examples=4, deadline=None)
-def test_candidates__same_bits_for_any_chunks(chunk_rows):
-    X, y = spirals(150)
-    wanted = params(n_partitions=4, candidates=60)
-    whole, chunked = (results(fit(X, y, wanted, chunk_rows=rows)) for rows in (150, chunk_rows))
-    for a, b in zip(whole, chunked, strict=True):
-        assert np.array_equal(a, b)
 
 
 @pytest.mark.slow
@@ -108,46 +95,6 @@ def test_candidates__with_locality_search_the_drawn_rows_exactly():
     wanted = {"locality": 1e-3, "features": "plain"}
     run, whole = (fit(X, y, params(candidates=n, **wanted)) for n in (100, "all"))
     assert np.array_equal(run.read("locality/indices"), whole.read("locality/indices"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("label", "n_tasks"), [("neighbors", 2), ("confidence", 0)])
-def test_candidates__stopped_in_the_search_lose_one_part(label, n_tasks):
-    X, y = spirals(150)
-    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
-    with pytest.raises(StoppedError):
-        fit(X, y, wanted, engine=CountingEngine(n_tasks, label=label), location=place)
-    engine = CountingEngine()
-    resumed = results(fit(X, y, wanted, engine=engine, location=place))
-    # Of three parts one is left, and after them the lists are stored.
-    assert engine.done["neighbors"] == (2 if label == "neighbors" else 0)
-    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
-        assert np.array_equal(a, b)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows", "hashes", "indices"])
-def test_candidates__that_are_lost_are_searched_again(name):
-    X, y = spirals(150)
-    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
-    with pytest.raises(StoppedError):
-        fit(X, y, wanted, engine=CountingEngine(0, label="codes"), location=place)
-    del open_group(place, kind="run", writable=True)[f"neighbors/{name}"]
-    resumed = results(fit(X, y, wanted, location=place))
-    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
-        assert np.array_equal(a, b)
-
-
-@pytest.mark.slow
-def test_candidates__that_are_lost_in_the_search_are_drawn_again():
-    X, y = spirals(100)
-    wanted, place = params(n_partitions=4, candidates=60), MemoryStore()
-    with pytest.raises(StoppedError):
-        fit(X, y, wanted, engine=CountingEngine(1, label="neighbors"), location=place)
-    del open_group(place, kind="run", writable=True)["neighbors/rows"]
-    resumed = results(fit(X, y, wanted, location=place))
-    for a, b in zip(resumed, results(fit(X, y, wanted)), strict=True):
-        assert np.array_equal(a, b)
 
 
 def test_candidates__too_few_distinct_ones_are_told_before_the_search():

@@ -1,12 +1,9 @@
 """Networks in the span of the first eigenfunctions of their basis."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNClassifierCV, NRBFNRegressorCV
@@ -27,7 +24,7 @@ from dask_nrbfn.report.results import results_of
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.reference import reference_activations, reference_distances
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
@@ -114,17 +111,6 @@ def test_fit__of_all_eigenfunctions_is_the_network():
     params = replace(PARAMS, alpha=0.0, width_factor=0.2)
     whole = Model.load(fit(X, y, replace(params, components=None)).location)
     same_scores(Model.load(fit(X, y, replace(params, components=40)).location), whole, X, 1e-8)
-
-
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(chunk_rows=st.integers(1, 90), n_parts=st.integers(1, 9))
-def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
-    X, y = spirals(90)
-    params = replace(PARAMS, basis_size=20)
-    expected = Model.load(fit(X, y, params).location)
-    run = fit(X, y, replace(params, n_parts=n_parts), chunk_rows=chunk_rows)
-    same_scores(Model.load(run.location), expected, X)
 
 
 def test_fit__more_than_float64_knows_are_those_that_there_are(caplog):
@@ -229,35 +215,6 @@ def test_refresh__combines_as_many_again(tmp_path):
     dataset = write_table(tmp_path / "data", X, y)
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
     assert refresh_run(run.location, [], ENGINE).stages["components"]["n_components"] == 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tuning", [None, TUNING])
-def test_fit__stopped_after_any_task_ends_with_the_same_bits(tuning):
-    X, y = spirals(100)
-    dataset, engine = write(X, y), CountingEngine()
-
-    def finish(place, engine):
-        if tuning is None:
-            return fit_dataset(dataset, place, PARAMS, engine)
-        return tune_dataset(dataset, place, PARAMS, tuning, engine)
-
-    expected = Model.load(finish(MemoryStore(), engine).location).digest()
-    for n_done in range(1, engine.done.total()):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            finish(place, CountingEngine(n_done))
-        assert Model.load(finish(place, ENGINE).location).digest() == expected
-
-
-def test_fit__damaged_eigenfunctions_are_computed_again(tmp_path):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    expected = run.read("components/coefficients")
-    shutil.rmtree(tmp_path / "run" / "components" / "coefficients")
-    again = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    np.testing.assert_array_equal(again.read("components/coefficients"), expected)
 
 
 NEEDS = "components is 9, and"

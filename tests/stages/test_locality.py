@@ -15,7 +15,7 @@ from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
 from dask_nrbfn.commands.plan import plan_fit
 from dask_nrbfn.commands.refresh import refresh_run
 from dask_nrbfn.commands.update import branch_run, merge_runs, update_run
-from dask_nrbfn.engine import EngineOptions, InlineEngine, connect
+from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.folds import folds_of_numbers, folds_of_rows
 from dask_nrbfn.numeric.ridge_path import Ridge
@@ -27,7 +27,7 @@ from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.neighbors.naive import naive_distances
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
@@ -152,20 +152,6 @@ def test_fit__draws_rows_by_seed(monkeypatch, basis):
     np.testing.assert_array_equal(R_of(again), R_of(run))
     monkeypatch.setattr(locality, "MAX_TARGETS", 20)
     assert LOCALITY.recorded(fit(X, y, replace(PARAMS, basis=basis))).n_drawn == 20
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("basis", ["random", "sknn"])
-def test_fit__same_bits_on_any_workers(tmp_path, two_workers, monkeypatch, basis):
-    X, y = spirals(3000)
-    dataset = write_table(tmp_path / "data", X, y)
-    params = replace(PARAMS, basis=basis, basis_size=400, n_parts=4)
-    runs = [fit_dataset(dataset, tmp_path / "two", params, two_workers)]
-    with connect(EngineOptions(workers=1, threads=1)) as engine:
-        runs.append(fit_dataset(dataset, tmp_path / "one", params, engine))
-    one, two = (Model.load(run.location) for run in runs)
-    np.testing.assert_array_equal(R_of(runs[0]), R_of(runs[1]))
-    np.testing.assert_array_equal(one.weights, two.weights)
 
 
 @pytest.mark.parametrize("features", ["plain", "normalized"])
@@ -387,61 +373,6 @@ def test_refresh__sums_neighbours_anew():
     rows = new.read("locality/rows")
     assert rows.max() >= 120
     assert_same(R_of(new), naive_R(new, X, y, rows))
-
-
-def test_fit__goes_on_where_it_stopped(monkeypatch):
-    monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    X, y = table()
-    dataset, place, again = write(X, y), MemoryStore(), CountingEngine()
-    expected = R_of(fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE))
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, place, PARAMS, CountingEngine(2, label="locality-sums"))
-    np.testing.assert_array_equal(R_of(fit_dataset(dataset, place, PARAMS, again)), expected)
-    assert (again.done["locality-rows"], again.done["locality-sums"]) == (0, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("basis", ["random", "sknn"])
-def test_fit__stopped_anywhere_goes_on(monkeypatch, basis):
-    monkeypatch.setattr(locality, "_PART_ROWS", 50)
-    X, y = table()
-    dataset, params = write(X, y), replace(PARAMS, basis=basis)
-    whole = CountingEngine()
-    expected = R_of(fit_dataset(dataset, MemoryStore(), params, whole))
-    labels = [label for label in whole.done if label.startswith("locality")]
-    assert {"locality", "locality-rows", "locality-sums"} <= set(labels)
-    for label in labels:
-        for n_done in range(whole.done[label]):
-            place, again = MemoryStore(), CountingEngine()
-            with pytest.raises(StoppedError):
-                fit_dataset(dataset, place, params, CountingEngine(n_done, label=label))
-            run = fit_dataset(dataset, place, params, again)
-            np.testing.assert_array_equal(R_of(run), expected)
-            assert again.done["moments"] == 0
-            if label != "locality":
-                assert again.done[label] == whole.done[label] - n_done
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize("name", ["indices", "needed", "packed"])
-def test_fit__damaged_results_are_computed_again(tmp_path, name):
-    X, y = table()
-    dataset = write(X, y)
-    place = tmp_path / "run"
-    run = fit_dataset(dataset, place, PARAMS, ENGINE)
-    expected = Model.load(run.location).digest()
-    for chunk in (place / "locality" / name / "c").rglob("*"):
-        if chunk.is_file():
-            content = bytearray(chunk.read_bytes())
-            content[20] ^= 1
-            chunk.write_bytes(content)
-    # As it was when it was stopped before the weights.
-    run.forget("weights", ())
-    run.forget("model", ())
-    again = fit_dataset(dataset, place, PARAMS, ENGINE)
-    assert Model.load(again.location).digest() == expected
-    if name == "packed":
-        np.testing.assert_allclose(R_of(again), naive_R(again, X, y), atol=1e-9)
 
 
 def test_plan__has_the_stage():

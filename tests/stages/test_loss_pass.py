@@ -1,15 +1,13 @@
 """Activations that the passes of another loss keep."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn.commands.fit import fit_dataset, tune_dataset
+from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.radial import RadialFeatures
-from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.params import FitParams
 from dask_nrbfn.stages import descents, loss_pass
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
@@ -20,14 +18,6 @@ PARAMS = FitParams(
     basis="random", basis_size=20, features="plain", width_factor=0.3, alpha=1e-3,
     loss="squared-hinge", n_parts=2,
 )  # fmt: skip
-TUNING = TuneParams(
-    effort="quick",
-    folds=2,
-    alphas=(1e-3,),
-    width_factors=(0.3,),
-    features=("normalized",),
-    losses=("logistic",),
-)
 ENGINE = InlineEngine()
 
 
@@ -107,18 +97,3 @@ def test_kept__a_run_goes_on_as_it_began(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(loss_pass, "LEAST_VALUES", 9)
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("kept")
-def test_kept__engines_agree_to_the_bit(tmp_path, two_workers):
-    X, y = spirals(200)
-    stored = write_table(tmp_path / "data", X, y)
-    params = replace(PARAMS, loss="squared", n_parts=3)
-    here, there = (
-        tune_dataset(stored, tmp_path / name, params, TUNING, engine)
-        for name, engine in (("here", ENGINE), ("there", two_workers))
-    )
-    assert there.decisions["refine"] == {"keeps_activations": True}
-    assert Model.load(here.location).digest() == Model.load(there.location).digest()
-    assert REFINE.recorded(here) == REFINE.recorded(there)

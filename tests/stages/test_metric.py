@@ -3,8 +3,6 @@
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 from zarr.storage import MemoryStore
 
@@ -26,7 +24,6 @@ from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.stage import StageJob
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
-from tests.stages.stopping import CountingEngine, StoppedError, middles
 from tests.tables import spirals, surfaces, write_table
 
 ENGINE = InlineEngine()
@@ -92,17 +89,6 @@ def test_metric__noise_columns_cost_little(monkeypatch):
     assert set(np.argsort(-network.feature_weights_)[:5]) == set(range(5))
     error = 1 - network.score(noisy[test], y[test])
     assert error <= 1 - fitted(X).score(X[test], y[test]) + 0.005
-
-
-@pytest.mark.slow
-@given(chunk_rows=st.integers(7, 200), n_parts=st.integers(1, 4))
-@settings(max_examples=2)
-def test_metric__is_the_same_on_any_chunking(chunk_rows, n_parts):
-    X, y = spirals(150)
-    expected = weights_of(fit(X, y))
-    found = fit(X, y, FitParams(**vars(PARAMS) | {"n_parts": n_parts}), chunk_rows=chunk_rows)
-    # The columns' means and deviations are sums over chunks.
-    np.testing.assert_allclose(weights_of(found), expected, rtol=1e-8)
 
 
 @pytest.mark.slow
@@ -191,19 +177,3 @@ def test_metric__later_rows_keep_it_and_a_refresh_learns_anew(tmp_path):
     np.testing.assert_array_equal(weights_of(run), before)
     refresh_run(run.location, [], ENGINE)
     assert not np.array_equal(weights_of(run), before)
-
-
-@pytest.mark.slow
-def test_metric__killed_anywhere_it_goes_on(tmp_path):
-    X, y = spirals(150)
-    counting = CountingEngine()
-    expected = fit(X, y, engine=counting)
-    for place, n_tasks in enumerate(middles(counting.done)):
-        location = tmp_path / str(place)
-        table = write_table(MemoryStore(), X, y)
-        with pytest.raises(StoppedError):
-            fit_dataset(table, location, PARAMS, CountingEngine(n_tasks))
-        run = fit_dataset(table, location, PARAMS, ENGINE)
-        assert Model.load(location).digest() == Model.load(expected.location).digest()
-        assert [name for name in run.stored if name.startswith("metric")] == ["metric"]
-        assert [*run.stored["metric"]] == ["root"]

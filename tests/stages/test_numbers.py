@@ -33,7 +33,6 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_activations, reference_distances
-from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals
 
 PARAMS = FitParams(basis="kmeans", basis_size=30, features="plain", scale="standard", alpha=1e-6)
@@ -110,21 +109,6 @@ def test_fit__any_chunks_and_parts(chunk_rows, n_parts, shift):
     expected = fit(X, T)
     found = fit(X, T, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
     np.testing.assert_allclose(found.scores(X) - shift, expected.scores(X) - shift, rtol=1e-5)
-
-
-def test_fit__stopped_after_any_task_ends_with_the_same_bits():
-    X, T = diabetes()
-    dataset, params = table_of(X, T, chunk_rows=61), replace(PARAMS, n_parts=3)
-    counting = CountingEngine()
-    whole = fit_dataset(dataset, MemoryStore(), params, counting)
-    expected = Model.load(whole.location)
-    store, n_tasks = MemoryStore(), sum(counting.done.values())
-    for n_done in range(1, n_tasks // 3):
-        with pytest.raises(StoppedError):
-            fit_dataset(dataset, store, params, CountingEngine(1 + n_done % 3))
-    found = Model.load(fit_dataset(dataset, store, params, InlineEngine()).location)
-    np.testing.assert_array_equal(found.weights, expected.weights)
-    np.testing.assert_array_equal(found.intercept, expected.intercept)
 
 
 def test_tune__figures_are_those_of_rows_held_out():

@@ -5,8 +5,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.fit import fit_dataset
@@ -90,19 +88,6 @@ def test_search__more_overlap_finds_more():
     found = [recall(fit(X, y, params(n_partitions=8, overlap=o)), X) for o in (1, 2, 4)]
     assert all(a + 0.02 < b for a, b in pairwise(found))
     assert found[0] > 0.4
-
-
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(chunk_rows=st.integers(7, 400), n_parts=st.sampled_from([1, 4]))
-def test_search__same_bits_for_any_chunks(chunk_rows, n_parts):
-    X, y = spirals(200)
-    wanted = params(n_parts=n_parts)
-    runs = [fit(X, y, wanted, chunk_rows=rows) for rows in (300, chunk_rows)]
-    for a, b in zip(*map(neighbors, runs), strict=True):
-        np.testing.assert_array_equal(a, b)
-    weights = [run.read("weights/values").tobytes() for run in runs]
-    assert weights[0] == weights[1]
 
 
 @pytest.mark.slow

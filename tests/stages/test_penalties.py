@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
@@ -33,7 +31,7 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.storage.model import Model
 from tests.reference import reference_distances
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, write_table
 
 ALPHAS = (0.1, 1e-2, 1e-4)
@@ -191,23 +189,6 @@ def test_clusters__are_the_weighted_network(rows):
     assert np.abs(model.weights - v.T).max() / np.abs(v).max() < 1e-10
 
 
-@pytest.mark.slow
-@settings(max_examples=4)
-@given(chunk_rows=st.integers(1, 120), n_parts=st.integers(1, 9))
-@pytest.mark.parametrize("weighted", [False, True])
-def test_shares__any_chunks_and_parts(weighted, chunk_rows, n_parts):
-    X, y = spirals(120)
-    weights = np.random.default_rng(1).uniform(0.5, 3, 120) if weighted else None
-    params = replace(CENTRES, basis_size=9, penalty="clusters", alpha=1e-3, n_parts=n_parts)
-    run = fit(X, y, params, weights=weights, chunk_rows=chunk_rows)
-    found = run.read("width/shares")
-    expected = naive_shares(X, run.read("basis/values"), weights)
-    if weighted:
-        np.testing.assert_allclose(found, expected, rtol=1e-14)
-    else:
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_shares__are_counted_only_where_a_penalty_asks_for_them():
     X, y = spirals(100)
     for params in (replace(CENTRES, alpha=1e-3), replace(CENTRES, alpha=1e-3, penalty="kernel")):
@@ -224,20 +205,6 @@ def test_shares__are_those_of_balanced_classes():
     weights = (100 / np.bincount(y)[y]) / len(np.unique(y))
     expected = naive_shares(X, run.read("basis/values"), weights)
     np.testing.assert_allclose(run.read("width/shares"), expected, rtol=1e-12)
-
-
-def test_shares__that_are_damaged_are_counted_again(tmp_path):
-    X, y = spirals(100)
-    dataset = write(X, y)
-    params = replace(CENTRES, penalty="clusters", alpha=1e-3)
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
-    expected = Model.load(run.location).digest(), run.read("width/shares").tolist()
-    chunk = tmp_path / "run" / "width" / "shares" / "c" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[20] ^= 1
-    chunk.write_bytes(content)
-    run = fit_dataset(dataset, tmp_path / "run", params, InlineEngine())
-    assert (Model.load(run.location).digest(), run.read("width/shares").tolist()) == expected
 
 
 @pytest.mark.slow
@@ -399,21 +366,6 @@ def test_tune__a_penalty_that_can_never_be_tried_is_refused_at_once(params, chan
     with pytest.raises(ParameterError, match=message):
         tune_dataset(write(X, y), place, params, replace(TUNING, **changes), CountingEngine(0))
     assert not place._store_dict
-
-
-@pytest.mark.slow
-def test_tune__stopped_after_any_task_ends_with_the_same_bits():
-    X, y = spirals(100)
-    dataset, engine = write(X, y), CountingEngine()
-    params = replace(CENTRES, n_parts=2)
-    expected = Model.load(tune_dataset(dataset, MemoryStore(), params, TUNING, engine).location)
-    n_tasks = engine.done.total()
-    for n_done in range(1, n_tasks, 3):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            tune_dataset(dataset, place, params, TUNING, CountingEngine(n_done))
-        run = tune_dataset(dataset, place, params, TUNING, InlineEngine())
-        assert Model.load(run.location).digest() == expected.digest()
 
 
 def test_tune__is_described_and_reported(tmp_path):

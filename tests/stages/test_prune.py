@@ -1,6 +1,5 @@
 """Networks that keep some of their basis rows."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,7 @@ from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.model import Model
 from tests.commands.test_plan import RATES
 from tests.numeric.test_forward import system_of
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 PARAMS = FitParams(
@@ -90,26 +89,6 @@ def test_plan__more_than_there_are_costs_as_all_of_them():
     assert plans[0].stages == plans[1].stages
 
 
-@pytest.mark.parametrize("name", ["places", "unexplained"])
-def test_fit__a_missing_choice_is_made_again(tmp_path, name):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    expected = run.read(f"prune/{name}")
-    shutil.rmtree(tmp_path / "run" / "prune" / name)
-    again = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    np.testing.assert_array_equal(again.read(f"prune/{name}"), expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(7, 5), (64, 3), (300, 1)])
-def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
-    X, y = spirals(300)
-    expected = Model.load(fit(X, y).location)
-    run = fit(X, y, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
-    same_network(Model.load(run.location), expected, X)
-
-
 @pytest.mark.parametrize("unit", [1.0, 1e6])
 def test_fit__of_numbers_in_any_units(unit):
     X, Y = surfaces(300)
@@ -125,19 +104,6 @@ def test_fit__of_numbers_in_any_units(unit):
     centred, means = centred[:, places], Y.mean(axis=0)
     weights = ridge_of(centred, Y - means, 1e-4, np.eye(12))
     np.testing.assert_allclose(model.scores(X), centred @ weights.T + means, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_fit__stopped_after_any_task_ends_with_the_same_bits():
-    X, y = spirals(150)
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
-    expected = Model.load(fit_dataset(dataset, MemoryStore(), PARAMS, engine).location).digest()
-    for n_done in range(1, engine.done.total()):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            fit_dataset(dataset, place, PARAMS, CountingEngine(n_done))
-        run = fit_dataset(dataset, place, PARAMS, ENGINE)
-        assert Model.load(run.location).digest() == expected
 
 
 def test_update_and_forget__choose_anew_among_all():

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.datasets import load_digits
@@ -207,73 +205,6 @@ def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
         if reason == "gradient":
             assert gradients[-1] <= 0.3 < min(gradients[:-1])
         assert record.n_passes == 2 or reason != "limit"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-@settings(max_examples=5)
-@given(chunk_rows=st.integers(1, 150), n_parts=st.integers(1, 9))
-def test_fit__any_chunks_and_parts(chunk_rows, n_parts):
-    X, y = table(150)
-    expected = Model.load(fit(X, y, replace(PARAMS, n_parts=None)).location)
-    run = fit(X, y, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
-    same_scores(Model.load(run.location), expected, X)
-
-
-@pytest.mark.slow
-def test_fit__engines_agree_to_the_bit(tmp_path, two_workers):
-    X, y = table(200)
-    params = replace(PARAMS, loss="logistic", n_parts=3)
-    dataset = write_table(tmp_path / "data", X, y)
-    here, there = (
-        fit_dataset(dataset, tmp_path / name, params, engine)
-        for name, engine in (("here", ENGINE), ("there", two_workers))
-    )
-    assert Model.load(here.location).digest() == Model.load(there.location).digest()
-    assert REFINE.recorded(here) == REFINE.recorded(there)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-def test_fit__stopped_after_any_task_ends_with_the_same_bits():
-    X, y = table(120)
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
-    run = fit_dataset(dataset, MemoryStore(), PARAMS, engine)
-    expected = Model.load(run.location).digest(), REFINE.recorded(run)
-    total = engine.done.total()
-    # What comes before is stopped in tests/commands/test_fit.py.
-    for n_done in range(total - engine.done["refine"] - engine.done["model"], total):
-        place, rest = MemoryStore(), CountingEngine()
-        with pytest.raises(StoppedError):
-            fit_dataset(dataset, place, PARAMS, CountingEngine(n_done))
-        run = fit_dataset(dataset, place, PARAMS, rest)
-        assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
-        assert rest.done.total() == total - n_done
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-@pytest.mark.parametrize(
-    ("name", "stopped_at"),
-    [
-        ("refine-squared-hinge-pass-2/parts/0-1/*/gradient/c/0/0/0", ("refine", 3)),
-        ("refine-squared-hinge/parts/2/*/gradient/c/0/0/0", ("refine", 3)),
-        ("refine-squared-hinge/parts/1/*/next/c/0/0", ("refine", 2)),
-        ("refine-squared-hinge/parts/0/*/factor/c/0/0", ("refine", 2)),
-        ("refine/values/c/0/0", ("model", 0)),
-    ],
-)
-def test_fit__damaged_sums_and_weights_are_computed_again(name, stopped_at, tmp_path):
-    X, y = table(120)
-    dataset = write_table(MemoryStore(), X, y)
-    expected = Model.load(fit_dataset(dataset, MemoryStore(), PARAMS, ENGINE).location).digest()
-    label, n_tasks = stopped_at
-    with pytest.raises(StoppedError):
-        fit_dataset(dataset, tmp_path / "run", PARAMS, CountingEngine(n_tasks, label=label))
-    (chunk,) = (tmp_path / "run").glob(name)
-    chunk.write_bytes(chunk.read_bytes()[:-7])
-    run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
-    assert Model.load(run.location).digest() == expected
 
 
 @pytest.mark.slow

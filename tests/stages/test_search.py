@@ -19,7 +19,7 @@ from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
 from dask_nrbfn.stages.trials import by_confidence, candidates, resolve_tuning
 from dask_nrbfn.storage.model import Model
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 SIZED = FitParams(basis_size=20, n_neighbors=8)
@@ -256,19 +256,6 @@ def test_search__leaves_nothing_that_is_not_needed():
     X, y = spirals(120)
     run = tune(X, y)
     assert not [name for name in run.stored if name.startswith("search-")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scales", [("none", "standard"), ("standard", "learned")])
-def test_search__stopped_anywhere_ends_with_the_same_bits(scales):
-    X, y = spirals(150)
-    tuning = replace(QUICK, bases=("sknn", "random"), scales=scales)
-    whole = Model.load(tune(X, y, tuning=tuning).location).digest()
-    for label, n_done in (("search-bases", 2), ("search-round-0", 3), ("moments", 0)):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            tune(X, y, tuning=tuning, place=place, engine=CountingEngine(n_done, label=label))
-        assert Model.load(tune(X, y, tuning=tuning, place=place).location).digest() == whole
 
 
 def test_estimator__names_what_was_chosen():

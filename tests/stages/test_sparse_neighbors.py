@@ -9,7 +9,6 @@ from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.rows import dense
 from dask_nrbfn.params import FitParams
 from tests.neighbors.sparse import texts
-from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import write_table
 
 NAMES = ("neighbors/distances", "confidence/values", "confidence/tiebreak")
@@ -81,23 +80,3 @@ def test_partitions__find_most(changes):
 def test_approximate__finds_most():
     run = fit(*table(900), params(neighbors="approximate"))
     assert run.stages["recall"]["recall"] > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"n_partitions": 4}, {"candidates": 90}])
-def test_search__stopped_and_resumed(changes):
-    X, y = table(240)
-
-    def fitted(place, engine):
-        return fit(X, y, params(**changes), engine=engine, location=place, chunk_rows=60)
-
-    def bits(run):
-        return [run.read(name).tobytes() for name in (*NAMES, "weights/values")]
-
-    whole = CountingEngine()
-    expected = bits(fitted(MemoryStore(), whole))
-    for label in {"partitions", "candidates", "neighbors", "recall"} & set(whole.done):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            fitted(place, CountingEngine(whole.done[label] - 1, label=label))
-        assert bits(fitted(place, InlineEngine())) == expected

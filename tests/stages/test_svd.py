@@ -1,6 +1,5 @@
 """Fits to coordinates of a truncated singular value decomposition."""
 
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -25,14 +24,13 @@ from dask_nrbfn.report.facts import run_facts
 from dask_nrbfn.report.finished import FinishedRun
 from dask_nrbfn.report.results import results_of
 from dask_nrbfn.stages.basis import given_basis
-from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.group import attributes_of, open_group
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.strict import checksum
 from tests.commands.test_plan import RATES
 from tests.schemas import write_rows
-from tests.stages.stopping import CountingEngine, StoppedError
+from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
 
 DIGITS, LABELS = load_digits(return_X_y=True)
@@ -118,57 +116,6 @@ def test_fit__does_not_depend_on_chunks_or_parts(chunk_rows, n_parts):
     np.testing.assert_array_equal(components_of(run), components_of(expected))
     np.testing.assert_array_equal(run.read("basis/rows"), expected.read("basis/rows"))
     same_scores(Model.load(run.location), Model.load(expected.location), DIGITS, DIGITS)
-
-
-@pytest.mark.slow
-def test_fit__of_the_same_parts_has_the_same_bits():
-    params = replace(PARAMS, n_parts=5)
-    digests = {
-        Model.load(fit(params, write(chunk_rows=rows)).location).digest() for rows in (300, 12)
-    }
-    assert len(digests) == 1
-
-
-@pytest.fixture
-def small_parts(monkeypatch):
-    """Cut 300 rows into five parts."""
-    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 60)
-
-
-@pytest.mark.slow
-def test_fit__stopped_anywhere_and_started_again_has_the_same_bits(small_parts):
-    dataset, engine = write(), CountingEngine()
-    expected = Model.load(fit(dataset=dataset, engine=engine).location).digest()
-    n_tasks = sum(n_done for label, n_done in engine.done.items() if label.startswith("svd"))
-    assert n_tasks == 3 + 2 * 5
-    for n_done in range(1, n_tasks + 3, 3):
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            fit(dataset=dataset, place=place, engine=CountingEngine(n_done))
-        assert Model.load(fit(dataset=dataset, place=place).location).digest() == expected
-
-
-def test_fit__stopped_between_the_passes_goes_on_there(small_parts):
-    dataset, place = write(), MemoryStore()
-    with pytest.raises(StoppedError):
-        fit(PARAMS, dataset, place, CountingEngine(3, label="svd-1"))
-    engine = CountingEngine()
-    run = fit(PARAMS, dataset, place, engine)
-    assert (engine.done["svd-0"], engine.done["svd-1"]) == (0, 2)
-    assert Model.load(run.location).digest() == Model.load(fit(PARAMS, dataset).location).digest()
-    assert not [name for name in run.stored if name.startswith("svd-")]
-
-
-@pytest.mark.slow
-def test_fit__damaged_components_are_computed_again(tmp_path):
-    dataset = write_table(tmp_path / "data", DIGITS, LABELS)
-    run = fit(PARAMS, dataset, tmp_path / "run")
-    expected = components_of(run)
-    shutil.rmtree(tmp_path / "run" / "svd" / "components" / "c")
-    shutil.rmtree(tmp_path / "run" / "model")
-    again = fit(PARAMS, dataset, tmp_path / "run")
-    np.testing.assert_array_equal(components_of(again), expected)
-    Model.load(tmp_path / "run")
 
 
 def test_fit__finds_a_value_that_is_none(tmp_path):

@@ -6,9 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from threadpoolctl import threadpool_limits
 from zarr.storage import MemoryStore
 
 from dask_nrbfn.commands.describe import describe_tuning
@@ -33,9 +30,8 @@ from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
-from dask_nrbfn.storage.run import Run
 from tests.reference import reference_activations, reference_distances
-from tests.stages.stopping import CountingEngine, StoppedError, middles
+from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, write_table
 
 # Penalties at which the weights do not amplify the order of the sums.
@@ -75,25 +71,6 @@ def outcome(run):
     names = ("basis/values", "moments/packed_gram", "weights/values", "validation/confusion")
     bits = [run.read(name).tobytes() for name in names]
     return bits, describe_tuning(run), Model.load(run.location).digest()
-
-
-FIGURES = ("error_rate", "log_loss", "temperature", "fitting_error", "spectral_risk")
-
-
-def assert_near(run, other):
-    """The same choice, and figures up to the order of the sums."""
-    found, expected = describe_tuning(run), describe_tuning(other)
-    for name in ("features", "kernel", "width_factor", "basis_rule", "alpha"):
-        assert found["chosen"][name] == expected["chosen"][name]
-    for entry, twin in zip(found["path"], expected["path"], strict=True):
-        assert entry["alpha"] == twin["alpha"]
-        for name in FIGURES:
-            assert entry[name] == pytest.approx(twin[name], rel=1e-8)
-    for entry, twin in zip(found["tried"], expected["tried"], strict=True):
-        for name in ("error_rate", "log_loss"):
-            assert entry[name] == pytest.approx(twin[name], rel=1e-8)
-    models = [Model.load(each.location) for each in (run, other)]
-    np.testing.assert_allclose(models[0].weights, models[1].weights, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.fast_cases(2)
@@ -279,83 +256,6 @@ def test_search__rules_do_not_matter_without_a_size():
     assert len(run.stages["search"]["tried"]) == 2
 
 
-@pytest.mark.slow
-@settings(max_examples=3)
-@given(chunk_rows=st.integers(1, 40), n_parts=st.integers(1, 3))
-def test_tune__any_chunks(chunk_rows, n_parts):
-    X, y = spirals(40)
-    params = replace(PARAMS, n_parts=n_parts)
-    at_once = tune(X, y, params, SMALL)
-    cut = tune(X, y, params, SMALL, chunk_rows=chunk_rows)
-    assert outcome(cut) == outcome(at_once)
-    assert_near(cut, tune(X, y, replace(PARAMS, n_parts=1), SMALL))
-
-
-@pytest.mark.slow
-def test_tune__engines_agree(tmp_path, two_workers):
-    X, y = spirals(400)
-    dataset = write_table(tmp_path / "data", X, y, chunk_rows=90)
-    judged = write_table(tmp_path / "judged", *spirals(150, seed=1), chunk_rows=40)
-    params = FitParams(basis_size=40, n_neighbors=10, n_parts=3)
-    tuning = replace(TWO, basis_rules=("least-confident", "uniform"))
-    for name, validation in (("folds", None), ("judged", judged)):
-        runs = []
-        with threadpool_limits(1):
-            for engine, suffix in ((InlineEngine(), "here"), (two_workers, "there")):
-                place = tmp_path / f"{name} {suffix}"
-                runs.append(
-                    tune_dataset(dataset, place, params, tuning, engine, validation=validation)
-                )
-        assert outcome(runs[0]) == outcome(runs[1])
-
-
-@pytest.mark.parametrize(
-    "stops",
-    [
-        # In the middle of search, moments, path and validation.
-        (4, 9, 12, 15),
-        pytest.param(middles(CUT_TASKS), marks=pytest.mark.slow),
-    ],
-)
-def test_tune__stopped_in_any_stage_ends_with_the_same_bits(stops):
-    X, y = spirals(120)
-    dataset = write_table(MemoryStore(), X, y, chunk_rows=50)
-    engine = CountingEngine()
-    expected = outcome(tune_dataset(dataset, MemoryStore(), CUT, SMALL, engine))
-    assert engine.done == CUT_TASKS
-    for n_tasks in stops:
-        place = MemoryStore()
-        with pytest.raises(StoppedError):
-            tune_dataset(dataset, place, CUT, SMALL, CountingEngine(n_tasks))
-        again = CountingEngine()
-        assert outcome(tune_dataset(dataset, place, CUT, SMALL, again)) == expected
-        # Tasks of one result, such as drawing the sample, are done again; finished parts are kept.
-        assert again.done.total() + n_tasks - sum(CUT_TASKS.values()) <= 1
-        assert again.done["moments"] == min(2, max(0, 10 - n_tasks))
-
-
-@pytest.mark.slow
-def test_tune__killed_between_stages(tmp_path, monkeypatch):
-    X, y = spirals(100)
-    dataset = write_table(tmp_path / "data", X, y)
-    expected = outcome(tune_dataset(dataset, tmp_path / "whole", CUT, SMALL, InlineEngine()))
-    finish_stage = Run.finish_stage
-    for stage in ("search", "validation", "model"):
-
-        def die(run, name, record, stage=stage):
-            finish_stage(run, name, record)
-            if name == stage:
-                raise StoppedError
-
-        monkeypatch.setattr(Run, "finish_stage", die)
-        place = tmp_path / stage
-        with pytest.raises(StoppedError):
-            tune_dataset(dataset, place, CUT, SMALL, InlineEngine())
-        monkeypatch.undo()
-        assert outcome(tune_dataset(dataset, place, CUT, SMALL, InlineEngine())) == expected
-        assert [path.name for path in place.rglob("parts")] == []
-
-
 def test_tune__second_start_does_nothing(tmp_path):
     X, y = spirals(100)
     dataset = write_table(tmp_path / "data", X, y)
@@ -372,40 +272,6 @@ def undisturbed(tmp_path_factory):
     root = tmp_path_factory.mktemp("undisturbed")
     dataset = write_table(root / "data", *spirals(120), chunk_rows=50)
     return dataset, outcome(tune_dataset(dataset, root / "run", CUT, SMALL, InlineEngine()))
-
-
-# Where tuning is stopped, what is damaged there, and the tasks done before and again.
-DAMAGE = [
-    (("search-round-0", 1), "search-sample/X/c/0/0", "sample", 2),
-    (
-        *(("search-round-0", 0), "search-bases/parts/0/*/values_least-confident/c/0/0"),
-        *("search-bases", 2),
-    ),
-    (("moments", 1), "moments/parts/0/*/packed_gram_0/c/0", "moments", 3),
-    (("combine", 0), "moments/parts/0-1/*/target_products_1/c/0/0", "moments", 4),
-    (("path", 1), "moments/packed_gram_1/c/0", "moments", 4),
-    (("validation", 0), "moments/products/c/0/0", "path", 3),
-    (("validation", 0), "path/parts/1/*/weights/c/0/0/0", "path", 4),
-    (("weights", 0), "path/parts/2/*/weights/c/0/0/0", "path", 4),
-    (("validation", 1), "validation/parts/0/*/log_losses/c/0/0", "validation", 3),
-    (("model", 0), "weights/values/c/0/0", "weights", 2),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stop", "pattern", "label", "n_tasks"), DAMAGE)
-def test_tune__damaged_results_are_computed_again(
-    tmp_path, undisturbed, stop, pattern, label, n_tasks
-):
-    dataset, expected = undisturbed
-    place, (stopped_in, n_done) = tmp_path / "run", stop
-    first, second = CountingEngine(n_done, label=stopped_in), CountingEngine()
-    with pytest.raises(StoppedError):
-        tune_dataset(dataset, place, CUT, SMALL, first)
-    damage(place, pattern)
-    run = tune_dataset(dataset, place, CUT, SMALL, second)
-    assert outcome(run) == expected
-    assert first.done[label] + second.done[label] == n_tasks
 
 
 def damage(place, pattern):
@@ -462,14 +328,6 @@ def test_tune__damaged_model_of_a_finished_run(tmp_path, undisturbed):
     assert outcome(run) == expected
     assert engine.done["path"] == 3
     assert engine.done["moments"] == 0
-
-
-@pytest.mark.slow
-def test_tune__damaged_confusion_of_a_finished_run(tmp_path, undisturbed):
-    dataset, expected = undisturbed
-    tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())
-    damage(tmp_path / "run", "validation/confusion/c/0/0/0")
-    assert outcome(tune_dataset(dataset, tmp_path / "run", CUT, SMALL, InlineEngine())) == expected
 
 
 def judged_by(X, y, X_new, y_new, params=PARAMS, tuning=ONE, **options):

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifierCV
@@ -52,11 +50,6 @@ def table(n_rows=240, seed=0):
 def tune(X, y, tuning=TUNING, params=PARAMS, *, engine=ENGINE, place=None, **options):
     dataset = write_table(MemoryStore(), X, y, **options)
     return tune_dataset(dataset, place or MemoryStore(), params, tuning, engine)
-
-
-@pytest.fixture
-def few_passes(monkeypatch):
-    monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
 
 
 def naive_scores(run, X, y, n_passes, row_weights):
@@ -204,88 +197,6 @@ def test_losses__steps_that_overflow_are_not_taken(monkeypatch):
     record = REFINE.recorded(tune(X, y))
     assert record.path[1]["error_rate"] is None
     assert (record.taken, record.stopped) == (1, "validation")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-@settings(max_examples=5)
-@given(chunk_rows=st.integers(1, 150), n_parts=st.integers(1, 9))
-def test_losses__any_chunks_and_parts(chunk_rows, n_parts):
-    X, y = table(150)
-    expected = tune(X, y)
-    run = tune(X, y, params=replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
-    for one, two in zip(REFINE.recorded(run).path, REFINE.recorded(expected).path, strict=True):
-        assert one == pytest.approx(two, rel=1e-6)
-    models = [Model.load(each.location) for each in (run, expected)]
-    np.testing.assert_allclose(models[0].scores(X), models[1].scores(X), atol=1e-7)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-def test_losses__stopped_after_any_task_ends_with_the_same_bits():
-    X, y = table(120)
-    tuning = replace(TUNING, folds=2, losses=("squared", "logistic", "hinge"))
-    dataset, engine = write_table(MemoryStore(), X, y), CountingEngine()
-    run = tune_dataset(dataset, MemoryStore(), PARAMS, tuning, engine)
-    expected, total = (Model.load(run.location).digest(), REFINE.recorded(run)), engine.done
-    first = total.total() - total["refine"]
-    for n_done in range(first, total.total()):
-        place, rest = MemoryStore(), CountingEngine()
-        with pytest.raises(StoppedError):
-            tune_dataset(dataset, place, PARAMS, tuning, CountingEngine(n_done))
-        run = tune_dataset(dataset, place, PARAMS, tuning, rest)
-        assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
-        assert rest.done.total() == total.total() - n_done
-
-
-@pytest.mark.slow
-def test_losses__engines_agree_to_the_bit(tmp_path, two_workers):
-    X, y = table(200)
-    dataset = write_table(tmp_path / "data", X, y)
-    here, there = (
-        tune_dataset(dataset, tmp_path / name, PARAMS, TUNING, engine)
-        for name, engine in (("here", ENGINE), ("there", two_workers))
-    )
-    assert Model.load(here.location).digest() == Model.load(there.location).digest()
-    assert REFINE.recorded(here) == REFINE.recorded(there)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_passes")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "refine-logistic-pass-1/parts/0-1/*/confusion_held_out/c/0/0/0",
-        "refine-logistic-1/parts/1/*/next/c/0/0",
-        "refine-logistic-1/parts/0/*/factor/c/0/0",
-        "path/parts/1/*/weights/c/0/0/0",
-    ],
-)
-def test_losses__damage_is_computed_again(name, tmp_path):
-    X, y = table(120)
-    dataset = write_table(MemoryStore(), X, y)
-    expected = tune_dataset(dataset, MemoryStore(), PARAMS, TUNING, ENGINE)
-    n_tasks = 0 if name.startswith("path") else 8
-    stopping = CountingEngine(n_tasks, label="refine")
-    with pytest.raises(StoppedError):
-        tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, stopping)
-    (chunk,) = (tmp_path / "run").glob(name)
-    chunk.write_bytes(chunk.read_bytes()[:-7])
-    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
-    assert Model.load(run.location).digest() == Model.load(expected.location).digest()
-    assert not list((tmp_path / "run").glob("refine-*"))
-
-
-@pytest.mark.slow
-def test_losses__weights_damaged_after_the_end_are_computed_again(tmp_path):
-    X, y = table(120)
-    dataset = write_table(MemoryStore(), X, y)
-    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
-    expected = Model.load(run.location).digest(), REFINE.recorded(run)
-    (chunk,) = (tmp_path / "run").glob("refine/values/c/0/0")
-    chunk.write_bytes(chunk.read_bytes()[:-7])
-    run = tune_dataset(dataset, tmp_path / "run", PARAMS, TUNING, ENGINE)
-    assert (Model.load(run.location).digest(), REFINE.recorded(run)) == expected
 
 
 def test_validation__a_dataset_of_its_own_is_judged():

@@ -15,7 +15,6 @@ from tests.reference import (
     reference_distances,
     reference_penalized,
 )
-from tests.stages.stopping import CountingEngine, StoppedError
 from tests.tables import spirals, surfaces, write_table
 
 # What stands for no label.
@@ -232,33 +231,6 @@ def test_unlabelled__resumed_with_other_rows_beside_is_refused(tmp_path):
     for rows in (first, first.with_unlabelled(beside[1])):
         with pytest.raises(RunMismatchError, match="another dataset"):
             fit_dataset(rows, tmp_path / "run", params, engine)
-
-
-@pytest.mark.slow
-def test_unlabelled__stopped_and_taken_up_again_the_bits_are_the_same(tmp_path):
-    X, y = spirals(90)
-    first = write_table(tmp_path / "first", X[:40], y[:40])
-    both = first.with_unlabelled(write_table(tmp_path / "beside", X[40:]))
-    params = FitParams(basis_size=10, n_neighbors=5, n_parts=3)
-    expected = fit_dataset(both, tmp_path / "whole", params, InlineEngine())
-    for label in ("neighbors", "confidence", "moments"):
-        with pytest.raises(StoppedError):
-            fit_dataset(both, tmp_path / "run", params, CountingEngine(1, label=label))
-    run = fit_dataset(both, tmp_path / "run", params, InlineEngine())
-    np.testing.assert_array_equal(weights_of(run), weights_of(expected))
-
-
-@pytest.mark.slow
-def test_unlabelled__workers_open_the_same_rows(tmp_path, two_workers):
-    X, y, _ = partly(90, 40)
-    dataset = write_table(tmp_path / "rows", X, y, unlabelled=NONE)
-    both = dataset.with_unlabelled(write_table(tmp_path / "beside", X[:30] + 1.0))
-    params = FitParams(basis_size=10, n_neighbors=5, n_parts=3)
-    runs = [
-        fit_dataset(both, tmp_path / name, params, engine)
-        for name, engine in (("here", InlineEngine()), ("there", two_workers))
-    ]
-    np.testing.assert_allclose(*map(weights_of, runs), rtol=1e-6, atol=1e-9)
 
 
 def test_unlabelled__what_is_missing_is_said_before_the_first_task():

@@ -1,0 +1,236 @@
+"""What every kind of fit promises: any chunks, parts and engine, any stop and any damage."""
+
+import random
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
+from zarr.storage import MemoryStore
+
+from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
+from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.stages import descents, locality, loss_pass, metric
+from dask_nrbfn.stages.basis import given_basis
+from dask_nrbfn.storage import layout
+from dask_nrbfn.storage.model import Model
+from tests.stages.stopping import CountingEngine, StoppedError, middles
+from tests.tables import spirals, surfaces, write_table
+
+DRAWN = FitParams(basis="random", basis_size=20, width_factor=0.3, alpha=1e-3, n_parts=2)
+PLAIN = replace(DRAWN, features="plain")
+CENTRES = replace(PLAIN, basis="kmeans")
+SEARCHED = FitParams(basis_size=20, n_neighbors=6, neighbors="exact", alpha=1e-3, n_parts=3)
+TUNING = TuneParams(
+    effort="quick", folds=2, alphas=(1e-2, 1e-4), width_factors=(1.0, 0.3), search_basis=10
+)
+GIVEN = spirals(12, seed=7)[0]
+
+
+class Kind(NamedTuple):
+    """Parameters, the kind of rows that they are fitted to, and what is done beside."""
+
+    params: FitParams
+    rows: str = "classes"
+    tuning: TuneParams | None = None
+    embeds: bool = False
+    judged: bool = False
+    basis: np.ndarray | None = None
+
+
+KINDS = {
+    "search": Kind(SEARCHED),
+    "partitions": Kind(replace(SEARCHED, n_partitions=3, overlap=2)),
+    "candidates": Kind(replace(SEARCHED, n_partitions=3, overlap=2, candidates=60)),
+    "drawn": Kind(DRAWN, "weighted"),
+    "balanced": Kind(replace(DRAWN, class_weight="balanced"), "weighted"),
+    "given": Kind(given_basis(FitParams(alpha=1e-3, n_parts=2), GIVEN), basis=GIVEN),
+    "centres": Kind(replace(CENTRES, scale="standard", penalty="clusters"), "weighted"),
+    "kernel": Kind(replace(PLAIN, penalty="kernel")),
+    "learned": Kind(replace(PLAIN, scale="learned", metric_rounds=2)),
+    "svd": Kind(replace(DRAWN, svd=3)),
+    "locality": Kind(replace(PLAIN, locality=1e-2, n_neighbors=6)),
+    "neighbours in locality": Kind(replace(SEARCHED, locality=1e-2, features="plain")),
+    "pruned": Kind(replace(PLAIN, prune=8)),
+    "components": Kind(replace(DRAWN, components=6, width_factor=0.3)),
+    "hinge": Kind(replace(PLAIN, loss="squared-hinge")),
+    "kept activations": Kind(replace(PLAIN, loss="logistic")),
+    "numbers": Kind(replace(CENTRES, scale="standard"), "numbers"),
+    "few labels": Kind(SEARCHED, "unlabelled"),
+    "two tables": Kind(replace(CENTRES, scale="standard"), "two tables"),
+    "sparse": Kind(replace(SEARCHED, scale="unit"), "sparse"),
+    "embedding": Kind(replace(DRAWN, components=3, width_factor=0.3), embeds=True),
+    "tuned": Kind(replace(DRAWN, width_factor=1.0), tuning=TUNING),
+    "tuned penalties": Kind(
+        CENTRES,
+        tuning=replace(TUNING, penalties=("kernel", "clusters", "weights"), features=("plain",)),
+    ),
+    "tuned bases": Kind(
+        replace(SEARCHED, n_parts=2),
+        tuning=replace(TUNING, bases=("sknn", "random"), scales=("standard", "learned")),
+    ),
+    "tuned losses": Kind(
+        PLAIN,
+        tuning=replace(TUNING, width_factors=(0.3,), losses=("squared", "logistic", "hinge")),
+    ),
+    "tuned components": Kind(
+        DRAWN, tuning=replace(TUNING, width_factors=(0.3,), components=(3, 12))
+    ),
+    "judged": Kind(replace(DRAWN, width_factor=1.0), tuning=TUNING, judged=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_work(monkeypatch):
+    """Cut small tables into parts, and end after few passes."""
+    monkeypatch.setattr(layout, "_DEFAULT_PART_ROWS", 40)
+    monkeypatch.setattr(locality, "_PART_ROWS", 50)
+    monkeypatch.setattr(descents, "MAX_PASSES", 3)
+    monkeypatch.setattr(descents, "MAX_JUDGED_PASSES", 3)
+    monkeypatch.setattr(metric, "_FACTORS", {"gaussian": (0.5, 1.0)})
+
+
+@pytest.fixture
+def kind(request, monkeypatch):
+    if request.param == "kept activations":
+        monkeypatch.setattr(loss_pass, "LEAST_VALUES", 1)
+    return KINDS[request.param]
+
+
+def rows_of(kind, seed=0):
+    """Return what `write_table` takes: rows, targets and options."""
+    X, y = spirals(120, seed=seed)
+    X += np.random.default_rng(seed).normal(scale=0.2, size=X.shape)
+    match kind.rows:
+        case "numbers":
+            X, Y = surfaces(120, seed=seed)
+            return {"X": X, "target": Y}
+        case "weighted":
+            return {"X": X, "y": y, "weights": np.random.default_rng(1).uniform(0.5, 3, 120)}
+        case "unlabelled":
+            return {"X": X, "y": np.where(np.arange(120) % 3, y, -1), "unlabelled": -1}
+        case "sparse":
+            return {"X": csr_array(np.where(X < 0, 0.0, X) + 0.0), "y": y}
+    return {"X": X, "y": y}
+
+
+def write(kind, place, **options):
+    """Write the rows of a kind of fit under a place, or in memory."""
+    at = (lambda name: MemoryStore()) if place is None else (lambda name: place / name)
+    dataset = write_table(at("rows"), **rows_of(kind), **options)
+    if kind.rows == "two tables":
+        dataset = dataset.with_unlabelled(write_table(at("beside"), spirals(50, seed=5)[0]))
+    judged = write_table(at("judged"), *spirals(60, seed=3)) if kind.judged else None
+    return dataset, judged
+
+
+def finish(kind, tables, place, engine=None, **changes):
+    """Return the run that a fit ends with."""
+    dataset, judged = tables
+    params, engine = replace(kind.params, **changes), engine or InlineEngine()
+    if kind.embeds:
+        return embed_dataset(dataset, place, params, engine)
+    if kind.tuning is not None:
+        return tune_dataset(dataset, place, params, kind.tuning, engine, validation=judged)
+    options = {"min_recall": 0.0, "basis": kind.basis}
+    return fit_dataset(dataset, place, params, engine, **options)
+
+
+def digest(run):
+    return Model.load(run.location).digest()
+
+
+def by_kind(test):
+    return pytest.mark.parametrize("kind", KINDS, indirect=True)(test)
+
+
+@pytest.mark.fast_cases(2)
+@by_kind
+@pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 9), (37, 4)])
+def test_every_fit__any_chunks_and_parts(kind, chunk_rows, n_parts):
+    whole, cut = (write(kind, None, chunk_rows=rows) for rows in (120, chunk_rows))
+    expected, run = (finish(kind, tables, MemoryStore()) for tables in (whole, cut))
+    assert digest(run) == digest(expected)
+    rows = spirals(40, seed=9)[0] if kind.rows != "numbers" else surfaces(40, seed=9)[0]
+    scores = Model.load(expected.location).scores(rows)
+    run = finish(kind, cut, MemoryStore(), n_parts=n_parts)
+    found = Model.load(run.location).scores(rows)
+    np.testing.assert_allclose(found, scores, atol=1e-6 * np.abs(scores).max())
+
+
+def stops(rng, done, n_stops):
+    """Draw stages in the middle of which a fit is stopped, as numbers of tasks that were done."""
+    return rng.sample(middles(done), n_stops)
+
+
+def stop(kind, tables, place, n_done):
+    """Leave a fit as it is where so many tasks are done."""
+    with pytest.raises(StoppedError):
+        finish(kind, tables, place, CountingEngine(n_done))
+
+
+@pytest.mark.fast_cases(2)
+@by_kind
+def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind):
+    tables, whole = write(kind, None, chunk_rows=50), CountingEngine()
+    expected = finish(kind, tables, MemoryStore(), whole)
+    for n_done in stops(random.Random(0), whole.done, 4):
+        place, rest = MemoryStore(), CountingEngine()
+        stop(kind, tables, place, n_done)
+        run = finish(kind, tables, place, rest)
+        assert digest(run) == digest(expected)
+        assert [*run.stored] == [*expected.stored]
+        # Finished parts are kept; tasks of one result, such as the draw of a sample, are repeated.
+        assert n_done + rest.done.total() - whole.done.total() <= 3
+
+
+def harm(rng, files):
+    """Flip a bit of a file, cut it or take it away; return what was done."""
+    path = rng.choice(sorted(path for path in files if path.is_file() and path.stat().st_size))
+    content, harmed = path.read_bytes(), rng.choice(("flip", "cut", "remove"))
+    if harmed == "remove":
+        path.unlink()
+    elif harmed == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        at = rng.randrange(len(content))
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return f"{harmed} {path}"
+
+
+@pytest.mark.fast_cases(1)
+@by_kind
+def test_every_fit__stopped_and_damaged_ends_with_the_same_bits(kind, tmp_path):
+    tables, whole = write(kind, tmp_path, chunk_rows=50), CountingEngine()
+    expected = digest(finish(kind, tables, tmp_path / "whole", whole))
+    rng = random.Random(0)
+    for number, n_done in enumerate(stops(rng, whole.done, 3)):
+        place = tmp_path / f"run-{number}"
+        stop(kind, tables, place, n_done)
+        harmed = harm(rng, [path for path in place.rglob("*") if path.parent != place])
+        assert digest(finish(kind, tables, place)) == expected, (n_done, harmed)
+
+
+@pytest.mark.fast_cases(1)
+@by_kind
+def test_every_fit__damaged_after_its_end_is_as_it_was(kind, tmp_path):
+    tables, place, rng = write(kind, tmp_path), tmp_path / "run", random.Random(0)
+    expected = digest(finish(kind, tables, place))
+    for _ in range(4):
+        harmed = [harm(rng, place.rglob("c/**/*")) for _ in range(3)]
+        assert digest(finish(kind, tables, place)) == expected, harmed
+
+
+@pytest.mark.slow
+@by_kind
+def test_every_fit__engines_agree_to_the_bit(kind, tmp_path, two_workers):
+    tables = write(kind, tmp_path, chunk_rows=50)
+    with threadpool_limits(1):
+        runs = [
+            finish(kind, tables, tmp_path / name, engine)
+            for name, engine in (("here", InlineEngine()), ("there", two_workers))
+        ]
+    assert digest(runs[0]) == digest(runs[1])
