@@ -55,7 +55,6 @@ else:
             "commands.onnx_model": ["export_onnx"],
             "commands.plan": ["Plan", "plan_fit"],
             "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
-            "commands.evaluate": ["Evaluation", "NumberEvaluation", "evaluate_dataset"],
             "commands.predict": ["predict_dataset"],
             "commands.refresh": ["refresh_run"],
             "commands.maps": ["predict_scene"],
