@@ -85,16 +85,17 @@ def test_cli__as_a_program_and_as_a_dask_command(tmp_path, dataset):
         )
         assert sound.returncode == 0, sound.stderr
         assert "n_rows             300" in sound.stdout
-        missing = subprocess.run(
-            [*program, "inspect", tmp_path / "nothing"],
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-        assert missing.returncode == 2
-        assert "Traceback" not in missing.stderr
-        # Other packages with dask commands may warn before.
-        assert missing.stderr.splitlines()[-2].startswith("error: there is no")
+    # One of them, as the others come to the same function.
+    missing = subprocess.run(
+        [*program, "inspect", tmp_path / "nothing"],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert missing.returncode == 2
+    assert "Traceback" not in missing.stderr
+    # Other packages with dask commands may warn before.
+    assert missing.stderr.splitlines()[-2].startswith("error: there is no")
 
 
 @pytest.mark.slow
@@ -137,25 +138,6 @@ def test_cli__bad_sources(tmp_path, csv):
     out = tmp_path / "data"
     problem, _ = refuse("ingest", tmp_path / "nothing.csv", out)
     assert "nothing.csv" in problem
-    (tmp_path / "empty.csv").touch()
-    assert "empty" in refuse("ingest", tmp_path / "empty.csv", out, "--label", "kind")[0]
-    problem, fix = refuse("ingest", csv, out, "--label", "species")
-    assert "species" in problem
-    assert "kind" in problem + fix
-    text = csv.read_text().split("\n")
-    for value, expected in (
-        ("tall", "has 'tall' in line 6"),
-        ("nan", "Column 'b' of"),
-        ("nan", "has no value in line 6"),
-        ("", "has no value in line 6"),
-        ("inf", "has inf in line 6"),
-    ):
-        fields = text[5].split(",")
-        bad = [*text[:5], ",".join([fields[0], value, *fields[2:]]), *text[6:]]
-        (tmp_path / "bad.csv").write_text("\n".join(bad))
-        named = ("--label", "kind", "--numeric", "b")
-        problem, _ = refuse("ingest", tmp_path / "bad.csv", out, *named)
-        assert expected in problem
     np.savez(tmp_path / "bad.npz", X=np.ones((1000, 2)), y=np.ones(900, int))
     assert refuse("ingest", tmp_path / "bad.npz", out) == (
         "y has 900 rows but X has 1000.",

@@ -11,11 +11,9 @@ import polars as pl
 import pytest
 from zarr.storage import MemoryStore
 
-from dask_nrbfn import NRBFNClassifier, fit_dataset
+from dask_nrbfn import NRBFNClassifier
 from dask_nrbfn.commands.ingest import ingest_arrays, ingest_dask, ingest_file
-from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import DataError, ParameterError
-from dask_nrbfn.params import FitParams
 from tests.cli.program import refuse, succeed
 from tests.tables import spirals, surfaces
 
@@ -54,9 +52,6 @@ def test_ingest__empty_label_cells_are_unlabelled(tmp_path, suffix, labels, mark
     assert dataset.classes.tolist() == np.unique(labels).tolist()
     codes = np.where(GAPS, -1, np.unique(labels, return_inverse=True)[1])
     assert dataset.codes().tolist() == codes.tolist()
-    params = FitParams(basis="random", basis_size=20, alpha=1e-6)
-    run = fit_dataset(dataset, MemoryStore(), params, InlineEngine())
-    assert run.of_labelled().n_rows == N - GAPS.sum()
 
 
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
