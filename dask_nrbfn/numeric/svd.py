@@ -14,8 +14,8 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse, squared_norms
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.types import Floats
 
-# A sketch has twice as many columns as components, and at least 10 more. The singular values of
-# text fall slowly: with 100 more columns the 100 components found hold 97.7 % of the squares that
+# A sketch has twice as many columns as vectors, and at least 10 more. The singular values of
+# text fall slowly: with 100 more columns the 100 vectors found hold 97.7 % of the squares that
 # the best 100 hold, with 10 more columns 95.7 %.
 _LEAST_FURTHER = 10
 
@@ -26,9 +26,9 @@ _LEAST_SQUARE = 1e-14
 _TILE_ROWS = 256
 
 
-def sketch_columns(n_components: int, n_features: int) -> int:
-    """Return the number of columns of a sketch for `n_components` components."""
-    return min(n_components + max(n_components, _LEAST_FURTHER), n_features)
+def sketch_columns(n_vectors: int, n_features: int) -> int:
+    """Return the number of columns of a sketch for `n_vectors` vectors."""
+    return min(n_vectors + max(n_vectors, _LEAST_FURTHER), n_features)
 
 
 def first_directions(n_features: int, n_columns: int, *, seed: int) -> Floats:
@@ -76,21 +76,21 @@ class Decomposition(NamedTuple):
 
     Attributes
     ----------
-    components : float64 (p, D)
+    vectors : float64 (p, D)
         Right singular vectors, those of the largest values first, each with a positive entry of
         largest magnitude; 0 beyond the rank of X.
     singular_values : float64 (D,)
     explained : float
-        Share of the squares of all values that the components hold.
+        Share of the squares of all values that the vectors hold.
     """
 
-    components: Floats
+    vectors: Floats
     singular_values: Floats
     explained: float
 
 
-def decomposition(directions: Floats, sketch: Sketch, n_components: int) -> Decomposition:
-    """Return the decomposition of the rows of a sketch, with D = `n_components`, at most l.
+def decomposition(directions: Floats, sketch: Sketch, n_vectors: int) -> Decomposition:
+    """Return the decomposition of the rows of a sketch, with D = `n_vectors`, at most l.
 
     `directions`, float64 (p, l), are the orthonormal directions of the sketch.
 
@@ -102,30 +102,30 @@ def decomposition(directions: Floats, sketch: Sketch, n_components: int) -> Deco
     rounding are left out instead of shifted). No singular value exceeds the true one. ``O(p l^2)``
     flops.
     """
-    squares, vectors = np.linalg.eigh(directions.T @ sketch.products)
+    squares, eigenvectors = np.linalg.eigh(directions.T @ sketch.products)
     kept = squares > max(_LEAST_SQUARE * squares[-1], 0.0)
-    factor = sketch.products @ (vectors[:, kept] / np.sqrt(squares[kept]))
+    factor = sketch.products @ (eigenvectors[:, kept] / np.sqrt(squares[kept]))
     left, values, _ = np.linalg.svd(factor, full_matrices=False)
-    components, singular_values = np.zeros((len(left), n_components)), np.zeros(n_components)
-    found = min(n_components, len(values))
+    vectors, singular_values = np.zeros((len(left), n_vectors)), np.zeros(n_vectors)
+    found = min(n_vectors, len(values))
     largest = np.abs(left[:, :found]).argmax(axis=0)
-    components[:, :found] = left[:, :found] * np.sign(left[largest, np.arange(found)])
+    vectors[:, :found] = left[:, :found] * np.sign(left[largest, np.arange(found)])
     singular_values[:found] = values[:found]
     explained = (singular_values**2).sum() / (sketch.squares or 1.0)
-    return Decomposition(components, singular_values, min(float(explained), 1.0))
+    return Decomposition(vectors, singular_values, min(float(explained), 1.0))
 
 
-def project(X: Rows, components: Floats) -> Floats:
-    """Return ``X @ components``, float64 (b, D), with the same bits for equal rows.
+def project(X: Rows, vectors: Floats) -> Floats:
+    """Return ``X @ vectors``, float64 (b, D), with the same bits for equal rows.
 
     BLAS rounds a row depending on its place among other rows. So arrays are multiplied in tiles of
     equal size, the last one padded; rows in CSR are multiplied one by one.
     """
     if is_sparse(X):
-        products: Floats = X @ components
+        products: Floats = X @ vectors
         return products
-    columns = np.ascontiguousarray(components.T)
-    tile = np.zeros((_TILE_ROWS, len(components)))
+    columns = np.ascontiguousarray(vectors.T)
+    tile = np.zeros((_TILE_ROWS, len(vectors)))
     coordinates = np.empty((-(-len(X) // _TILE_ROWS), _TILE_ROWS, len(columns)))
     for place, start in enumerate(range(0, len(X), _TILE_ROWS)):
         rows = X[start : start + _TILE_ROWS]
@@ -134,8 +134,8 @@ def project(X: Rows, components: Floats) -> Floats:
     return coordinates.reshape(-1, len(columns))[: len(X)]
 
 
-def project_bytes(n_rows: int, n_features: int, n_components: int) -> int:
-    """Return the bytes of the coordinates of rows, the components and a tile."""
-    # The components are held twice: as read, and transposed.
-    tile = _TILE_ROWS * (n_features + n_components)
-    return 8 * (n_rows * n_components + 2 * n_features * n_components + tile)
+def project_bytes(n_rows: int, n_features: int, n_vectors: int) -> int:
+    """Return the bytes of the coordinates of rows, the vectors and a tile."""
+    # The vectors are held twice: as read, and transposed.
+    tile = _TILE_ROWS * (n_features + n_vectors)
+    return 8 * (n_rows * n_vectors + 2 * n_features * n_vectors + tile)

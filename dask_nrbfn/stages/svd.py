@@ -1,8 +1,8 @@
-"""Stage "svd": the components by which all later stages see rows as coordinates.
+"""Stage "svd": the singular vectors by which later stages see rows as coordinates.
 
 Two passes of the same sum, each multiplied by what the one before it has found. Their parts are
 not those of the run but follow from the number of rows alone: rows are drawn by hashes of their
-coordinates, and so by the last bits of the components, and a draw must not depend on the parts.
+coordinates, and so by the last bits of the vectors, and a draw must not depend on the parts.
 """
 
 import logging
@@ -31,7 +31,7 @@ from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
-from dask_nrbfn.storage.projection import COMPONENTS, STAGE
+from dask_nrbfn.storage.projection import STAGE, VECTORS
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
@@ -84,11 +84,11 @@ def _check(context: FitContext) -> None:
 
 def read_components(run: Run) -> Floats | None:
     """Return by what rows become coordinates, float64 (p, D); None where they do not."""
-    return None if run.chosen_params.svd is None else run.read(COMPONENTS)
+    return None if run.chosen_params.svd is None else run.read(VECTORS)
 
 
 def _compute(job: StageJob) -> SvdRecord:
-    """Store the components.
+    """Store the singular vectors.
 
     Every chunk is read, so a missing or damaged one and a NaN are found before anything long
     begins.
@@ -146,7 +146,7 @@ def _decompose(run_location: Location) -> SvdRecord:
     assert run.chosen_params.svd is not None
     sketch = _read_sketch(run, last)
     found = decomposition(_read_directions(run, last), sketch, run.chosen_params.svd)
-    write_array(run.group(STAGE), "components", found.components, "feature", "component")
+    write_array(run.group(STAGE), "components", found.vectors, "feature", "component")
     return SvdRecord(found.singular_values.tolist(), found.explained)
 
 

@@ -135,7 +135,7 @@ class Dataset:
         if isinstance(location, Encoded):
             return cls.open(location.place).encoded_by(location.schema)
         if isinstance(location, Projected):
-            return cls.open(location.place).projected_by(location.run, location.n_components)
+            return cls.open(location.place).projected_by(location.run, location.n_coordinates)
         if isinstance(location, WrittenFrom):
             return replace(cls.open(location.place), location=location)
         location = normalize(location)
@@ -262,7 +262,7 @@ class Dataset:
     @property
     def n_features(self) -> int:
         """Number of features p, or of the coordinates that are read in their place."""
-        return self.n_stored if self.projection is None else self.projection.n_components
+        return self.n_stored if self.projection is None else self.projection.n_coordinates
 
     @property
     def n_stored(self) -> int:
@@ -486,18 +486,18 @@ class Dataset:
             refuses_gaps=(own.fills or self.refuses_gaps) and not schema.fills,
         )
 
-    def projected_by(self, run: Location | None, n_components: int | None) -> Self:
-        """Return the same rows as coordinates: products with components that a run has.
+    def projected_by(self, run: Location | None, n_coordinates: int | None) -> Self:
+        """Return the same rows as coordinates: products with the singular vectors of a run.
 
-        Nothing is copied. Without a number of components it is this dataset; without a run, of
+        Nothing is copied. Without a number of coordinates it is this dataset; without a run, of
         which there may be none yet, the rows serve to plan with.
         """
-        if n_components is None:
+        if n_coordinates is None:
             return self
         return replace(
             self,
-            location=Projected(self.location, run, n_components),
-            projection=Projection(run, self.n_stored, n_components),
+            location=Projected(self.location, run, n_coordinates),
+            projection=Projection(run, self.n_stored, n_coordinates),
         )
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:

@@ -68,10 +68,10 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
     raise NewerVersionError(problem, UPGRADE)
 
 
-def projection_attributes(n_components: int | None) -> dict[str, Any]:
+def projection_attributes(n_coordinates: int | None) -> dict[str, Any]:
     """Return what a run or model records, beside its parameters, if rows become coordinates."""
     # An older reader would take the basis for rows.
-    return {} if n_components is None else {"format_version": SPARSE_VERSION}
+    return {} if n_coordinates is None else {"format_version": SPARSE_VERSION}
 
 
 def todays_moments(

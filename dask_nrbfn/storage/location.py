@@ -90,11 +90,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Projected:
-    """The dataset at `place` as coordinates, so many, of the components that a run has."""
+    """The dataset at `place` as `n_coordinates` products with the singular vectors of a run."""
 
     place: "Location"
     run: "Location | None"
-    n_components: int
+    n_coordinates: int
 
     def __str__(self) -> str:
         return str(self.place)

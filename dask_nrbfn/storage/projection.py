@@ -1,4 +1,4 @@
-"""Coordinates in the place of the features of rows, by components that a run has found."""
+"""Coordinates of rows: their products with the singular vectors that a run has found."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,54 +12,53 @@ from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.group import Location, open_group
 
 STAGE = "svd"
-"""The stage that finds the components, and its group in the run."""
+"""The stage that finds the singular vectors, and its group in the run."""
 
-COMPONENTS = f"{STAGE}/components"
-"""Where they are in a run."""
+VECTORS = f"{STAGE}/components"
+"""The array of the singular vectors in a run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """What makes coordinates of rows.
+    """The map from p features to D coordinates of a row.
 
     Attributes
     ----------
     run : Location or None
-        That has the components; they are read with the first rows. None: there are none yet, and
-        others stand for them, to measure times with.
-    n_features, n_components : int
-        Number p of features, and D of coordinates.
+        The run with the singular vectors, which are read with the first rows. None: random vectors
+        are used to measure times.
+    n_features, n_coordinates : int
     """
 
     run: Location | None
     n_features: int
-    n_components: int
+    n_coordinates: int
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the coordinates are called."""
-        return tuple(f"svd_{place}" for place in range(1, 1 + self.n_components))
+        """Names of the coordinates."""
+        return tuple(f"svd_{place}" for place in range(1, 1 + self.n_coordinates))
 
     @cached_property
-    def components(self) -> Floats:
-        """What rows are multiplied by, float64 (p, D)."""
+    def vectors(self) -> Floats:
+        """The singular vectors, float64 (p, D)."""
         if self.run is None:
             rng = np.random.default_rng(0)
-            return rng.standard_normal((self.n_features, self.n_components))
+            return rng.standard_normal((self.n_features, self.n_coordinates))
         try:
-            return read_rows(get_array(open_group(self.run, kind="run"), COMPONENTS))
+            return read_rows(get_array(open_group(self.run, kind="run"), VECTORS))
         except (MissingDataError, DamagedDataError) as error:
             raise DamagedResultError(error.problem, error.remedy, STAGE, ()) from error
 
     def apply(self, X: Rows) -> Floats:
         """Return the coordinates, float64 (b, D), of rows (b, p)."""
-        # Loads scipy, which what writes or describes a dataset does not need.
+        # Loads scipy, which is not needed to write or describe a dataset.
         from dask_nrbfn.numeric.svd import project
 
-        return project(X, self.components)
+        return project(X, self.vectors)
 
     def held_bytes(self, n_rows: int) -> int:
-        """Return the bytes of the coordinates of so many rows, and of what makes them."""
+        """Return the bytes of the coordinates of `n_rows` rows and of the singular vectors."""
         from dask_nrbfn.numeric.svd import project_bytes
 
-        return project_bytes(n_rows, self.n_features, self.n_components)
+        return project_bytes(n_rows, self.n_features, self.n_coordinates)

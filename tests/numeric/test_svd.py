@@ -19,15 +19,15 @@ from dask_nrbfn.numeric.svd import (
 from tests.numeric.chunkings import row_chunkings, split
 
 
-def decomposed(X, n_components, n_passes=2):
+def decomposed(X, n_vectors, n_passes=2):
     """Return the decomposition after so many passes, and the sketch of the last."""
     p = X.shape[1]
-    directions = first_directions(p, sketch_columns(n_components, p), seed=0)
+    directions = first_directions(p, sketch_columns(n_vectors, p), seed=0)
     sketch = Sketch.from_block(X, directions)
     for _ in range(1, n_passes):
         directions = orthonormal(sketch.products)
         sketch = Sketch.from_block(X, directions)
-    return decomposition(directions, sketch, n_components)
+    return decomposition(directions, sketch, n_vectors)
 
 
 def sine(one, two):
@@ -69,10 +69,10 @@ def test_decomposition__of_falling_values_is_that_of_scikit_learn():
     exact = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(X)
     np.testing.assert_allclose(found.singular_values, values[:6], rtol=1e-7)
     np.testing.assert_allclose(found.singular_values, exact.singular_values_, rtol=1e-7)
-    assert sine(exact.components_.T, found.components) < 1e-4
-    np.testing.assert_allclose(found.components.T @ found.components, np.eye(6), atol=1e-12)
-    largest = np.abs(found.components).argmax(axis=0)
-    assert (found.components[largest, np.arange(6)] > 0).all()
+    assert sine(exact.components_.T, found.vectors) < 1e-4
+    np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(6), atol=1e-12)
+    largest = np.abs(found.vectors).argmax(axis=0)
+    assert (found.vectors[largest, np.arange(6)] > 0).all()
     assert found.explained == pytest.approx((values[:6] ** 2).sum() / (values**2).sum())
 
 
@@ -81,7 +81,7 @@ def test_decomposition__of_two_passes_holds_nearly_what_the_exact_one_holds(make
     X, size = make(), 20
     exact = np.linalg.svd(X.toarray() if hasattr(X, "toarray") else X, compute_uv=False)[:size]
     two, three = (decomposed(X, size, n_passes) for n_passes in (2, 3))
-    held = [np.sum((X @ found.components) ** 2) / np.sum(exact**2) for found in (two, three)]
+    held = [np.sum((X @ found.vectors) ** 2) / np.sum(exact**2) for found in (two, three)]
     assert 0.97 < held[0] <= held[1] <= 1 + 1e-12
     # What it says of itself is less than it holds.
     assert (two.singular_values <= exact * (1 + 1e-12)).all()
@@ -93,7 +93,7 @@ def test_decomposition__is_exact_where_the_sketch_has_all_columns():
     exact = np.linalg.svd(X)
     found = decomposed(X, 6)
     np.testing.assert_allclose(found.singular_values, exact[1][:6], rtol=1e-10)
-    assert sine(exact[2][:6].T, found.components) < 1e-8
+    assert sine(exact[2][:6].T, found.vectors) < 1e-8
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
@@ -102,15 +102,15 @@ def test_decomposition__of_fewer_dimensions_than_asked_for_has_zeros(rank):
     X = rng.standard_normal((50, rank)) @ rng.standard_normal((rank, 40))
     found = decomposed(X, 5)
     assert np.count_nonzero(found.singular_values) == rank
-    assert not found.components[:, rank:].any()
-    np.testing.assert_allclose(project(X, found.components) @ found.components.T, X, atol=1e-9)
+    assert not found.vectors[:, rank:].any()
+    np.testing.assert_allclose(project(X, found.vectors) @ found.vectors.T, X, atol=1e-9)
     assert found.explained == pytest.approx(float(rank > 0))
 
 
 def test_decomposition__far_from_the_origin_begins_with_the_mean():
     X = np.random.default_rng(0).standard_normal((60, 20)) + 1e6
     mean = X.mean(axis=0)
-    assert decomposed(X, 3).components[:, 0] @ mean / np.linalg.norm(mean) > 1 - 1e-9
+    assert decomposed(X, 3).vectors[:, 0] @ mean / np.linalg.norm(mean) > 1 - 1e-9
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
