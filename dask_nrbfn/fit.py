@@ -227,7 +227,8 @@ def finish_run(
                 check_recall(run, context.min_recall)
             _write_given(run, context)
             if not missing:
-                check_model(run, context.engine)
+                leaves = [name for stage in stages_of_run(run) for name in stage.leaves(run)]
+                check_model(run, context.engine, leaves)
                 return
             run_stage(missing[0], run, context, rates=rates, before_recording=check_still_locked)
             _drop_scratch(run, run.stages if len(missing) == 1 else [missing[0].name])
@@ -254,7 +255,11 @@ def _drop_scratch(run: Run, finished: Collection[str]) -> None:
         if stage.name in finished and (ended or not stage.keeps_parts):
             run.drop_parts(stage.name)
         if stage.name in finished:
-            stage.drop_scratch(run)
+            for name in stage.scratch:
+                if name.endswith("-"):
+                    run.drop_groups(name)
+                else:
+                    run.drop(name)
 
 
 def run_stage(

@@ -240,4 +240,20 @@ def _check_given(context: FitContext) -> None:
         )
 
 
-BASIS = Stage(name="basis", record=BasisRecord, compute=_compute, cost=_cost, check=_check)
+BASIS = Stage(
+    name="basis",
+    record=BasisRecord,
+    compute=_compute,
+    cost=_cost,
+    check=_check,
+    needs=(
+        "given/values",
+        "columns",
+        "metric/root",
+        "neighbors/rows",
+        "confidence",
+        "svd/components",
+    ),
+    leaves=lambda run: ("basis/rows", "basis/values"),
+    passes=("basis/labelled",),
+)

@@ -202,4 +202,12 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-COLUMNS = Stage(name="columns", record=ColumnsRecord, compute=_compute, cost=_cost, check=_check)
+COLUMNS = Stage(
+    name="columns",
+    record=ColumnsRecord,
+    compute=_compute,
+    cost=_cost,
+    check=_check,
+    needs=("svd/components",),
+    passes=("columns/mean", "columns/squared_deviation"),
+)

@@ -148,4 +148,6 @@ COMPONENTS = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: components_of(params, tuning) != [None],
     grows_with_basis=True,
+    needs=("columns", "metric/root", "basis/values"),
+    leaves=lambda run: ("components/coefficients", "components/eigenvalues"),
 )

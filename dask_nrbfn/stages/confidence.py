@@ -130,4 +130,7 @@ CONFIDENCE = Stage(
     labelled_only=True,
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     keeps_parts=True,
+    needs=("neighbors", "svd/components"),
+    leaves=lambda run: ("confidence/values",),
+    passes=("confidence/codes", "confidence/rows", "confidence/tiebreak"),
 )

@@ -98,6 +98,24 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
+def _leaves(run: Run) -> tuple[str, ...]:
+    names = (f"model/sample/{name}" for name in ("coordinates", "targets", "classes"))
+    return tuple(name for name in names if name.endswith("coordinates") or run.has(name))
+
+
 EMBEDDED = Stage(
-    name=MODEL.name, record=ModelRecord, compute=_compute, cost=_cost, grows_with_basis=True
+    name=MODEL.name,
+    record=ModelRecord,
+    compute=_compute,
+    cost=_cost,
+    grows_with_basis=True,
+    needs=(
+        "columns",
+        "metric/root",
+        "basis/values",
+        "components/coefficients",
+        "svd/components",
+    ),
+    leaves=_leaves,
+    passes=("model",),
 )

@@ -241,10 +241,6 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _drop_scratch(run: Run) -> None:
-    run.drop_groups(_SCRATCH)
-
-
 def _check(context: FitContext) -> None:
     """Raise ParameterError if rows have too few neighbours."""
     check_neighbors(context.params.n_neighbors, context.dataset, labelled_only=False)
@@ -258,5 +254,7 @@ LOCALITY = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: has_locality(params, tuning),
     grows_with_basis=True,
-    drop_scratch=_drop_scratch,
+    needs=("columns", "metric/root", "basis/values", "neighbors", "svd/components"),
+    passes=("locality",),
+    scratch=(_SCRATCH,),
 )

@@ -335,10 +335,6 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _drop_scratch(run: Run) -> None:
-    run.drop_groups(_SCRATCH)
-
-
 def _remedy(params: FitParams) -> str:
     asked = params.scale == LEARNED
     return "Give `scale`=standard" if asked else f"Give `scales` without {LEARNED}"
@@ -371,6 +367,8 @@ METRIC = Stage(
     wanted=_wanted,
     check=_check,
     labelled_only=True,
-    drop_scratch=_drop_scratch,
+    needs=("columns", "svd/components"),
+    passes=("metric/root",),
+    scratch=(_SCRATCH,),
     remedy=_remedy,
 )

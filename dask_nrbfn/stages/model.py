@@ -6,17 +6,15 @@ from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.columns import read_scaling
-from dask_nrbfn.stages.components import COMPONENTS, read_coefficients
-from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.prune import read_places
-from dask_nrbfn.stages.refine import read_held_out_confusion, read_weights
+from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.stages.weights import WEIGHTS
-from dask_nrbfn.stages.width import WIDTH, read_shares
+from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, open_group
 from dask_nrbfn.storage.model import Model, open_version
@@ -34,45 +32,24 @@ def _compute(job: StageJob) -> ModelRecord:
     return ModelRecord()
 
 
-def check_model(run: Run, engine: Engine) -> None:
-    """Raise DamagedResultError if what a finished run is asked for cannot be read."""
-    run_task(engine, _read_results, run.location, label="model")
+def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
+    """Raise DamagedResultError if the arrays that a finished run leaves cannot be read."""
+    run_task(engine, _read_results, run.location, leaves, label="model")
 
 
-def _read_results(run_location: Location) -> None:
+def _read_results(run_location: Location, leaves: list[str]) -> None:
     run = Run.open(run_location)
-    for name in ("basis/rows", "basis/values"):
-        run.read(name)
-    if "confidence" in run.stages:
-        searched = of_searched(run)
-        for start, stop in searched.spans:
-            searched.read("confidence/values", start, stop)
-    if COMPONENTS.name in run.stages:
-        read_coefficients(run)
-    if run.embeds:
-        run.read("model/sample/coordinates")
-        for name in ("model/sample/targets", "model/sample/classes"):
-            if run.has(name):
-                run.read(name)
-    else:
-        _read_learned(run)
+    searched = of_searched(run)
+    for name in leaves:
+        of_rows = run.array(name).shape[0] == searched.n_rows
+        for start, stop in searched.spans if of_rows else [(0, None)]:
+            searched.read(name, start, stop)
     try:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
     # Those of later versions are not computed again.
     Model.load(run_location)
-
-
-def _read_learned(run: Run) -> None:
-    run.read("weights/values")
-    read_held_out_confusion(run)
-    read_moments(run)
-    read_shares(run)
-    if run.chosen_params.prune is not None:
-        read_places(run)
-        run.read("prune/unexplained")
-    read_weights(run)
 
 
 def _write_model(run_location: Location, dataset_location: Location) -> None:
@@ -111,4 +88,20 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-MODEL = Stage(name="model", record=ModelRecord, compute=_compute, cost=_cost, grows_with_basis=True)
+MODEL = Stage(
+    name="model",
+    record=ModelRecord,
+    compute=_compute,
+    cost=_cost,
+    grows_with_basis=True,
+    needs=(
+        "columns",
+        "metric/root",
+        "basis/values",
+        "prune/places",
+        "weights",
+        "refine/values",
+        "svd/components",
+    ),
+    passes=("model",),
+)

@@ -187,12 +187,23 @@ def write_sums(run: Run, place: str, moments: Moments, *, suffix: str = "") -> N
         write_array(group, name + suffix, getattr(moments, name), *dimensions)
 
 
+def _leaves(run: Run) -> tuple[str, ...]:
+    """Return the arrays of the moments of all rows."""
+    return tuple(f"moments/{name}" for name in _array_names(run, "moments", ""))
+
+
+def _array_names(run: Run, place: str, suffix: str) -> tuple[str, ...]:
+    # As the first versions stored them.
+    if run.has(f"{place}/class_weights{suffix}"):
+        return ("packed_gram", "cross", "class_weights")
+    return tuple(_DIMENSIONS)
+
+
 def read_sums(run: Run, place: str, *, suffix: str = "") -> Moments:
     """Return moments from the group `place` of a run."""
-    if run.has(f"{place}/class_weights{suffix}"):
-        names = ("packed_gram", "cross", "class_weights")
-        return Moments(*todays_moments(*(run.read(f"{place}/{name}{suffix}") for name in names)))
-    return Moments(*(run.read(f"{place}/{name}{suffix}") for name in _DIMENSIONS))
+    names = _array_names(run, place, suffix)
+    arrays = [run.read(f"{place}/{name}{suffix}") for name in names]
+    return Moments(*(todays_moments(*arrays) if "class_weights" in names else arrays))
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -233,4 +244,7 @@ MOMENTS = Stage(
     cost=_cost,
     labelled_only=True,
     grows_with_basis=True,
+    needs=("columns", "metric/root", "basis/values", "svd/components"),
+    leaves=_leaves,
+    passes=("moments",),
 )

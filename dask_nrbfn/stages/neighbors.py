@@ -49,7 +49,7 @@ from dask_nrbfn.stages.neighbor_search import (
     searching_bytes,
     smallest_partition,
 )
-from dask_nrbfn.stages.partitions import drop_partitions, search_partitions
+from dask_nrbfn.stages.partitions import search_partitions
 from dask_nrbfn.stages.recall import AUDITED_ROWS
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
@@ -476,5 +476,7 @@ NEIGHBORS = Stage(
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
     remedy=_remedy,
     keeps_parts=True,
-    drop_scratch=drop_partitions,
+    needs=("columns", "metric/root", "svd/components"),
+    passes=("neighbors",),
+    scratch=("partitions", "candidates", "repair"),
 )

@@ -113,12 +113,6 @@ def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> N
     check_budget("neighbors", held, engine, remedy="Give more `n_partitions`, in a new run")
 
 
-def drop_partitions(run: Run) -> None:
-    """Delete what only the search in partitions needed."""
-    for stage in ("partitions", "candidates", "repair"):
-        run.drop(stage)
-
-
 def _blocks(run: Run, dataset: Dataset) -> list[_Block]:
     return [block for start, stop in run.spans for block in _blocks_of(run, dataset, start, stop)]
 

@@ -283,4 +283,13 @@ PATH = Stage(
     wanted=lambda params, tuning, numbers: tuning is not None,
     grows_with_basis=True,
     keeps_parts=True,
+    needs=(
+        "columns",
+        "metric/root",
+        "basis",
+        "width/shares",
+        "components/coefficients",
+        "moments",
+        "locality/packed",
+    ),
 )

@@ -106,4 +106,6 @@ RECALL = Stage(
     cost=_cost,
     labelled_only=True,
     wanted=lambda params, tuning, numbers: by_confidence(params, tuning),
+    needs=("columns", "metric/root", "neighbors", "svd/components"),
+    passes=("recall",),
 )

@@ -230,8 +230,10 @@ def _cost(s: FitSizes) -> StageCost:
     )
 
 
-def _drop_descents(run: Run) -> None:
-    run.drop_groups(PREFIX)
+def _leaves(run: Run) -> tuple[str, ...]:
+    if not is_refined(run.chosen_params):
+        return ()
+    return ("refine/values", *(() if run.tuning is None else ("refine/confusion",)))
 
 
 REFINE = Stage(
@@ -243,5 +245,18 @@ REFINE = Stage(
     check=_check,
     wanted=lambda params, tuning, numbers: bool(refined_losses(params, tuning)),
     grows_with_basis=True,
-    drop_scratch=_drop_descents,
+    needs=(
+        "columns",
+        "metric/root",
+        "basis",
+        "width/shares",
+        "moments",
+        "locality/packed",
+        "path/parts",
+        "prune/places",
+        "weights/values",
+        "svd/components",
+    ),
+    leaves=_leaves,
+    scratch=(PREFIX,),
 )

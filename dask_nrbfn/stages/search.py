@@ -446,16 +446,13 @@ def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
     return tuning is not None and len(candidates(params, tuning)) > 1
 
 
-def _drop_scratch(run: Run) -> None:
-    run.drop_groups(_SCRATCH)
-
-
 SEARCH = Stage(
     name="search",
     record=SearchRecord,
     compute=_compute,
     cost=_cost,
     wanted=_wanted,
-    drop_scratch=_drop_scratch,
+    needs=("given/values", "columns", "metric/root", "svd/components"),
+    scratch=(_SCRATCH,),
     remedy=lambda params: "Lower `search_rows` or `search_basis`",
 )

@@ -85,8 +85,8 @@ def _no_check(context: FitContext) -> None:
     """Find nothing wrong."""
 
 
-def _nothing(run: Run) -> None:
-    """Drop nothing."""
+def _nothing(run: Run) -> tuple[str, ...]:
+    return ()
 
 
 def _smaller_chunks(params: FitParams) -> str:
@@ -125,8 +125,16 @@ class Stage(Generic[Record]):
     keeps_parts : bool
         Whether its parts are kept until the fit ends, because later stages read them or they have a
         row for every row: if a chunk of the result is damaged, only its part is done again.
-    drop_scratch : callable
-        Takes the run, deletes what else the stage has stored that nothing needs once it has ended.
+    needs : tuple of str
+        Arrays, groups and parts of earlier stages that it may read.
+    leaves : callable
+        Takes the run, returns the arrays that a finished run is asked for; they are read once more
+        at the end, and what is damaged is computed again.
+    passes : tuple of str
+        Arrays and groups that it may store for later stages alone.
+    scratch : tuple of str
+        Groups that are deleted once the stage has ended; with "-" at their end, all groups whose
+        names begin so.
     """
 
     name: str
@@ -140,7 +148,10 @@ class Stage(Generic[Record]):
     grows_with_basis: bool = False
     remedy: Callable[[FitParams], str] = _smaller_chunks
     keeps_parts: bool = False
-    drop_scratch: Callable[[Run], None] = _nothing
+    needs: tuple[str, ...] = ()
+    leaves: Callable[[Run], tuple[str, ...]] = _nothing
+    passes: tuple[str, ...] = ()
+    scratch: tuple[str, ...] = ()
 
     def cost_in(self, context: FitContext) -> StageCost:
         """Return what the stage takes in a fit whose neighbour search is planned."""

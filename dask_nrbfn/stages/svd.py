@@ -204,5 +204,6 @@ SVD = Stage(
     check=_check,
     of_stored=True,
     remedy=lambda params: "Give a smaller `svd`, or ingest with a smaller `chunk_rows`",
-    drop_scratch=lambda run: run.drop_groups(_SCRATCH),
+    passes=(COMPONENTS,),
+    scratch=(_SCRATCH,),
 )

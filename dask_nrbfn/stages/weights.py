@@ -170,6 +170,10 @@ def _check(context: FitContext) -> None:
         check_penalty(context.params)
 
 
+def _leaves(run: Run) -> tuple[str, ...]:
+    return ("weights/values", *(("weights/intercept",) if run.of_numbers else ()))
+
+
 WEIGHTS = Stage(
     name="weights",
     record=WeightsRecord,
@@ -177,4 +181,16 @@ WEIGHTS = Stage(
     cost=_cost,
     check=_check,
     grows_with_basis=True,
+    needs=(
+        "columns",
+        "metric/root",
+        "basis/values",
+        "width/shares",
+        "components/coefficients",
+        "moments",
+        "locality/packed",
+        "path/parts",
+        "prune/places",
+    ),
+    leaves=_leaves,
 )

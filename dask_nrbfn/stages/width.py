@@ -247,4 +247,6 @@ WIDTH = Stage(
     cost=_cost,
     check=_check,
     grows_with_basis=True,
+    needs=("columns", "metric/root", "basis", "svd/components"),
+    leaves=lambda run: ("width/shares",) if has_shares(run) else (),
 )
