@@ -133,11 +133,11 @@ def keep_best(pool: RowPool, block: RowPool, *, size: int, n_classes: int) -> Ro
 
     Examples
     --------
-    >>> def candidates(first, priority, tiebreak, codes):
+    >>> def row_pool(first, priority, tiebreak, codes):
     ...     rows = np.arange(first, first + len(codes))
     ...     return RowPool(np.array(priority), np.array(tiebreak, np.uint64), codes, rows)
-    >>> pool = candidates(0, [1.0, 0.2], [7, 8], np.array([0, 0]))
-    >>> block = candidates(2, [0.5, 0.2, 0.4], [6, 8, 5], np.array([0, 0, 0]))
+    >>> pool = row_pool(0, [1.0, 0.2], [7, 8], np.array([0, 0]))
+    >>> block = row_pool(2, [0.5, 0.2, 0.4], [6, 8, 5], np.array([0, 0, 0]))
     >>> keep_best(pool, block, size=2, n_classes=1).rows
     array([1, 4])
     """

@@ -12,7 +12,7 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.params import FitLimits, FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size
 from dask_nrbfn.stages.neighbor_search import NeighborSearch
-from dask_nrbfn.stages.trials import candidates, params_needing_confidence, resolve_tuning
+from dask_nrbfn.stages.trials import combinations, params_needing_confidence, resolve_tuning
 from dask_nrbfn.storage.dataset import Dataset, of_same_table
 from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout
@@ -196,5 +196,5 @@ def _first_tried(params: FitParams, tuning: TuneParams) -> FitParams:
     """Return parameters with what a tuning tries of them, where that is a single value."""
     if tuning.losses:
         params = replace(params, loss=tuning.losses[0])
-    combinations = candidates(params, tuning)
-    return replace(params, **asdict(combinations[0])) if len(combinations) == 1 else params
+    tried = combinations(params, tuning)
+    return replace(params, **asdict(tried[0])) if len(tried) == 1 else params

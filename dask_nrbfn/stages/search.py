@@ -34,8 +34,8 @@ from dask_nrbfn.stages.sample import (
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import (
-    Candidate,
-    candidates,
+    Combination,
+    combinations,
     n_refinements,
     ridges,
     search_basis_size,
@@ -129,7 +129,7 @@ class _Search:
 
     Attributes
     ----------
-    judged : dict of Candidate to dict
+    judged : dict of Combination to dict
         How each did in the last round that it came to.
     rounds : list of dict
         As recorded.
@@ -139,13 +139,13 @@ class _Search:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
         judged = _judged(job.dataset)
         self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
-        self.judged: dict[Candidate, dict[str, Any]] = {}
+        self.judged: dict[Combination, dict[str, Any]] = {}
         self.rounds: list[dict[str, Any]] = []
 
-    def try_all(self, tried: list[Candidate], size: Round) -> list[Candidate]:
+    def try_all(self, tried: list[Combination], size: Round) -> list[Combination]:
         """Judge combinations on so many rows; return them, the best first, singular ones last."""
         number, job = len(self.rounds), self._job
-        together: dict[tuple[str, str, str, str], list[Candidate]] = {}
+        together: dict[tuple[str, str, str, str], list[Combination]] = {}
         for each in tried:
             together.setdefault((each.scale, each.basis, each.basis_rule, each.kernel), []).append(
                 each
@@ -171,30 +171,32 @@ class _Search:
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
         return ordered
 
-    def _alphas(self, candidate: Candidate) -> list[float]:
+    def _alphas(self, combination: Combination) -> list[float]:
         """Return the alphas that are tried of a combination: in a first round every second one.
 
         Later those beside the best of the round before, or of the combination that it refines.
         """
         assert self._job.run.tuning is not None
         alphas = sorted(set(self._job.run.tuning.alphas), reverse=True)
-        like = [candidate]
-        if candidate not in self.judged:
-            factors = self._factors_like(candidate)
-            like = [replace(candidate, width_factor=factor) for factor in factors]
+        like = [combination]
+        if combination not in self.judged:
+            factors = self._factors_like(combination)
+            like = [replace(combination, width_factor=factor) for factor in factors]
         solved = [each for each in self._in_order(like) if self.judged[each]["alpha"] is not None]
         if not solved:
             return alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]
         best = alphas.index(self.judged[solved[0]]["alpha"])
         return alphas[max(best - _ALPHAS_BESIDE, 0) : best + _ALPHAS_BESIDE + 1]
 
-    def _in_order(self, tried: list[Candidate]) -> list[Candidate]:
+    def _in_order(self, tried: list[Combination]) -> list[Combination]:
         records = {each: [self.judged[each][name] for name in self._figures] for each in tried}
         solved = [each for each in tried if records[each][0] is not None]
         solved.sort(key=lambda each: records[each])
         return solved + [each for each in tried if records[each][0] is None]
 
-    def refine(self, best: Candidate, size: Round, n_steps: int) -> tuple[Candidate, str | None]:
+    def refine(
+        self, best: Combination, size: Round, n_steps: int
+    ) -> tuple[Combination, str | None]:
         """Try widths beside the best one; return the best of all, and why no others were tried."""
         for _ in range(n_steps):
             if self.judged[best][self._figures[0]] is None:
@@ -208,10 +210,10 @@ class _Search:
             best = better
         return best, f"{n_steps} refinements of the width" if n_steps else None
 
-    def _factors_like(self, candidate: Candidate) -> list[float]:
+    def _factors_like(self, combination: Combination) -> list[float]:
         """Return the width factors that were tried of a combination, ascending."""
-        factor = candidate.width_factor
-        same = (each for each in self.judged if replace(each, width_factor=factor) == candidate)
+        factor = combination.width_factor
+        same = (each for each in self.judged if replace(each, width_factor=factor) == combination)
         return sorted(each.width_factor for each in same)
 
 
@@ -257,10 +259,10 @@ def _compute(job: StageJob) -> SearchRecord:
     return SearchRecord([*search.judged.values()], chosen, n_rows, n_basis, search.rounds, stopped)
 
 
-def _different(run: Run) -> list[Candidate]:
+def _different(run: Run) -> list[Combination]:
     """Return what is tried, without learned weights that are all equal: they are "standard"."""
     assert run.tuning is not None
-    tried = candidates(run.chosen_params, run.tuning)
+    tried = combinations(run.chosen_params, run.tuning)
     both = {LEARNED, "standard"} <= {each.scale for each in tried}
     if not both or METRIC.recorded(run).kept:
         return tried
@@ -443,7 +445,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _wanted(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool:
-    return tuning is not None and len(candidates(params, tuning)) > 1
+    return tuning is not None and len(combinations(params, tuning)) > 1
 
 
 SEARCH = Stage(

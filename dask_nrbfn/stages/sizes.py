@@ -18,7 +18,7 @@ from dask_nrbfn.stages.neighbor_search import (
 )
 from dask_nrbfn.stages.trials import (
     bases_of,
-    candidates,
+    combinations,
     components_of,
     localities_of,
     n_refinements,
@@ -209,7 +209,7 @@ class FitSizes:
             ),
             draws=all(source.draws for source in sources),
             prune=params.prune,
-            n_tried=0 if tuning is None else len(candidates(params, tuning)),
+            n_tried=0 if tuning is None else len(combinations(params, tuning)),
             n_refinements=0 if tuning is None else n_refinements(tuning),
             n_sampled=0
             if tuning is None

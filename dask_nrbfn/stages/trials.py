@@ -111,7 +111,7 @@ def _is_for_some(
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Combination:
     """A combination that is tried."""
 
     scale: str
@@ -122,7 +122,7 @@ class Candidate:
     width_factor: float
 
 
-def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
+def combinations(params: FitParams, tuning: TuneParams) -> list[Combination]:
     """Return all combinations to try, wide kernels first.
 
     The basis rule matters only to a basis of a given size of rows of low confidence. Features that
@@ -130,7 +130,7 @@ def candidates(params: FitParams, tuning: TuneParams) -> list[Candidate]:
     """
     anywhere = components_of(params, tuning) == [None]
     chosen = [
-        Candidate(scale, basis, rule, features, kernel, factor)
+        Combination(scale, basis, rule, features, kernel, factor)
         for scale in scales_of(params, tuning)
         for basis in bases_of(params, tuning)
         for rule in _rules_of(replace(params, basis=basis), tuning)

@@ -17,7 +17,7 @@ from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.search import planned_rounds
-from dask_nrbfn.stages.trials import by_confidence, candidates, resolve_tuning
+from dask_nrbfn.stages.trials import by_confidence, combinations, resolve_tuning
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine
 from tests.tables import spirals, surfaces, write_table
@@ -118,7 +118,7 @@ def test_metric__names_what_asks_for_it(scale, name):
 
 def test_candidates__widths_are_those_of_the_kernel_unless_they_are_given():
     tuning = replace(QUICK, width_factors=None, kernels=("gaussian", "laplacian"))
-    tried = candidates(SIZED.resolve_auto(numbers=False), tuning)
+    tried = combinations(SIZED.resolve_auto(numbers=False), tuning)
     widths = {
         name: [each.width_factor for each in tried if each.kernel == name]
         for name in ("gaussian", "laplacian")
