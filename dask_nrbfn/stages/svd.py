@@ -204,6 +204,6 @@ SVD = Stage(
     check=_check,
     of_stored=True,
     remedy=lambda params: "Give a smaller `svd`, or ingest with a smaller `chunk_rows`",
-    passes=(COMPONENTS,),
+    passes=(VECTORS,),
     scratch=(_SCRATCH,),
 )
