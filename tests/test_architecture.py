@@ -22,7 +22,7 @@ ALLOWED = {
     "outputs": {"errors"},
     "private": set(),
     "numeric": _BASE,
-    "sources": {"errors", "numeric"},
+    "sources": {"errors", "lazy", "numeric"},
     "storage": _BASE | {"private", "outputs", "numeric", "sources"},
     "neighbors": _BASE | {"numeric"},
     "engine": _BASE | {"private", "lazy", "outputs"},

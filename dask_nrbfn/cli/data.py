@@ -15,6 +15,7 @@ from dask_nrbfn.cli.reading import (
     x_option,
 )
 from dask_nrbfn.cli.show import show
+from dask_nrbfn.sources.formats import listing_suffixes
 
 
 @click.command()
@@ -50,17 +51,17 @@ from dask_nrbfn.cli.show import show
 @json_option
 @locations("source", "dataset", "schema")
 @click.pass_obj
+@listing_suffixes
 def ingest(job: Job, source: Any, dataset: Any, as_json: bool, **options: Any) -> None:
     """Write DATASET from a file or a directory of files.
 
-    SOURCE is .npz, of scipy's save_npz too, .npy, .csv, .tsv (both also with .gz or .zst),
-    .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad or .xlsx (the first sheet),
-    a table of text with any other suffix, a Zarr store of AnnData, or a directory of files of one
-    suffix, of Parquet and Arrow also in subdirectories key=value; it may be a URL such as
-    s3://bucket/rows.csv. With --feature-dim or --variable it is a scene that xarray opens, of which
-    the pixels are taken that have all features and a label. It is streamed and never held in memory
-    as a whole, but for sheets of Excel and matrices that save_npz has written in another format
-    than CSR.
+    SOURCE is a file of one of the formats below, a text table with any other suffix, or a directory
+    of files of one suffix, for Parquet and Arrow also in subdirectories key=value. It may be a URL
+    such as s3://bucket/rows.csv. With --feature-dim or --variable it is a scene: its pixels with
+    all features and a label are rows. SOURCE is streamed; only Excel sheets and sparse matrices in
+    another format than CSR are held in memory as a whole.
+
+    {formats}
     """
     from dask_nrbfn.commands.describe import describe_dataset
     from dask_nrbfn.commands.ingest import ingest_file

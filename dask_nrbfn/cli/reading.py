@@ -5,13 +5,12 @@ from typing import Any
 import click
 
 from dask_nrbfn.cli.options import together
+from dask_nrbfn.sources.formats import NAMED_FORMATS, meanings
 
 x_option = click.option(
     "--x",
     metavar="NAME",
-    help="Member of an .npz file with the rows [default: X]; COLUMN or COLUMN,COLUMN of Parquet "
-    "and Arrow that are the features, also lists of numbers [default: all others]; X, raw/X, "
-    "layers/NAME or obsm/NAME of AnnData [default: X].",
+    help=f"The features. {meanings('x')}.",
 )
 
 # What rows are learned with, and judged by.
@@ -19,8 +18,7 @@ target_options = together(
     click.option(
         "--y",
         metavar="NAME",
-        help="Member of an .npz file with the labels [default: y]; for .npy files, other ones; "
-        "obs/NAME of AnnData.",
+        help=f"The labels. {meanings('y')}.",
     ),
     click.option(
         "--label", metavar="COLUMN", help="Label column of a table, or variable of a scene."
@@ -28,16 +26,14 @@ target_options = together(
     click.option(
         "--target",
         metavar="NAME",
-        help="Numbers to be learned instead of labels: COLUMN or COLUMN,COLUMN of a table, "
-        'with "" around a name that has a comma; a member of an .npz file; for an .npy file, '
-        "another one; for svmlight the word label, which is the number that each line begins with; "
-        "obs/NAME of AnnData.",
+        help='Numbers to be learned instead of labels, with "" around a name that has a comma. '
+        f"{meanings('target')}.",
     ),
     click.option(
         "--weights",
         metavar="NAME",
-        help="One weight above 0 per row: a member of an .npz file, a column of a table, obs/NAME "
-        "of AnnData, or, for an .npy file, another one.  [default: every row weighs the same]",
+        help="One weight above 0 per row.  [default: every row weighs the same] "
+        f"{meanings('weights')}.",
     ),
     click.option(
         "--unlabelled",
@@ -53,8 +49,8 @@ written_options = together(
     click.option(
         "--format",
         metavar="NAME",
-        help="Format of the files to read: csv, parquet, arrow, excel, npz, npy or svmlight.  "
-        "[default: what the suffix says; if it is unknown, what the first lines show]",
+        help=f"Format of the files to read: {', '.join(NAMED_FORMATS)}.  [default: what the suffix "
+        "says; if it is unknown, what the first lines show]",
     ),
     click.option(
         "--delimiter",

@@ -102,7 +102,7 @@ def predict(
     from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
     from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.sources.open import named_columns
+    from dask_nrbfn.sources.source import named_columns
     from dask_nrbfn.storage.model import Model
 
     job.begin("predict", out or rows)

@@ -20,9 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.frames import as_columns, plain_dtype, plain_rows, typed_labels
-from dask_nrbfn.sources.layout import Layout
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import Block, Source, recut
 from dask_nrbfn.storage.chunks import Mark
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ _MERGED = 8
 
 
 @dataclass(kw_only=True)
-class SparseBlocks(Layout):
+class SparseBlocks(Source):
     """Rows in CSR of a dask array, with what they have; one of its blocks is computed at a time."""
 
     rows: "da.Array"

@@ -12,7 +12,7 @@ from dask_nrbfn.commands.version import read_model
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import Source
-from dask_nrbfn.sources.open import holds_rows, open_source
+from dask_nrbfn.sources.formats import holds_rows, open_source
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location, hidden_sibling, kind_of, remove_group
 from dask_nrbfn.storage.location import RemoteLocation, WrittenFrom, normalize

@@ -28,6 +28,7 @@ from dask_nrbfn.sources.dtypes import (
     checked_mark,
     sparse_dtype,
 )
+from dask_nrbfn.sources.formats import listing_formats
 from dask_nrbfn.sources.frames import (
     are_boolean,
     as_columns,
@@ -37,9 +38,7 @@ from dask_nrbfn.sources.frames import (
     target_names_of,
     typed_labels,
 )
-from dask_nrbfn.sources.layout import check_one_kind, numbered_targets
-from dask_nrbfn.sources.open import named_columns
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import Block, check_one_kind, named_columns, numbered_targets
 from dask_nrbfn.sources.sparseness import expanded_values, stored_values
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.chunks import (
@@ -66,6 +65,7 @@ Names = str | Sequence[str] | None
 """Names of columns, or marks: with commas between them, or one by one."""
 
 
+@listing_formats
 def ingest_file(
     source: str | os.PathLike[str] | RemoteLocation,
     location: Location,
@@ -107,83 +107,76 @@ def ingest_file(
     Parameters
     ----------
     source : path, URL or RemoteLocation
-        .npz, also of `scipy.sparse.save_npz`, .npy, .csv, .tsv (both also with .gz or .zst),
-        .parquet, .arrow, .arrows, .feather, .svm, .svmlight, .libsvm, .h5ad, .xlsx or a Zarr store
-        of AnnData; with `feature_dim` or `variable` what xarray opens.
+        A file, a directory of files of one suffix, or a store; Notes list the formats.
     location : Location
     format : str, optional
-        csv, parquet, arrow, excel, npz, npy or svmlight; by default the suffix tells, and where it
-        is unknown, the first lines of text do.
+        A name from the list in Notes; by default the suffix tells, and where it is unknown, the
+        first lines of text do.
     x, y : str, optional
-        Members of an .npz file; for .npy, y is the file of the labels; for Parquet and Arrow, x
-        names the columns of the features, by default all others: a list has one for each element.
-        Of AnnData x is X, raw/X, layers/NAME or obsm/NAME, by default X, and y obs/NAME.
+        Where features and labels are, as listed in Notes. Of lists of numbers, each element becomes
+        a feature.
     label : str, optional
-        Label column of a table. Without labels or numbers a dataset can be predicted only.
+        Label column of a table, or variable of a scene. A dataset without labels or targets can
+        only be predicted.
     target : str, optional
-        What holds numbers to be learned, instead of labels: columns of a table, "C" or
-        "C,C2", with double quotes around a name that has a comma; a member (n,) or (n, q) of an
-        .npz file; for .npy, another such file; for svmlight "label", what each line begins with;
-        of AnnData obs/NAME, as "A,B" too.
+        Numeric targets to be learned instead of labels, as listed in Notes: (n,) or (n, q).
     weights : str, optional
-        What holds one weight above 0 per row: a member of an .npz file, a column of a table,
-        which then is no feature, obs/NAME of AnnData, or for .npy, another such file.
+        One sample weight above 0 per row, as listed in Notes; such a column is no feature.
     delimiter, quote, decimal, encoding : str, optional
-        How CSV is written: between its cells, by default a comma (in .tsv a tab, with decimal
-        commas a semicolon), a space for any number of blanks; around text, by default double
-        quotes; both unless the first lines contradict it. Before decimals, by default a point.
-        The encoding, by default UTF-8, or UTF-16 where a file begins with its mark.
+        How CSV is written. Delimiter: by default a comma (in .tsv a tab, with decimal commas a
+        semicolon); a space stands for any number of blanks. Quote around text: by default ". Both
+        defaults hold unless the first lines contradict them. Decimal mark: by default a point.
+        Encoding: by default UTF-8, or UTF-16 where a file begins with its byte order mark.
     no_header : bool
         Whether the first line of CSV is a row; the columns are column_0, column_1, ... By default
-        the first lines tell, and whether a column is named that is in the first one.
+        the first lines tell, and whether an option names a column that is in the first one.
     columns, drop : str or sequence of str, optional
-        Columns of a table that become features, by default all that are nothing else; and those
-        that are left out. Names as "A,B", here and below, with double quotes around one that has a
-        comma.
+        Columns of a table that become features, by default all that have no other use; and those
+        to leave out. Here and below names may be given as "A,B", with double quotes around a name
+        that has a comma.
     id : str, optional
-        Column that names the rows of a table and is carried along to their predictions.
+        Column that names the rows of a table and is copied to their predictions.
     categorical, numeric, date : str or sequence of str, optional
         Columns of that kind. By default their cells decide: text is numbers if 99 % of it has one
-        unit, dates if all of it has one format, else a category, left out if nearly all rows
-        differ.
+        unit, dates if all of it has one format, and otherwise a category. A category is left out if
+        nearly all rows differ.
     date_format : str or sequence of str, optional
         How dates are written, such as "%d/%m/%Y", or "COLUMN=%d/%m/%Y" for one column; by default
-        what the values show.
+        the values show it.
     variable, feature_dim : str, optional
-        `source` is a Zarr group, netCDF or another file that xarray opens: its rows are the pixels
-        of this variable, whose features lie along this dimension, but for those that lack a feature
-        or, unless there is an `unlabelled`, a label. Variables "A,B" are a feature each, or have
-        one for every coordinate of the dimension. `label` and `target` are variables too. Ids of
-        the rows number the pixels in the order of their dimensions.
+        `source` is a scene: the pixels of this variable are rows and their features lie along this
+        dimension. Variables "A,B" are a feature each, or have one for every coordinate of the
+        dimension. Pixels that lack a feature are left out, and without `unlabelled` those that lack
+        a label. Ids number the pixels in the order of their dimensions.
     missing : {"error", "drop", "impute"}
-        What becomes of rows that lack a value: refused; left out, those without a label, target
-        or weight too; filled, numbers, booleans and dates with the median, with a feature that
-        says so where more than 1 % of the rows do.
+        Rows that lack a value are an error, are dropped, or are filled with the median of numbers,
+        booleans and dates. "drop" also drops rows without a label, target or weight. "impute" adds
+        an indicator feature where more than 1 % of the rows lack the value.
     missing_values : str or sequence of str, optional
-        What stands in text for no value beside nothing at all; default: in CSV ?, NA, N/A, NaN,
-        nan, null, NULL, None and #N/A.
+        Marks that stand for a missing value in text, beside empty cells; by default in CSV ?, NA,
+        N/A, NaN, nan, null, NULL, None and #N/A.
     max_categories : int
-        The most frequent ones have a feature of their own, the others one together.
+        The most frequent categories get a feature each, the others one together.
     schema : Schema, path or Location, optional
-        What the columns of a table are, or the TOML or JSON file, dataset, run or model that says
-        so. A category column of a file may lack its categories: then they are looked for.
+        The columns of a table, or the TOML or JSON file, dataset, run or model that has them. A
+        category column of a file may lack its categories: they are read from the rows.
     write_schema : path, optional
         TOML or JSON file to which the schema is written.
     n_features : int, optional
         Features of svmlight text, which leaves zeros out; by default as many as it shows.
     sparse : {"auto", "yes", "no"}
-        Whether rows are in CSR; "auto": if they have at least 256 features, mostly 0, and take less
-        than half as many bytes then. It decides for svmlight, sparse matrices, tables of 0 and 1
-        and those whose categories make such features.
+        Whether rows are stored in CSR. "auto" does so for rows of at least 256 features, mostly 0,
+        that take less than half as many bytes in CSR. It applies to svmlight, sparse matrices,
+        tables of 0 and 1, and tables whose categories make such features.
     unlabelled : str, int or float, optional
-        The label of rows that have none, such as -1, "?", or "" for an empty cell; of numbers what
-        stands for none, such as "nan", in all targets of a row. Such rows join the basis, scale and
-        width of a fit, and no sum over targets. None: every row has its label.
+        The label of rows without one, such as -1, "?", or "" for an empty cell. For numeric targets
+        the marker, such as "nan", that stands in all targets of a row. Such rows take part in the
+        basis, scale and width of a fit, not in sums over targets. None: every row has its label.
     chunk_rows : int, optional
         Rows of a chunk; default: 16 MiB.
     copy : bool
         Whether rows that are in Zarr already are copied. Otherwise the dataset refers to them, with
-        a digest of every chunk, as it does not if a chunk of theirs has more than 128 MiB.
+        a digest of every chunk, unless their chunks are larger than 128 MiB.
     overwrite : bool
         Replace what is at `location`, once the new dataset is complete.
 
@@ -193,6 +186,12 @@ def ingest_file(
         If the source cannot be used; names the place.
     ExistsError
         If something is at `location`.
+
+    Notes
+    -----
+    The formats, each with what its options name:
+
+    {formats}
     """
     path, storage_options = (
         (source.url, source.storage_options) if isinstance(source, RemoteLocation) else (source, {})

@@ -38,8 +38,8 @@ from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, scoring_rows
 from dask_nrbfn.sources.cubes import matching
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.open import named_columns
 from dask_nrbfn.sources.scene import Scene, open_scene
+from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.blocks import one_ahead
 from dask_nrbfn.storage.group import Location, check_target, resumed_group
 from dask_nrbfn.storage.location import RemoteLocation, normalize

@@ -24,9 +24,7 @@ from dask_nrbfn.errors import (
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.params import FitLimits
 from dask_nrbfn.sources.dtypes import sparse_dtype
-from dask_nrbfn.sources.layout import StoredAt
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import Block, Source, recut
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.chunks import Mark
 from dask_nrbfn.storage.dataset import Dataset
@@ -267,7 +265,7 @@ def _common_mark(datasets: list[Dataset]) -> Mark | None:
     return first.unlabelled
 
 
-class _Joined:
+class _Joined(Source):
     """The rows of several datasets, one after another."""
 
     def __init__(self, datasets: list[Dataset]) -> None:
@@ -293,7 +291,6 @@ class _Joined:
         self.n_rows = sum(dataset.n_rows for dataset in datasets)
         self.n_features = first.X.shape[1]
         self.x_dtype = np.result_type(*(dataset.X.dtype for dataset in datasets))
-        self.n_values: int | None = None
         if any(dataset.is_sparse for dataset in datasets):
             self.x_dtype = sparse_dtype(self.x_dtype, "X")
             self.n_values = round(sum(each.row_values * each.n_rows for each in datasets))
@@ -303,14 +300,11 @@ class _Joined:
         self.target_names = first.target_names
         self.schema = first.schema
         self.read_as = first.read_as
-        self.stored_at: StoredAt | None = None
         # What an update takes for true and false may have been written as 1 and 0.
         is_boolean = first.classes.dtype.kind == "b"
         self.boolean_labels = is_boolean and all(
             np.isin(of.classes, (0, 1)).all() for of in datasets
         )
-        # No part of a fit, and each dataset keeps its own.
-        self.id_dtype: np.dtype | None = None
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time."""

@@ -33,9 +33,16 @@ from dask_nrbfn.sources.elements import (
     names_of,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import Layout, StoredAt, check_apart, check_size
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import (
+    Block,
+    Reading,
+    Source,
+    StoredAt,
+    check_apart,
+    check_size,
+    named_columns,
+    recut,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +52,7 @@ _ROOTS = {"zarr.json", ".zgroup", ".zattrs"}
 
 
 @dataclass(kw_only=True)
-class AnnDataSource(Layout):
+class AnnDataSource(Source):
     """Cells with their columns of obs.
 
     Attributes
@@ -115,10 +122,25 @@ def is_anndata(place: File) -> bool:
     return names >= {"obs", "var"} and not names.isdisjoint(_ROOTS)
 
 
-def open_anndata(place: File, **named: Any) -> AnnDataSource:
-    """Source of the cells of an AnnData store or .h5ad file; `named` are those of `source_of`."""
-    with _damage_named(place):
-        return source_of(_opened(place), place, **named)
+def open_rows(reading: Reading) -> AnnDataSource:
+    """Return the cells of an AnnData store or .h5ad file; what is not named is as in `read_as`."""
+    before = dict(reading.read_as)
+    if reading.y or reading.target:
+        before = {name: value for name, value in before.items() if name not in ("y", "target")}
+    x, y, weights, target = (
+        getattr(reading, name) or before.get(name) for name in ("x", "y", "weights", "target")
+    )
+    columns = () if reading.schema is None else reading.schema.columns
+    with _damage_named(reading.place):
+        return source_of(
+            _opened(reading.place),
+            reading.place,
+            x=x,
+            y=y,
+            targets=() if target is None else named_columns("target", target),
+            weights=weights,
+            features=tuple(column.name for column in columns) or None,
+        )
 
 
 def source_of(

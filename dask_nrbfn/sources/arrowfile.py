@@ -7,11 +7,18 @@ from functools import cached_property
 import pyarrow as pa
 from pyarrow import dataset, ipc
 
+from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
+from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What a file begins with and a stream does not.
 MAGIC = b"ARROW1"
+
+
+def open_rows(reading: Reading) -> ColumnarSource:
+    """Return the rows of Arrow files."""
+    return open_typed(reading, lambda file, _: ArrowFile(file))
 
 
 class ArrowFile(TypedFile):

@@ -4,7 +4,7 @@ Files are read one by one with pyarrow's own readers rather than as one pyarrow 
 reads whole row groups ahead, and fills columns that a file lacks with nulls.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -24,16 +24,19 @@ from dask_nrbfn.sources.dtypes import (
     check_weight_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.layout import check_size
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.source import Block, Reading, check_size, recut
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import (
     ListedFile,
+    MarkedFile,
+    NamedFile,
     TypedFile,
+    class_names,
     element_names,
     is_list,
     list_lengths,
+    with_keys,
 )
 from dask_nrbfn.sources.tables import (
     Asked,
@@ -124,6 +127,29 @@ class ColumnarSource(TableSource):
                 f"{types}.",
                 "Write it with one type to every file, or leave it out of `keep`.",
             ) from error
+
+
+def open_typed(
+    reading: Reading, format_file: Callable[[File, Sequence[str]], TypedFile]
+) -> ColumnarSource:
+    """Return the rows of files whose columns have types.
+
+    `format_file` opens one file, given the marks that stand for a missing value in text.
+    """
+    asked = Asked.of(reading)
+    marks = asked.options.missing_values
+    files: dict[TypedFile, Mapping[str, str]] = {}
+    for file, keys in reading.files.items():
+        typed = format_file(file, marks)
+        names = class_names(typed.footer.schema)
+        files[NamedFile(typed, names) if names else typed] = keys
+    keyed, x = with_keys(files), reading.names("x") or ()
+    if "missing_values" not in asked.options.said:
+        return open_columnar(keyed, asked, x)
+    source = open_columnar([MarkedFile(file, marks) for file in keyed], asked, x)
+    written = {**source.schema.written, "missing_values": list(marks)}
+    source.schema = replace(source.schema, written=written)
+    return source
 
 
 def open_columnar(

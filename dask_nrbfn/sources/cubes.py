@@ -20,9 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.layout import Layout, check_size
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import Block, Source, check_size, recut
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -319,7 +317,7 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
     return [names.index(name) for name in wanted]
 
 
-class CubeSource(Layout):
+class CubeSource(Source):
     """Pixels of a cube as rows, but for those that lack a feature.
 
     Parameters

@@ -7,7 +7,7 @@ the line of a bad cell and fills columns that a file lacks with nulls.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -25,9 +25,8 @@ from dask_nrbfn.sources.cells import (
     with_points,
     without_marks,
 )
-from dask_nrbfn.sources.dialect import BLANKS, Dialect
+from dask_nrbfn.sources.dialect import BLANKS, Dialect, delimiter_of
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, LABEL_RULE, STRING, TRUTH, label_of_text
-from dask_nrbfn.sources.layout import check_size
 from dask_nrbfn.sources.quotes import (
     QuoteScan,
     ScannedFile,
@@ -36,6 +35,7 @@ from dask_nrbfn.sources.quotes import (
     line_of_row,
     open_quote,
 )
+from dask_nrbfn.sources.source import Reading, check_size
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tables import (
     Asked,
@@ -46,7 +46,7 @@ from dask_nrbfn.sources.tables import (
     no_value_error,
 )
 from dask_nrbfn.sources.tabular import SURVEY_ROWS, TableSource, survey_tables
-from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv
+from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv, text_files
 from dask_nrbfn.sources.written import number_reading
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -305,6 +305,25 @@ class CsvSource(TableSource):
         if self.id_dtype == INT64:
             return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return label_values(texts)
+
+
+def open_rows(reading: Reading) -> CsvSource:
+    """Return the rows of CSV files; their schema records how they are written."""
+    asked = Asked.of(reading)
+    before = {} if asked.schema is None else asked.schema.written
+    names = ("delimiter", "quote", "decimal", "encoding", "no_header")
+    said = {name: before[name] for name in names if name in before} | reading.written
+    if "delimiter" in said:
+        said["delimiter"] = delimiter_of(str(said["delimiter"]))
+    texts = text_files(tuple(reading.files), named=asked.named, **said)
+    source = open_csv(texts, asked)
+    if not texts[0].dialect.header:
+        # Files to predict from have none either.
+        said["no_header"] = True
+    if "missing_values" in asked.options.said:
+        said["missing_values"] = list(asked.options.missing_values)
+    source.schema = replace(source.schema, written=said)
+    return source
 
 
 def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise, takewhile
-from typing import TypedDict
 
 from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.dtypes import NUMBER
@@ -33,16 +32,6 @@ _SEP_LINE = re.compile(r"\"?sep=(.)\"?[\r\n]*", re.IGNORECASE)
 # So many numbers in ascending or descending order are names, such as wavelengths; fewer may be a
 # row, such as the first one of iris.
 _NAMES_IN_ORDER = 8
-
-
-class Written(TypedDict, total=False):
-    """What a user may say of how files are written, as `text_files` has it."""
-
-    delimiter: str | None
-    quote: str | None
-    decimal: str | None
-    encoding: str | None
-    no_header: bool
 
 
 @dataclass(frozen=True)
@@ -101,13 +90,13 @@ class Dialect:
         return tuple(COLUMN_NAME.format(j) for j, _ in enumerate(header))
 
 
-def delimiter_of(typed: str | None) -> str | None:
+def delimiter_of(typed: str) -> str:
     r"""Return the delimiter that a user means: a tab can be written as tab or ``\t``.
 
     >>> delimiter_of("tab"), delimiter_of(r"\t"), delimiter_of(";")
     ('\t', '\t', ';')
     """
-    return None if typed is None else _TYPED.get(typed, typed)
+    return _TYPED.get(typed, typed)
 
 
 def check_dialect(

@@ -7,9 +7,16 @@ from typing import Any
 import pyarrow as pa
 
 from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError, ParameterError
+from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile
+
+
+def open_rows(reading: Reading) -> ColumnarSource:
+    """Return the rows of Excel files."""
+    return open_typed(reading, ExcelFile)
 
 
 class ExcelFile(TypedFile):

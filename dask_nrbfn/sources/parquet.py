@@ -7,11 +7,18 @@ from functools import cached_property
 import pyarrow as pa
 from pyarrow import parquet
 
+from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
+from dask_nrbfn.sources.source import Reading
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
 COLUMN_BYTES = 64 << 10
+
+
+def open_rows(reading: Reading) -> ColumnarSource:
+    """Return the rows of Parquet files."""
+    return open_typed(reading, lambda file, _: ParquetFile(file))
 
 
 class ParquetFile(TypedFile):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.cubes import Cube, CubeSource
 from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.source import Reading
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -121,6 +122,13 @@ class Scene:
         names = {"", *cube.arrays, *cube.coords, self.feature_dim}
         files = [each for each in self.place.stamps().items() if each[0].partition("/")[0] in names]
         return _digest(sorted(files))
+
+
+def open_rows(reading: Reading) -> CubeSource:
+    """Return the pixels of a scene that have all features."""
+    scene = Scene.at(reading.place, reading.names("variable"), reading.feature_dim)
+    targets = reading.names("target") or ()
+    return scene.source(label=reading.label, targets=targets, unlabelled=reading.unlabelled)
 
 
 def open_scene(place: File) -> "xr.Dataset":

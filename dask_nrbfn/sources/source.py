@@ -1,19 +1,29 @@
 """The contract between a foreign format and the dataset written from it."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dask_nrbfn.numeric.rows import Rows
+from dask_nrbfn.errors import DataError, ParameterError
+from dask_nrbfn.numeric.rows import Rows, stacked
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.sources.layout import StoredAt
+from dask_nrbfn.sources.files import File
+
+if TYPE_CHECKING:
+    from dask_nrbfn.sources.survey import TableOptions
+
+# A block has at least one row: 128 MiB of float64. A larger number comes from a damaged header, or
+# stands where an index should be.
+MAX_FEATURES = 2**24
 
 
 class Block(NamedTuple):
     """Consecutive rows.
 
-    ``X`` is (b, c), an array or in CSR, ``y`` labels (b,) or float64 numbers (b, q), float64
+    ``X`` is (b, c), an array or in CSR, ``y`` labels (b,) or float64 targets (b, q), float64
     ``weights`` and ``ids`` (b,); None where the source has none.
     """
 
@@ -23,35 +33,47 @@ class Block(NamedTuple):
     ids: np.ndarray | None = None
 
 
-class Source(Protocol):
-    """Rows of one table, in a fixed order.
+class StoredAt(NamedTuple):
+    """A Zarr store and the path in it, such as "obsm/X_pca", of rows that need not be copied.
+
+    A dataset that refers to them reads `chunk_rows` at once, or a multiple.
+    """
+
+    place: str
+    path: str
+    chunk_rows: int
+
+
+@dataclass(kw_only=True)
+class Source:
+    """Rows of one table, in a fixed order. Size and types are known before the first block.
 
     Attributes
     ----------
     n_rows, n_features : int
     x_dtype : dtype
         Type of every ``X`` block: an integer type of 8 to 64 bits, float16, float32 or float64; in
-        CSR one of the latter two.
+        CSR float32 or float64.
     y_dtype : dtype or None
-        ``int64`` or ``numpy.dtypes.StringDType()`` of labels, ``float64`` of numbers; None when
-        there are neither.
+        ``int64`` or ``numpy.dtypes.StringDType()`` for labels, ``float64`` for numeric targets;
+        None without either.
     has_weights : bool
         Whether every block has weights. Their values are checked when they are stored.
     feature_names : tuple of str or None
         Column names, where the format has them.
     target_names : tuple of str (q,) or None
-        Names of the numbers; None where ``y`` are none.
+        Names of the numeric targets.
     schema : Schema or None
-        What the columns are, of a table that says so. Those of ``X`` are then its stored values,
-        in which NaN stands for none.
+        The columns of a table. ``X`` then has the stored values of these columns, NaN for a missing
+        value.
     id_dtype : dtype or None
-        ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None when there are none.
+        ``int64`` or ``numpy.dtypes.StringDType()`` of the ids; None without ids.
     n_values : int or None
-        About how many values are stored where blocks are in CSR; None: they are arrays.
+        About how many values are stored where blocks are in CSR; None for arrays.
     unlabelled : int, str, float or None
-        What stands in ``y`` for no label, of a source that says so itself.
+        The marker in ``y`` for a missing label, where the source itself defines one.
     read_as : mapping of str or None
-        By which options the rows were found, of a source whose columns do not tell.
+        The options by which the rows were found, for formats without named columns.
     stored_at : StoredAt or None
         Where ``X`` is if it need not be copied.
     boolean_labels : bool
@@ -62,21 +84,191 @@ class Source(Protocol):
     n_features: int
     x_dtype: np.dtype
     y_dtype: np.dtype | None
-    has_weights: bool
-    feature_names: tuple[str, ...] | None
-    target_names: tuple[str, ...] | None
-    id_dtype: np.dtype | None
-    n_values: int | None
-    unlabelled: int | str | float | None
-    read_as: Mapping[str, str] | None
-    stored_at: StoredAt | None
-    boolean_labels: bool
-
-    @property
-    def schema(self) -> Schema | None:
-        """What the columns are, of a table that says so."""
-        ...
+    has_weights: bool = False
+    feature_names: tuple[str, ...] | None = None
+    target_names: tuple[str, ...] | None = None
+    schema: Schema | None = None
+    id_dtype: np.dtype | None = None
+    n_values: int | None = None
+    unlabelled: int | str | float | None = None
+    read_as: Mapping[str, str] | None = None
+    stored_at: StoredAt | None = None
+    boolean_labels: bool = False
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, at most `block_rows` at a time."""
-        ...
+        """Yield all rows in order, `block_rows` at a time; the last block may be shorter."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A place and the options with which its rows are read, given to a format's `open_rows`.
+
+    Attributes
+    ----------
+    place : File
+        The file or directory that the user named.
+    files : mapping
+        Its files in order, each with the key=value pairs of its subdirectories.
+    x, y, label, target, weights : str, optional
+        Where features, labels, numeric targets and sample weights are; `FORMATS` says what each
+        format takes.
+    schema : Schema, optional
+        The columns of a table, and how its text was written; by default its cells decide.
+    table : TableOptions, optional
+        The other options of a table.
+    n_features : int, optional
+        Features of svmlight text, which may show fewer.
+    variable, feature_dim : str, optional
+        Variables of a scene, and the dimension along which its features lie.
+    unlabelled : int, float or str, optional
+        The marker for a missing label. In a table "" and nan mean empty cells.
+    classes : sequence of int or str, optional
+        The labels of a model. A table's label that differs by a final full stop is taken as one.
+    trained_features : int, optional
+        The number of features of a model: the default of `n_features`.
+    spoiled : bool
+        Whether cells of a table may be missing or of a wrong kind; both are read as missing.
+    read_as : mapping of str
+        `Source.read_as` of the rows that a model was trained on: defaults for this place.
+    delimiter, quote, decimal, encoding, no_header
+        How CSV is written; by default its first lines decide.
+    """
+
+    place: File
+    files: Mapping[File, Mapping[str, str]] = field(default_factory=dict)
+    x: str | None = None
+    y: str | None = None
+    label: str | None = None
+    target: str | None = None
+    weights: str | None = None
+    schema: Schema | None = None
+    table: "TableOptions | None" = None
+    n_features: int | None = None
+    variable: str | None = None
+    feature_dim: str | None = None
+    unlabelled: int | str | float | None = None
+    classes: tuple[int | str, ...] | None = None
+    trained_features: int | None = None
+    spoiled: bool = False
+    read_as: Mapping[str, str] = field(default_factory=dict)
+    delimiter: str | None = None
+    quote: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    no_header: bool = False
+
+    def names(self, option: str) -> tuple[str, ...] | None:
+        """Return the comma-separated names that an option gives, None if it is not given."""
+        given = getattr(self, option)
+        return None if given is None else named_columns(option, given)
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """The given options that say how CSV is written."""
+        names = ("delimiter", "quote", "decimal", "encoding", "no_header")
+        return {name: value for name in names if (value := getattr(self, name))}
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """All given options that some formats do not take."""
+        names = ("x", "y", "label", "target", "weights", "n_features", "variable", "feature_dim")
+        given = {name: getattr(self, name) for name in names}
+        given |= {} if self.table is None else self.table.said
+        given["schema"] = None if self.schema is None else "FILE"
+        return {name: value for name, value in given.items() if value is not None} | self.written
+
+
+def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
+    """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
+
+    A batch may have any number of rows, 0 included. Blocks are views where one batch holds all of
+    their rows.
+    """
+    held: list[Block] = []
+    n_held = 0
+    for batch in batches:
+        start = 0
+        n_rows = batch.X.shape[0]
+        while n_held + n_rows - start >= block_rows:
+            stop = start + block_rows - n_held
+            yield _joined([*held, _rows(batch, start, stop)])
+            held, n_held, start = [], 0, stop
+        if start < n_rows:
+            held.append(_rows(batch, start, n_rows))
+            n_held += n_rows - start
+    if held:
+        yield _joined(held)
+
+
+def _rows(block: Block, start: int, stop: int) -> Block:
+    X, *columns = block
+    return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    X, *columns = zip(*blocks, strict=True)
+    return Block(
+        stacked(X),
+        *(None if parts[0] is None else np.concatenate(parts) for parts in columns),
+    )
+
+
+def named_columns(option: str, given: str) -> tuple[str, ...]:
+    """Return the comma-separated names that an option gives; quotes protect a comma."""
+    try:
+        # Nothing at all is a line without any name.
+        names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
+    except csv.Error as error:
+        raise ParameterError(
+            f"`{option}`={given!r} names no columns ({error}).",
+            "Write their names with commas between them, and quotes around a name that has one.",
+        ) from error
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(f"`{option}`={given} names {twice!r} twice.", "Name each column once.")
+    return names
+
+
+def numbered_targets(n_targets: int) -> tuple[str, ...]:
+    """Return names for targets without names.
+
+    >>> numbered_targets(1), numbered_targets(2)
+    (('target',), ('target_0', 'target_1'))
+    """
+    return ("target",) if n_targets == 1 else tuple(f"target_{j}" for j in range(n_targets))
+
+
+def check_one_kind(option: str, labels: object, target: object) -> None:
+    """Refuse numbers as targets beside labels."""
+    if labels is not None and target is not None:
+        raise ParameterError(
+            f"`{option}` and `target` are both given.",
+            f"Give classes as `{option}`, or numbers as `target`.",
+        )
+
+
+def check_apart(option: str, name: str | None, *others: str | None) -> None:
+    """Refuse weights or targets that are something else too."""
+    if name is not None and name in others:
+        raise ParameterError(
+            f"`{option}`={name} names the features, labels or targets.",
+            f"Name what holds nothing else, or leave `{option}` out.",
+        )
+
+
+def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
+    """Refuse a table without rows, without features or with more than a row can have."""
+    if n_features == 0:
+        raise DataError(
+            f"{origin} is empty: it has no feature columns.", "Give at least one feature per row."
+        )
+    if n_rows == 0:
+        raise DataError(f"{origin} is empty: it has no rows.", "Give at least one row.")
+    if n_features > MAX_FEATURES:
+        raise DataError(
+            f"{origin} has {n_features} feature columns.",
+            f"Check what says so; at most {MAX_FEATURES} fit a row, so hash or project them first.",
+        )

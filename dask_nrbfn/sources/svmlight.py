@@ -8,24 +8,32 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from dask_nrbfn.errors import DamagedDataError, DataError
+from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.numeric.rows import canonical
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, to_labels
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.layout import MAX_FEATURES, Layout, check_size, numbered_targets
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import (
+    MAX_FEATURES,
+    Block,
+    Reading,
+    Source,
+    check_size,
+    numbered_targets,
+    recut,
+)
 
 # Parsed as whole lines: the byte spans of load_svmlight_file(offset, length) yield a row twice when
 # a comment crosses the end of a span (seen with scikit-learn 1.9).
 BATCH_BYTES = 2 << 20
 
+# The only name of numeric targets: what each line begins with.
+TARGET = "label"
 # What is recorded of rows whose indices count from 0.
 COUNTED_FROM_ZERO = {"first_index": "0"}
 
 
 @dataclass(kw_only=True)
-class SvmlightSource(Layout):
+class SvmlightSource(Source):
     """Rows of svmlight files, in the order of `files`."""
 
     files: tuple[File, ...]
@@ -49,6 +57,23 @@ class SvmlightSource(Layout):
                 for row in range(0, len(y), block_rows):
                     rows = slice(row, row + block_rows)
                     yield Block(canonical(X[rows, first:]), targets[rows])
+
+
+def open_rows(reading: Reading) -> SvmlightSource:
+    """Return the rows of svmlight files."""
+    if reading.target not in (None, TARGET):
+        raise ParameterError(
+            f"`target`={reading.target} does not go with {reading.place}, whose format is "
+            "svmlight.",
+            f"Give `target` as {TARGET}: the number that each line begins with.",
+        )
+    return open_svmlight(
+        tuple(reading.files),
+        origin=str(reading.place),
+        numbers=reading.target is not None,
+        n_features=reading.trained_features if reading.n_features is None else reading.n_features,
+        from_zero=COUNTED_FROM_ZERO.items() <= reading.read_as.items(),
+    )
 
 
 def open_svmlight(

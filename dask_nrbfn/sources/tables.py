@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from dask_nrbfn.sources.cells import kind_of
 from dask_nrbfn.sources.decide import unnamed_error
 from dask_nrbfn.sources.dialect import BLANKS
 from dask_nrbfn.sources.dtypes import STRING, means_empty
-from dask_nrbfn.sources.layout import check_apart
+from dask_nrbfn.sources.source import Reading, check_apart
 from dask_nrbfn.sources.survey import Roles, TableOptions
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,29 @@ class Asked:
     classes: tuple[int | str, ...] | None = None
     spoiled: bool = False
     unlabelled: int | str | float | None = None
+
+    @classmethod
+    def of(cls, reading: Reading) -> Self:
+        """Return what is asked of the table at a place."""
+        options = reading.table or TableOptions()
+        roles = Roles(reading.label, reading.names("target"), reading.weights)
+        schema = reading.schema
+        if schema is not None:
+            options = options.beside(schema)
+            if not schema.is_complete:
+                options = options.like(schema)
+                if not any(roles):
+                    roles = Roles(schema.label, schema.targets, schema.weights)
+                schema = None
+        return cls(
+            origin=str(reading.place),
+            roles=roles,
+            options=options,
+            schema=schema,
+            classes=None if reading.classes is None else tuple(reading.classes),
+            spoiled=reading.spoiled,
+            unlabelled=reading.unlabelled,
+        )
 
     @property
     def drops(self) -> bool:

@@ -16,9 +16,7 @@ from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
 from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty
 from dask_nrbfn.sources.gaps import GapSets
-from dask_nrbfn.sources.layout import Layout, check_size
-from dask_nrbfn.sources.recut import recut
-from dask_nrbfn.sources.source import Block
+from dask_nrbfn.sources.source import Block, Source, check_size, recut
 from dask_nrbfn.sources.survey import CellKind, ColumnSurvey
 from dask_nrbfn.sources.tables import (
     Asked,
@@ -59,7 +57,7 @@ class Table(Protocol):
 
 
 @dataclass(kw_only=True)
-class TableSource(Layout, ABC):
+class TableSource(Source, ABC):
     """Rows of tables, in their order, with what is stored of their columns.
 
     Attributes

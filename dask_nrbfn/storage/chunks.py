@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.numeric.targets import has_target
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.sources.layout import StoredAt
+from dask_nrbfn.sources.source import StoredAt
 from dask_nrbfn.storage.array import (
     Stored,
     append_rows,

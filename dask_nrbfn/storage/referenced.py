@@ -17,7 +17,7 @@ from zarr.storage import LocalStore
 from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.elements import Matrix, matrix_of
-from dask_nrbfn.sources.layout import StoredAt
+from dask_nrbfn.sources.source import StoredAt
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, Array
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store

@@ -149,7 +149,7 @@ def test_ingest_dask__integer_weights_become_float64(tmp_path):
 def test_ingest_file__svmlight_has_no_weights(tmp_path):
     (tmp_path / "d.svm").write_text("1 1:1\n")
     with pytest.raises(
-        ParameterError, match=r"weights=w does not go with .*target and n_features with svm"
+        ParameterError, match=r"weights=w does not go with .*svmlight takes target, n_features"
     ):
         ingest_file(tmp_path / "d.svm", tmp_path / "data", weights="w")
     assert not (tmp_path / "data").exists()

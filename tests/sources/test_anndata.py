@@ -20,7 +20,7 @@ from dask_nrbfn.numeric.schema import Column, Schema
 from dask_nrbfn.sources import elements, open_source
 from dask_nrbfn.sources.anndata import source_of
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.open import holds_rows
+from dask_nrbfn.sources.formats import holds_rows
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.referenced import ReferencedRows
 from tests.cells import (

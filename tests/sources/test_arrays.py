@@ -9,7 +9,7 @@ import pytest
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import ArraySource, arrays, open_source
 from dask_nrbfn.sources.dtypes import INT64, STRING
-from dask_nrbfn.sources.layout import MAX_FEATURES
+from dask_nrbfn.sources.source import MAX_FEATURES
 
 N = 23
 BLOCK_ROWS = [1, 5, N, 100]

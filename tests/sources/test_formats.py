@@ -1,292 +1,138 @@
-"""One table in every format: the same schema, the same content, the same rows."""
+import gzip
+import logging
+from importlib import import_module
+from inspect import signature
 
-from dataclasses import replace
-
+import click
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pyarrow import csv, dataset, feather, ipc
-from pyarrow import parquet as arrow_parquet
 
-from dask_nrbfn.commands.ingest import ingest_source
-from dask_nrbfn.errors import DataError
-from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
+from dask_nrbfn import ingest_file
+from dask_nrbfn.cli.data import ingest
+from dask_nrbfn.errors import DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources import open_source
-from dask_nrbfn.sources.survey import TableOptions
-from dask_nrbfn.sources.tablefile import TypedFile
-
-N = 120
+from dask_nrbfn.sources.formats import FORMATS
 
 
-def table(gaps=True):
-    """Return rows of all kinds, with an id, a label, weights and gaps."""
-    rng = np.random.default_rng(0)
-    days = np.datetime64("2024-01-01") + rng.integers(0, 900, N)
-    columns = {
-        "id": [f"u{i:04}" for i in range(N)],
-        "age": rng.integers(18, 90, N),
-        "income": rng.normal(size=N).round(3),
-        "member": rng.random(N) < 0.5,
-        "city": rng.choice([f"city {i}" for i in range(30)], N),
-        "joined": days,
-        "weight": rng.integers(1, 9, N) / 8,
-        "label": rng.choice(["yes", "no"], N),
-        "sex": rng.choice(["f", "m"], N),
-    }
-    filled = ("id", "weight", "label")
-    return pa.table(
-        {
-            name: pa.array(
-                values, mask=(rng.random(N) < 0.1) & gaps if name not in filled else None
-            )
-            for name, values in columns.items()
-        }
-    )
-
-
-def with_text(rows, change):
-    """Return the table with its columns of text changed."""
-    columns = [change(column) if column.type == pa.string() else column for column in rows.columns]
-    return pa.table(columns, names=rows.column_names)
-
-
-def write_stream(rows, path):
-    with ipc.new_stream(path, rows.schema) as writer:
-        writer.write_table(rows, max_chunksize=50)
-
-
-def write_hive(rows, path):
-    keys = dataset.partitioning(pa.schema([("sex", pa.string())]), flavor="hive")
-    dataset.write_dataset(rows, path, format="parquet", partitioning=keys)
-
-
-def write_csv(rows, path):
-    csv.write_csv(rows, path, csv.WriteOptions(quoting_style="needed"))
-
-
-WRITERS = {
-    "d.csv": write_csv,
-    "d.parquet": lambda rows, path: arrow_parquet.write_table(rows, path, row_group_size=50),
-    "encoded.parquet": lambda rows, path: arrow_parquet.write_table(
-        with_text(rows, pa.ChunkedArray.dictionary_encode), path
-    ),
-    "views.arrow": lambda rows, path: feather.write_feather(
-        with_text(rows, lambda column: column.cast(pa.string_view())), str(path)
-    ),
-    "large.arrows": lambda rows, path: write_stream(
-        with_text(rows, lambda column: column.cast(pa.large_string())), path
-    ),
-    "hive": write_hive,
-}
-ROLES = {"label": "label", "weights": "weight"}
-
-
-@pytest.fixture(params=WRITERS)
-def name(request):
-    return request.param
-
-
-def written(rows, tmp_path, name="d.parquet"):
-    WRITERS[name](rows, tmp_path / name)
-    return tmp_path / name
-
-
-@pytest.mark.fast_cases(6)
-@pytest.mark.parametrize("missing", ["impute", "drop"])
-def test_formats__have_one_schema_and_one_content(tmp_path, name, missing):
-    options = TableOptions(id="id", missing=missing, max_categories=5)
-    opened = {
-        each: open_source(written(table(), tmp_path, each), table=options, **ROLES)
-        for each in dict.fromkeys(["d.csv", name])
-    }
-    datasets = {
-        each: ingest_source(source, tmp_path / f"{each}.zarr", chunk_rows=17)
-        for each, source in opened.items()
-    }
-    first = datasets["d.csv"]
-    assert datasets[name].schema == first.schema
-    assert datasets[name].content == first.content
-    kinds = {column.name: column.kind for column in first.schema.columns}
-    assert list(kinds) == ["age", "income", "member", "city", "joined", "sex"]
-    assert list(kinds.values()) == ["number"] * 2 + ["boolean", "category", "date", "category"]
-    pair = first, datasets[name]
-    by_id = [np.argsort(dataset.ids[:]) for dataset in pair]
-    X, same = (dataset.X[:][order] for dataset, order in zip(pair, by_id, strict=True))
-    np.testing.assert_array_equal(same, X)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=4)
-@given(group_rows=st.integers(1, N), block_rows=st.integers(1, N))
-def test_parquet__any_row_groups_give_the_same_schema_and_rows(tmp_path, group_rows, block_rows):
-    options = TableOptions(id="id", missing="impute", max_categories=5)
-    sources = []
-    for name, rows in (("whole.parquet", N), ("cut.parquet", group_rows)):
-        arrow_parquet.write_table(table(), tmp_path / name, row_group_size=rows)
-        sources.append(open_source(tmp_path / name, table=options, **ROLES))
-    whole, cut = sources
-    assert cut.schema == whole.schema
-    X = np.concatenate([block.X for block in cut.blocks(block_rows)])
-    np.testing.assert_array_equal(X, next(whole.blocks(N)).X)
-
-
-def test_formats__first_gap_is_named(tmp_path, name):
-    with pytest.raises(DataError, match=r"rows of 6 columns: 'age' 10, .*'sex' \d+\. .*missing"):
-        list(open_source(written(table(), tmp_path, name), **ROLES).blocks(50))
-    rows = table().select(["age", "label"])
-    (tmp_path / "one").mkdir()
-    with pytest.raises(
-        DataError, match=r"'age' of .* has no value in (row|line) .* 9 further rows"
-    ):
-        open_source(written(rows, tmp_path / "one", name), label="label")
-
-
-def test_formats__a_given_schema_is_taken(tmp_path, name):
-    rows = table(gaps=False)
-    trained = open_source(
-        written(rows, tmp_path), table=TableOptions(id="id", missing="impute"), **ROLES
-    )
-    later = rows.set_column(4, "city", pa.array(["Atlantis"] * N)).append_column("new", [[1] * N])
-    later = later.select([*later.column_names[4:], *later.column_names[:4]])
-    source = open_source(written(later, tmp_path, name), schema=trained.schema)
-    assert source.schema == replace(trained.schema, ignored=("new",))
-    blocks = list(source.blocks(50))
-    columns = trained.schema.columns
-    stored = {each.name: place for place, each in enumerate(columns)}
-    X = np.concatenate([block.X for block in blocks])
-    assert (X[:, stored["city"]] == UNSEEN).all()
-    assert sorted(X[:, stored["age"]]) == sorted(rows["age"].to_pylist())
-    assert sorted(np.concatenate([block.y for block in blocks])) == sorted(
-        rows["label"].to_pylist()
-    )
+def test_open_source__missing(tmp_path):
+    with pytest.raises(MissingDataError, match=r"absent.csv does not exist. Check the path"):
+        open_source(tmp_path / "absent.csv")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "content"),
     [
-        (lambda rows: rows.drop_columns("age"), r"has no column 'age'; it has"),
-        (
-            lambda rows: rows.set_column(1, "age", pa.array(["old"] * N)),
-            r"Column 'age' of .* has 'old' in (row 0|line 2).*, which is not a number",
-        ),
-        (
-            lambda rows: rows.set_column(3, "member", pa.array([2] * N)),
-            r"Column 'member' of .* has '2' in (row 0|line 2).*, which is neither true nor false",
-        ),
+        ("d", b"1"),
+        ("d.gz", b"1"),
+        ("d.dat", b"a,b\n1,\x00\n"),
+        ("d.dat", b"a,b\n1,\x07\n"),
+        ("d.txt", b"This is text.\nIt has lines, and words.\n"),
+        ("d.json", b'{"a": 1, "b": 2}\n{"a": 3, "b": 4}\n'),
+        ("d.arff", b"@relation x\n"),
+        ("d.xml", b"<a>\n</a>\n"),
+        ("d.dat", b"x\n1\n2\n"),
+        ("d.dat", b"\n\n"),
+        ("d.dat", b"1 " + b"x" * 200_000 + b"\n2 y\n"),
+        ("d.dat", b"# x\n# y\n"),
     ],
 )
-@pytest.mark.parametrize("name", ["d.csv", "d.parquet"], indirect=True)
-def test_formats__what_is_no_table_of_a_schema(tmp_path, name, change, message):
-    rows = table(gaps=False)
-    schema = open_source(written(rows, tmp_path), table=TableOptions(id="id"), **ROLES).schema
+def test_open_source__unknown_suffix(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    message = r"not a known format, .*Say its format: npz, .*csv, .*Supported are \.npz, .*\.libsvm"
     with pytest.raises(DataError, match=message):
-        list(open_source(written(change(rows), tmp_path, name), schema=schema).blocks(50))
+        open_source(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "cast", [pa.int8(), pa.float64(), pa.decimal128(21, 1), pa.string()], ids=str
-)
-def test_formats__categories_that_became_numbers_are_their_texts(tmp_path, cast):
-    schema = Schema((Column("code", "category", ("1", "2")), Column("a", "number")))
-    rows = pa.table({"a": [0.5, 1.5, 2.5], "code": pa.array([2, 1, 3]).cast(cast)})
-    source = open_source(written(rows, tmp_path), schema=schema)
-    assert next(source.blocks(9)).X.tolist() == [[1, 0.5], [0, 1.5], [UNSEEN, 2.5]]
+@pytest.mark.parametrize("name", ["d", "d.data", "d.DAT", "d.txt.gz", "sub.dir/d.test"])
+def test_open_source__text_with_an_unknown_suffix_is_read_as_it_looks(tmp_path, caplog, name):
+    caplog.set_level(logging.INFO, "dask_nrbfn")
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    text = b"a;b;y\n1;2;x\n3;4;z\n"
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    source = open_source(path, label="y")
+    assert (source.n_rows, source.feature_names) == (2, ("a", "b"))
+    assert caplog.messages[0] == f"ingest: {path} is read as csv, as its first lines show"
+    path.write_bytes(b"1 1:0.5 3:2\n-1 2:1e3\n")
+    if path.suffix != ".gz":
+        assert open_source(path).n_features == 3
 
 
-def test_formats__lists_are_known_by_the_names_of_their_elements(tmp_path):
-    X = np.random.default_rng(0).normal(size=(N, 3))
-    trained = open_source(
-        written(pa.table({"e": X.tolist(), "kind": ["u", "v"] * (N // 2)}), tmp_path), x="e,kind"
-    )
-    assert trained.feature_names == ("e_0", "e_1", "e_2", "kind")
-    later = pa.table({"more": [1] * N, "kind": ["v"] * N, "e": X.tolist()})
-    source = open_source(written(later, tmp_path, "views.arrow"), schema=trained.schema)
-    np.testing.assert_array_equal(next(source.blocks(N)).X, np.c_[X, np.ones(N)])
+@pytest.mark.parametrize("name", ["d.data", "d"])
+def test_open_source__format_is_said(tmp_path, name):
+    (tmp_path / name).write_text("a\n1\n2\n")
+    assert open_source(tmp_path / name, format="csv").n_rows == 2
+    np.save(tmp_path / "x.npy", np.ones((3, 2)))
+    (tmp_path / "x.npy").rename(tmp_path / name)
+    assert open_source(tmp_path / name, format="npy").n_features == 2
+    with pytest.raises(ParameterError, match=r"format is 'xls'\. Give one of npz, npy, csv"):
+        open_source(tmp_path / name, format="xls")
+    with pytest.raises(ParameterError, match=r"format=csv does not go with .*scene"):
+        open_source(tmp_path, format="csv", feature_dim="band")
 
 
-def test_formats__lists_are_as_long_as_the_schema_says(tmp_path):
-    schema = Schema((Column("e_0", "number"), Column("e_1", "number")))
-    source = open_source(written(pa.table({"e": [None, [1.0]]}), tmp_path), schema=schema)
-    with pytest.raises(DataError, match=r"Column 'e' of .* has a list of 1 in row 1 .* not of 2"):
-        list(source.blocks(9))
+def test_open_source__format_of_a_directory(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f"part-{number}").write_text(f"a:b\n{number}:5\n")
+    source = open_source(tmp_path, format="csv", delimiter=":")
+    assert [block.X.tolist() for block in source.blocks(9)] == [[[1, 5], [2, 5]]]
+    # What is said of CSV is of CSV.
+    assert open_source(tmp_path, delimiter=":").n_rows == 2
 
 
-@pytest.mark.parametrize("size", [-1, 2])
-def test_formats__gaps_of_lists_are_filled(tmp_path, size):
-    lists = pa.array([[1, 2], None, [3, None], [5, 4]], pa.list_(pa.int16(), size))
-    path = written(pa.table({"e": lists}), tmp_path)
-    source = open_source(path, x="e", table=TableOptions(missing="impute"))
-    assert [column.fill for column in source.schema.columns] == [3, 3]
-    expected = [[1, 2], [np.nan, np.nan], [3, np.nan], [5, 4]]
-    np.testing.assert_array_equal(next(source.blocks(9)).X, expected)
+@pytest.mark.parametrize("name", ["d.xls", "d.ods"])
+def test_open_source__other_sheets_are_to_be_saved_as_csv(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"which is not read\. Save the sheet as CSV or \.xlsx"):
+        open_source(tmp_path / name)
 
 
-def test_formats__columns_of_no_value_are_left_out(tmp_path, name):
-    rows = table(gaps=False).drop_columns("sex").append_column("sex", [["f"] * N])
-    rows = rows.set_column(2, "income", pa.nulls(N, pa.float64()))
-    source = open_source(written(rows, tmp_path, name), table=TableOptions(id="id"), **ROLES)
-    assert "income" not in source.feature_names
-    assert source.schema.ignored == ("income",)
+def test_open_source__not_a_path():
+    with pytest.raises(ParameterError, match=r"source is of type ndarray"):
+        open_source(np.zeros((2, 2)))
 
 
-@pytest.mark.parametrize("name", ["d.parquet", "encoded.parquet", "views.arrow"], indirect=True)
-def test_formats__marks_that_are_said_stand_for_no_value(tmp_path, name):
-    rows = pa.table({"a": ["1", "?", " - "], "b": ["u", "-", "u"], "y": ["?", "no", "no"]})
-    options = TableOptions(missing="impute", missing_values=("?", "-"), numeric=("a",))
-    path = written(rows, tmp_path, name)
-    source = open_source(path, label="y", table=options)
-    X, y = next(source.blocks(9))[:2]
-    np.testing.assert_array_equal(X, [[1, 0], [np.nan, np.nan], [np.nan, 0]])
-    assert y.tolist() == ["?", "no", "no"]
-    assert source.schema.written == {"missing_values": ["?", "-"]}
-    later = open_source(path, schema=source.schema)
-    np.testing.assert_array_equal(next(later.blocks(9)).X, X)
-    assert later.schema.written == source.schema.written
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet", "svm", "data"])
+def test_open_source__no_bytes(tmp_path, suffix):
+    (tmp_path / f"d.{suffix}").touch()
+    with pytest.raises(DataError, match=r"is empty: it has no bytes"):
+        open_source(tmp_path / f"d.{suffix}")
 
 
-@pytest.mark.parametrize(
-    ("values", "looked_at"),
-    [
-        (np.arange(N), True),
-        (np.arange(N) % 15, False),
-        (np.arange(N) / 7, False),
-        (np.arange(N).astype("datetime64[D]"), False),
-        (np.arange(N) % 2 == 0, False),
-        ([None, *range(1, N)], True),
-    ],
-)
-def test_parquet__statistics_say_what_need_not_be_looked_at(
-    tmp_path, monkeypatch, values, looked_at
-):
-    path = written(pa.table({"a": values, "b": ["u", "v"] * (N // 2)}), tmp_path)
-    file = next(iter(open_source(path, table=TableOptions(missing="drop")).tables))
-    assert isinstance(file, TypedFile)
-    assert file.tells("a") is not looked_at
+def test_open_source__directory_without_files(tmp_path):
+    (tmp_path / ".hidden.csv").write_text("a\n1\n")
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(DataError, match=r"is empty: it has no files"):
+        open_source(tmp_path)
 
 
-def test_parquet__rows_with_nan_or_without_a_list_are_left_out(tmp_path):
-    table = {"a": [1.5, np.nan, 3, 4], "v": pa.array([[1, 2], [3, 4], None, [5, 6]]), "y": [1] * 4}
-    path = written(pa.table(table), tmp_path)
-    source = open_source(path, label="y", table=TableOptions(missing="drop", drop=("v",)))
-    assert (source.n_rows, [len(block.X) for block in source.blocks(9)]) == (3, [3])
-    source = open_source(path, x="a,v", label="y", table=TableOptions(missing="drop"))
-    assert [block.X.tolist() for block in source.blocks(9)] == [[[1.5, 1, 2], [4, 5, 6]]]
-    assert source.n_rows == 2
+def test_open_source__directory_of_mixed_files(tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "b.txt").write_text("a\n1\n")
+    with pytest.raises(DataError, match=r"files of several suffixes: \.csv, \.txt"):
+        open_source(tmp_path)
 
 
-def test_parquet__numbers_that_look_like_ids_are_said(tmp_path, caplog):
-    caplog.set_level("INFO", "dask_nrbfn")
-    path = written(pa.table({"a": np.arange(N), "b": np.arange(N) % 7}), tmp_path)
-    assert open_source(path).feature_names == ("a", "b")
-    assert "a looks like an id" in caplog.text
-    assert "b looks like an id" not in caplog.text
+def test_open_source__directory_with_subdirectory(tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    (tmp_path / "more").mkdir()
+    with pytest.raises(DataError, match=r"has a subdirectory, more"):
+        open_source(tmp_path)
 
 
-def test_parquet__spoiled_rows_have_no_value(tmp_path):
-    schema = Schema((Column("a", "number"), Column("b", "boolean")))
-    rows = pa.table({"a": ["1", "x", None, "inf"], "b": [1, 0, 2, 1]})
-    source = open_source(written(rows, tmp_path), schema=schema, spoiled=True)
-    nan = np.nan
-    expected = [[1, 1], [nan, 0], [nan, nan], [nan, 1]]
-    np.testing.assert_array_equal(next(source.blocks(9)).X, expected)
+def test_open_source__directory_of_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.zeros((2, 2)))
+    with pytest.raises(DataError, match=r"is a directory of \.npz files"):
+        open_source(tmp_path)
+
+
+def test_formats__every_line_has_its_module_and_is_listed():
+    help_text = " ".join(ingest.get_help(click.Context(ingest)).split())
+    for name, each in FORMATS.items():
+        module = import_module(f"dask_nrbfn.sources.{each.module}")
+        assert callable(module.open_rows)
+        assert f"- {name}" in ingest_file.__doc__
+        assert f"- {name}" in help_text
+        assert each.options.keys() <= {*signature(ingest_file).parameters}
+        for option, text in each.options.items():
+            assert f"`{option}` {text}" in ingest_file.__doc__ or not text

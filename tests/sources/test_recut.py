@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_nrbfn.sources import Block
-from dask_nrbfn.sources.recut import recut
+from dask_nrbfn.sources.source import recut
 
 
 @given(

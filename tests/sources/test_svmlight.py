@@ -7,7 +7,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, ParameterError
 from dask_nrbfn.numeric.rows import is_sparse, stacked
 from dask_nrbfn.sources import open_source, svmlight
 from dask_nrbfn.sources.dtypes import INT64
-from dask_nrbfn.sources.layout import MAX_FEATURES
+from dask_nrbfn.sources.source import MAX_FEATURES
 
 N = 40
 

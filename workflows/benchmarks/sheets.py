@@ -6,15 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.sources import Block
-from dask_nrbfn.sources.layout import Layout
-from dask_nrbfn.sources.recut import recut
+from dask_nrbfn.sources.source import Source, recut
 
 # Rows drawn from one generator, so that a row does not depend on how many are read at a time.
 _BATCH_ROWS = 8192
 _SHEETS_PER_CLASS = 3
 
 
-class SheetSource(Layout):
+class SheetSource(Source):
     """Rows of a mixture, a `dask_nrbfn.sources.Source` that never holds its table.
 
     Every class has three sheets: a plane, bent by its squares and products, with a blob of points

@@ -1,0 +1,376 @@
+"""The table of source formats. To add a format, write its module and add its line to `FORMATS`.
+
+A format's module has `open_rows(reading) -> Source`. It is imported when a file of it is read, so
+that a command can list the formats without loading their libraries.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import unquote
+
+from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
+from dask_nrbfn.sources.files import File
+
+if TYPE_CHECKING:
+    from dask_nrbfn.sources.source import Reading, Source
+
+logger = logging.getLogger(__name__)
+
+Listing = TypeVar("Listing", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of files.
+
+    Attributes
+    ----------
+    module : str
+        Name of its module in this package.
+    about : str
+        What it is, for lists of formats.
+    suffixes : tuple of str
+    options : mapping of str to str
+        The options that it takes, each with what it names; empty where the option's own help says
+        so.
+    files : {"one", "several", "keyed"}
+        Whether a directory may have several files, and subdirectories key=value.
+    is_named : bool
+        Whether `format` may name it. A format that is not is recognized by its content or options.
+    """
+
+    module: str
+    about: str
+    suffixes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    files: Literal["one", "several", "keyed"] = "several"
+    is_named: bool = True
+
+
+_TABLE = {"label": "a column", "target": "columns, A or A,B", "weights": "a column"}
+_TABLE |= dict.fromkeys(("id", "columns", "drop", "categorical", "numeric", "date"), "")
+_TABLE |= dict.fromkeys(("date_format", "missing", "missing_values", "max_categories"), "")
+_TABLE |= {"schema": ""}
+_COLUMNS = {"x": "columns, A or A,B, also of lists of numbers [default: all others]"} | _TABLE
+_CSV = _TABLE | dict.fromkeys(("delimiter", "quote", "decimal", "encoding", "no_header"), "")
+_NPZ = {"x": "an array [default: X]", "y": "an array [default: y]", "target": "an array"}
+_NPY = dict.fromkeys(("y", "target", "weights"), "an .npy file or a directory of them")
+_OBS = {"x": "X, raw/X, layers/NAME or obsm/NAME [default: X]", "y": "obs/NAME"}
+_OBS |= {"target": "obs/NAME or obs/A,obs/B", "weights": "obs/NAME"}
+_CSV_SUFFIXES = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".tsv.zst")
+FORMATS = {
+    "npz": Format(
+        "npz",
+        "numpy arrays, or a sparse matrix that scipy.sparse.save_npz wrote, with .npy files beside",
+        (".npz",),
+        _NPZ | {"weights": "an array"},
+        "one",
+    ),
+    "npy": Format("npy", "numpy arrays", (".npy",), _NPY),
+    "csv": Format("delimited", "text tables", _CSV_SUFFIXES, _CSV),
+    "parquet": Format("parquet", "Parquet", (".parquet",), _COLUMNS, "keyed"),
+    "arrow": Format("arrowfile", "Arrow", (".arrow", ".arrows", ".feather"), _COLUMNS, "keyed"),
+    "excel": Format("excel", "the first sheet", (".xlsx", ".xlsm"), _TABLE),
+    "svmlight": Format(
+        "svmlight",
+        "sparse rows as text",
+        (".svm", ".svmlight", ".libsvm"),
+        {"target": "the word label, the number at the start of a line", "n_features": ""},
+    ),
+    "anndata": Format("anndata", "AnnData, also a Zarr store", (".h5ad",), _OBS, "one", False),
+    "scene": Format(
+        "scene",
+        "pixels of Zarr, netCDF or other files that xarray opens",
+        options={"label": "a variable", "target": "variables", "variable": "", "feature_dim": ""},
+        is_named=False,
+    ),
+}
+"""Every format by name; sources are recognized in this order."""
+
+SUFFIXES = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
+NAMED_FORMATS = tuple(name for name, each in FORMATS.items() if each.is_named)
+# Tables of programs that can save CSV.
+_SHEETS = (".xls", ".xlsb", ".ods", ".numbers")
+# What Hugging Face's datasets write beside their Arrow files, and beside several datasets.
+_HUGGING_FACE, _HUGGING_FACE_DICT = {"state.json", "dataset_info.json"}, "dataset_dict.json"
+
+
+def meanings(option: str) -> str:
+    """Return what an option names in each format that takes it, for help texts.
+
+    >>> meanings("y").split("; ")[0]
+    'npz: an array [default: y]'
+    """
+    formats: dict[str, list[str]] = {}
+    for name, each in FORMATS.items():
+        if each.options.get(option):
+            formats.setdefault(each.options[option], []).append(name)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in formats.items())
+
+
+def listed_formats(*, with_options: bool) -> list[str]:
+    """Return lines that list the formats, with the options that name their parts if wanted."""
+    lines = []
+    for name, each in FORMATS.items():
+        lines.append(f"- {' '.join((name, *each.suffixes))}: {each.about}.")
+        if with_options:
+            options = [f"`{option}` {text}" for option, text in each.options.items() if text]
+            lines.append(f"  Options: {'; '.join(options)}.")
+    return lines
+
+
+def listing_formats(function: Listing) -> Listing:
+    """Return the function with the formats in its docstring, in the place of {formats}."""
+    return _with_lines(function, listed_formats(with_options=True))
+
+
+def listing_suffixes(function: Listing) -> Listing:
+    """Return the command with the formats in its help, line by line, without their options."""
+    return _with_lines(function, ["\b", *listed_formats(with_options=False)])
+
+
+def _with_lines(function: Listing, lines: list[str]) -> Listing:
+    if function.__doc__:
+        function.__doc__ = function.__doc__.replace("{formats}", "\n    ".join(lines))
+    return function
+
+
+def open_source(
+    source: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> "Source":
+    r"""Return the rows of a file, of a directory of files, or of a store.
+
+    Parameters
+    ----------
+    source : path or URL
+        Files of a directory have one suffix and are read in the order of their names. Those of
+        Parquet and Arrow may be in subdirectories key=value, whose keys are columns.
+    format : str, optional
+        A name in `FORMATS`; by default the suffix tells, and where it is unknown, the first lines
+        of text do.
+    storage_options : mapping, optional
+        Arguments of the fsspec file system that opens a URL.
+    **options
+        Attributes of `Reading`.
+
+    Raises
+    ------
+    MissingDataError
+        If there is no such file.
+    ParameterError
+        If an option does not go with the format, `target` is given beside labels, or one thing is
+        named for two purposes.
+    DataError
+        If the format is unknown, or the table is empty or has types that cannot be used.
+    DamagedDataError
+        If a file is cut short or not of the format that its name says.
+    StorageError
+        If a URL cannot be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "iris.csv")
+    >>> _ = path.write_text("width,length,species\n1.5,2,setosa\n3,4,virginica\n")
+    >>> source = open_source(path, label="species")
+    >>> source.n_rows, source.feature_names
+    (2, ('width', 'length'))
+    """
+    from dask_nrbfn.sources.source import Reading, check_one_kind
+
+    if not isinstance(source, str | os.PathLike):
+        raise ParameterError(
+            f"source is of type {type(source).__name__}.", "Give the path of a file or directory."
+        )
+    place = _place(source, storage_options)
+    if format is not None and format not in NAMED_FORMATS:
+        raise ParameterError(f"`format` is {format!r}.", f"Give one of {', '.join(NAMED_FORMATS)}.")
+    reading = Reading(place=place, **options)
+    name, files = _recognized(reading, format)
+    _check_options(reading, name, format)
+    check_one_kind("y", reading.y, reading.target)
+    check_one_kind("label", reading.label, reading.target)
+    module = import_module(f"{__package__}.{FORMATS[name].module}")
+    opened: Source = module.open_rows(replace(reading, files=files))
+    return opened
+
+
+def holds_rows(
+    source: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    format: str | None = None,
+) -> bool:
+    """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
+    place = _place(source, storage_options)
+    by_name = format is not None or suffix_of(place) in SUFFIXES
+    try:
+        if not place.is_directory():
+            # A server may know no directories.
+            return not place.is_remote or by_name
+    except MissingDataError:
+        return by_name
+    inside = place.entries()
+    if any(entry.name in ("zarr.json", ".zgroup") for entry in inside):
+        return _is_anndata(place)
+    return format is not None or any(
+        suffix_of(entry) in SUFFIXES or "=" in entry.name for entry in inside
+    )
+
+
+def _place(source: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> File:
+    return File(os.fspath(source).removeprefix("file://"), storage_options or {})
+
+
+def _is_anndata(place: File) -> bool:
+    from dask_nrbfn.sources.anndata import is_anndata
+
+    return is_anndata(place)
+
+
+def _recognized(reading: "Reading", format: str | None) -> tuple[str, dict[File, dict[str, str]]]:
+    """Return the name of the format of a place, and its files with their keys."""
+    place = reading.place
+    if reading.variable is not None or reading.feature_dim is not None:
+        place.is_directory()
+        return "scene", {}
+    is_directory = place.is_directory()
+    if is_directory and format is None and _is_anndata(place):
+        return "anndata", {}
+    files = data_files(place) if is_directory else {place: {}}
+    for file in files:
+        if file.n_bytes() == 0:
+            raise DataError(f"{file} is empty: it has no bytes.", "Write the file again.")
+    first, keys = next(iter(files.items()))
+    name = format or _format_of(first, is_csv=bool(reading.written))
+    if is_directory and FORMATS[name].files == "one":
+        raise DataError(
+            f"{place} is a directory of {suffix_of(first)} files.",
+            f"Give one {suffix_of(first)} file instead.",
+        )
+    if keys and FORMATS[name].files != "keyed":
+        raise _subdirectory_error(place, "=".join(next(iter(keys.items()))))
+    return name, files
+
+
+def _check_options(reading: "Reading", name: str, format: str | None) -> None:
+    """Raise ParameterError if an option is given that the format does not take."""
+    taken = FORMATS[name].options
+    given = reading.given | ({"format": format} if format and not FORMATS[name].is_named else {})
+    if reading.schema is not None and reading.schema.is_plain and "schema" not in taken:
+        # Arrays of numbers have such columns in their order.
+        del given["schema"]
+    for option, value in given.items():
+        if option not in taken:
+            others = [other for other, each in FORMATS.items() if option in each.options]
+            mend = f"`{option}` goes with {', '.join(others)}; " * bool(others)
+            raise ParameterError(
+                f"`{option}`={value} does not go with {reading.place}, whose format is {name}.",
+                f"{mend}{name} takes {', '.join(f'`{own}`' for own in taken)}.",
+            )
+
+
+def data_files(directory: File) -> dict[File, dict[str, str]]:
+    """Return the files of a directory, in order, with the keys that their directories name."""
+    found = _files_below(directory, {})
+    suffixes = sorted({suffix_of(file) for file in found})
+    if len(suffixes) > 1:
+        raise DataError(
+            f"{directory} has files of several suffixes: {', '.join(suffixes)}.",
+            "Keep files of one suffix in a directory.",
+        )
+    return found
+
+
+def _files_below(directory: File, keys: dict[str, str]) -> dict[File, dict[str, str]]:
+    # Names with an underscore hold what other writers say about the data, such as _SUCCESS.
+    entries = [file for file in directory.entries() if not file.name.startswith((".", "_"))]
+    names = {entry.name for entry in entries}
+    if _HUGGING_FACE_DICT in names:
+        splits = ", ".join(sorted(names - {_HUGGING_FACE_DICT}))
+        raise DataError(
+            f"{directory} has several datasets of Hugging Face: {splits}.", "Give one of them."
+        )
+    if names >= _HUGGING_FACE:
+        entries = _hugging_face_files(directory, {entry.name: entry for entry in entries})
+    if not entries:
+        raise DataError(
+            f"{directory} is empty: it has no files.", "Give a directory with data files."
+        )
+    found = {}
+    for entry in entries:
+        if not entry.is_directory():
+            found[entry] = keys
+        elif "=" in entry.name:
+            key, _, value = map(unquote, entry.name.partition("="))
+            found |= _files_below(entry, {**keys, key: value})
+        else:
+            raise _subdirectory_error(directory, entry.name)
+    return found
+
+
+def _hugging_face_files(directory: File, entries: Mapping[str, File]) -> list[File]:
+    """Return the data files that a directory says it has."""
+    state = entries["state.json"]
+    try:
+        with state.open() as file:
+            names = [told["filename"] for told in json.loads(file.read())["_data_files"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedDataError(
+            f"{state} does not say what {directory} has ({error!r}).", "Write the directory again."
+        ) from error
+    absent = [name for name in names if name not in entries]
+    if absent:
+        raise MissingDataError(
+            f"{directory} has no {', '.join(absent)}, of which its state.json tells.",
+            "Bring all files that were written together.",
+        )
+    return [entries[name] for name in names]
+
+
+def _subdirectory_error(directory: File, name: str) -> DataError:
+    return DataError(
+        f"{directory} has a subdirectory, {name}.",
+        "Put all data files side by side; those of Parquet and Arrow may be in subdirectories "
+        "named key=value.",
+    )
+
+
+def suffix_of(file: File) -> str:
+    """Return the longest known suffix of a file's name, or its last one."""
+    matches = [suffix for suffix in SUFFIXES if file.name.lower().endswith(suffix)]
+    return max(matches, key=len) if matches else PurePath(file.name).suffix or "(none)"
+
+
+def _format_of(file: File, *, is_csv: bool) -> str:
+    """Return the format of a file by its suffix or, if that is unknown, by its first lines."""
+    suffix = suffix_of(file)
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    if suffix.lower() in _SHEETS:
+        raise DataError(
+            f"{file} has the suffix {suffix}, which is not read.",
+            "Save the sheet as CSV or .xlsx in the program that wrote it.",
+        )
+    from dask_nrbfn.sources.textfile import text_kind
+
+    kind = "csv" if is_csv else text_kind(file)
+    if kind is None:
+        raise DataError(
+            f"{file} has the suffix {suffix}, which is not a known format, and does not look like "
+            "a table of text.",
+            f"Say its `format`: {', '.join(NAMED_FORMATS)}. Supported are {', '.join(SUFFIXES)}, "
+            "and with `feature_dim` or `variable` scenes.",
+        )
+    logger.info("ingest: %s is read as %s, as its first lines show", file, kind)
+    return kind

@@ -1,0 +1,211 @@
+"""Rows of .npy files: one, or those of a directory as the rows of one array."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import IO
+
+import numpy as np
+
+from dask_nrbfn.errors import DataError, MissingDataError
+from dask_nrbfn.sources.arrays import (
+    ArrayLayout,
+    Header,
+    check_length,
+    damage_named,
+    layout_of,
+    read_header,
+    read_rows,
+    spans,
+    stored_by_column,
+)
+from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.formats import data_files, suffix_of
+from dask_nrbfn.sources.source import Block, Reading, check_apart
+
+
+def open_rows(reading: Reading) -> "NpySource":
+    """Return the rows of .npy files, with labels, targets and weights of others."""
+    return open_npy({"x": (str(reading.place), (*reading.files,)), **column_files(reading)})
+
+
+def column_files(reading: Reading) -> dict[str, tuple[str, tuple[File, ...]]]:
+    """Return the paths given for labels, targets and weights, each with its .npy files."""
+    roles = {role: getattr(reading, role) for role in ("y", "target", "weights")}
+    return {role: (path, _npy_files(path, reading.place)) for role, path in roles.items() if path}
+
+
+def _npy_files(path: str, beside: File) -> tuple[File, ...]:
+    """Return an .npy file, or those of a directory; URLs are opened as the one beside them."""
+    place = replace(beside, path=path)
+    if not (place.is_directory() if place.is_remote else os.path.isdir(place)):
+        return (place,)
+    files = data_files(place)
+    if suffix_of(next(iter(files))) != ".npy":
+        raise DataError(f"{place} has no .npy files.", "Give a directory of .npy files, or one.")
+    return tuple(files)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The rows of one array in .npy files, one after the other.
+
+    Attributes
+    ----------
+    header : Header
+        Of all rows.
+    files : mapping
+        The header of each file, in order.
+    """
+
+    header: Header
+    files: Mapping[File, Header]
+
+
+@dataclass(kw_only=True)
+class NpySource(ArrayLayout):
+    """Rows of .npy files, with labels or numbers and weights in others."""
+
+    shards: tuple[Shards, ...]
+
+    def blocks(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, `block_rows` at a time.
+
+        Raises
+        ------
+        DataError
+            If a label is not a whole number.
+        DamagedDataError
+            If a file is cut short.
+        """
+        with ExitStack() as stack:
+            readers = {
+                shards.header.name: stack.enter_context(closing(ShardReader(shards)))
+                for shards in self.shards
+            }
+            for start, stop in spans(self.n_rows, block_rows):
+                yield self.block(
+                    start, stop, lambda header, first, last: readers[header.name].read(last - first)
+                )
+
+
+def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
+    """Source of the rows of .npy files.
+
+    Parameters
+    ----------
+    files : mapping
+        By "x" what the features are called in errors, and their files, which have the same columns;
+        so by "y", or instead of it by "target", labels, or numbers (n,) or (n, q); by "weights"
+        the weights of the rows.
+
+    Raises
+    ------
+    DataError
+        If a shape or type does not fit.
+    ParameterError
+        If one thing is named for two purposes.
+    DamagedDataError
+        If a file is not an .npy file, or is cut short.
+    MissingDataError
+        If a file does not exist.
+    """
+    names = {role: name for role, (name, _) in files.items()}
+    check_apart("target", names.get("target"), names["x"])
+    check_apart(
+        "weights", names.get("weights"), *(names.get(role) for role in ("x", "y", "target"))
+    )
+    shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
+    headers = {role: own.header for role, own in shards.items()}
+    layout = layout_of(
+        headers["x"], headers.get("y"), headers.get("weights"), headers.get("target")
+    )
+    for table in ("x", "target"):
+        for file, header in shards[table].files.items() if table in shards else ():
+            if header.fortran_order and file.is_remote:
+                raise stored_by_column(header.name)
+    return NpySource(**vars(layout), shards=tuple(shards.values()))
+
+
+def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
+    """Files of rows that follow one another, as one array called `name`.
+
+    Raises
+    ------
+    DataError
+        If they have other columns.
+    """
+    headers = {file: file_header(file, option=None if role == "x" else role) for file in files}
+    first, *others = headers.values()
+    for other in others:
+        if (other.shape[1:], other.dtype.kind) != (first.shape[1:], first.dtype.kind):
+            raise DataError(
+                f"{other.name} has shape {other.shape} and dtype {other.dtype}, {first.name} "
+                f"{first.shape} and {first.dtype}.",
+                "Write the same columns, of one kind, to all files of a directory.",
+            )
+    n_rows = sum(header.shape[0] for header in headers.values() if header.shape)
+    dtype = np.result_type(*(header.dtype for header in headers.values()))
+    shape = (n_rows, *first.shape[1:]) if first.shape else ()
+    return Shards(Header(name, shape, dtype), headers)
+
+
+def file_header(file: File, *, option: str | None = None) -> Header:
+    """Header of an .npy file, which holds all that it says; `option` is what it was given as."""
+    if option and not file.is_remote and not os.path.isfile(file):
+        raise MissingDataError(
+            f"{file} is not a file.",
+            f"Give `{option}` the path of an .npy file, or of a directory of them.",
+        )
+    with damage_named(file), file.open() as stream:
+        header = read_header(stream, str(file))
+        n_bytes = file.n_bytes()
+        if n_bytes is not None:
+            check_length(header, n_bytes - stream.tell())
+    return header
+
+
+class ShardReader:
+    """Reads rows in their order; one file is open at a time."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._files = iter(shards.files.items())
+        self._file: IO[bytes] | None = None
+        self._header, self._start = Header("", (0,), shards.header.dtype), 0
+
+    def read(self, n_rows: int) -> np.ndarray:
+        """Return the next rows."""
+        pieces = []
+        while n_rows:
+            while self._start == self._header.shape[0]:
+                self._open_next()
+            stop = min(self._start + n_rows, self._header.shape[0])
+            pieces.append(self._rows(stop))
+            n_rows -= stop - self._start
+            self._start = stop
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _open_next(self) -> None:
+        self.close()
+        file, self._header = next(self._files)
+        self._start = 0
+        with damage_named(file):
+            self._file = file.open()
+            read_header(self._file, str(file))
+
+    def _rows(self, stop: int) -> np.ndarray:
+        header = self._header
+        with damage_named(header.name):
+            if not header.fortran_order:
+                assert self._file is not None
+                return read_rows({header.name: self._file}, header, self._start, stop)
+            # Mapped anew each time: pages of a mapping that stays open count as this process's
+            # memory.
+            return np.array(np.lib.format.open_memmap(header.name, mode="r")[self._start : stop])
