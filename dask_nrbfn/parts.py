@@ -180,7 +180,7 @@ def reduce_parts(run: Run, dataset: Dataset, engine: Engine, reduction: Reductio
     ]
     run_tasks(engine, _sum_part, arguments, label=stage)
     while (record := _record(run, stage, every)) is None:
-        # Left of a job that was killed after the last of a family was summed.
+        # A job was killed after it had summed the last part of a family.
         finished = _finished(run, stage)
         above = {family_of(parts, len(every)) for parts in finished}
         ready = [
@@ -201,7 +201,7 @@ def read_total(run: Run, reduction: Reduction, key: str = "") -> Any:
 
 
 def family_of(parts: range, n_parts: int) -> range | None:
-    """Return the parts in the sum that a sum becomes a member of; None for that of all.
+    """Return the parts in the sum that a sum is added to next; None for the sum of all parts.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def family_of(parts: range, n_parts: int) -> range | None:
 
 
 def members_of(family: range) -> list[range]:
-    """Return the parts in each of the sums that are added to one, in order.
+    """Return, in order, the parts in each of the sums that a family adds.
 
     Examples
     --------
@@ -234,7 +234,7 @@ def members_of(family: range) -> list[range]:
 
 
 def last_read(n_parts: int) -> int:
-    """Return how many sums the last task reads, that comes to the sum of all, at most.
+    """Return the most sums that the last task reads to reach the sum of all parts.
 
     Examples
     --------
@@ -313,7 +313,7 @@ def _sum_part(
     dataset_location: Location,
     span: tuple[int, int],
 ) -> None:
-    """Sum a part; add it to its siblings if that was the last of them, and so on."""
+    """Sum a part; if it is the last of its siblings, add them, and so on."""
     run = Run.open(run_location)
     if _is_summed(run, reduction, part):
         # dask runs a task again when the worker that had its result is lost.
@@ -322,7 +322,7 @@ def _sum_part(
 
 
 def _add_family(run_location: Location, reduction: Reduction, family: range) -> None:
-    """Add the members of a family, which are stored, and go on with their sum."""
+    """Add the stored members of a family, and go on with their sum."""
     run, first = Run.open(run_location), members_of(family)[0]
     if not _is_summed(run, reduction, family):
         sums = {key: _read(run, reduction, first, key) for key in reduction.kinds}
@@ -330,10 +330,11 @@ def _add_family(run_location: Location, reduction: Reduction, family: range) -> 
 
 
 def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sums: Sums) -> None:
-    """Add the siblings of sums at hand to them if they are stored, and so on; store what comes out.
+    """Add the stored siblings of `sums` while families are complete; store the result.
 
-    Where a sibling was stored at the same time, once more. The last two of a family may both find
-    it complete then, and dask may run a task twice: what one of them misses, the other has used.
+    It looks again after storing, because a sibling may have been stored at the same time. So two
+    tasks may find the same family complete, and dask may run a task twice: a sum that one of them
+    misses was used by the other.
     """
     complete = True
     try:
@@ -345,7 +346,7 @@ def _add_up(run: Run, reduction: Reduction, parts: range, record: SumRecord, sum
                 parts = family
             _store(run, reduction, parts, record, sums)
             if used:
-                # A power cut must not leave less than there was.
+                # A power cut must not lose sums that were stored.
                 run.flush_part(reduction.stage, parts)
             for each in used:
                 run.drop_part(reduction.stage, each)
@@ -385,7 +386,7 @@ def _complete_family(run: Run, reduction: Reduction, parts: range) -> range | No
 def _added(
     run: Run, reduction: Reduction, family: range, parts: range, record: SumRecord, sums: Sums
 ) -> tuple[SumRecord, Sums]:
-    """Return the sum of a family, of which that of some parts is at hand, and is used up."""
+    """Return the sum of a family; the sums of `parts` are in memory and are used up."""
     members, total = members_of(family), {}
     records = (
         record if member == parts else _stored_record(run, reduction.stage, member)
@@ -404,13 +405,13 @@ def _sum_of(sums: Iterator[Any]) -> Any:
     total = next(sums)
     for one in sums:
         total += one
-        # Or it is held while the next is read.
+        # Free it before the next one is read.
         del one
     return total
 
 
 def _is_summed(run: Run, reduction: Reduction, parts: range | None) -> bool:
-    """Return whether parts are in a sum that is stored, their own or a larger one."""
+    """Return whether the sum of some parts, or a larger sum that includes it, is stored."""
     while parts is not None:
         if _record(run, reduction.stage, parts) is not None:
             return True
@@ -440,7 +441,7 @@ def _gone(stage: str, parts: Iterable[int]) -> DamagedResultError:
 
 
 def _record_of(written: dict[str, Any] | None) -> SumRecord | None:
-    """Return a record; None if it is none, or of a part that an older version left."""
+    """Return a record; None if there is none, or an older version wrote it."""
     if written is None:
         return None
     names = [each.name for each in fields(SumRecord)]

@@ -1,4 +1,4 @@
-"""What every row weighs in the sums, and with which others it is held out."""
+"""Blocks of rows with their weights and folds, as passes over rows read them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 
-# Times a distance, whose square float64 can hold, and a million basis rows it stays below 1e308.
+# Multiplied by a distance whose square fits float64 and by a million basis rows it is below 1e308.
 _MOST_WEIGHT = 1e148
 
-# Of a sum below it, products with activations are no longer kept to the last bit.
+# Products of activations with a smaller total weight lose their last bits.
 _LEAST_WEIGHT = 1e-290
 
 

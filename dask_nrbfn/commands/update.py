@@ -1,8 +1,8 @@
-"""Update: rows join a finished run, or leave it, at its basis and width.
+"""Update: rows are added to a finished run or taken away, with its basis and width.
 
-The moments of the rows are added to the latest version's, or taken away, and the weights are solved
-anew. No row that the run holds is read again. Shares of clusters that a penalty asks for, and the
-neighbours that locality does, are those of the fit, as basis and width are.
+The moments of the rows are added to those of the latest version, or subtracted, and the weights are
+solved again. No row of the run is read again. Basis, width, the shares of clusters of a penalty and
+the neighbours of locality stay those of the fit.
 """
 
 import logging
@@ -88,32 +88,32 @@ from dask_nrbfn.storage.versions import (
 
 logger = logging.getLogger(__name__)
 
-# What the stages begin with whose parts are the moments of new rows.
+# The prefix of the stages whose parts are the moments of new rows.
 _PARTS = "update-"
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Rows that a new model is tried on before it becomes a run's latest.
+    """Rows on which a new model is evaluated before it becomes the latest of a run.
 
     Parameters
     ----------
     dataset : Dataset
-        With labels, or numbers as targets.
+        With labels, or with numbers as targets.
     max_error_rate : float
-        Above it the model is not taken. Of numbers it is the relative error, 1 - R^2.
+        Above it the model is refused. For numbers it is the relative error, 1 - R^2.
     """
 
     dataset: Dataset
     max_error_rate: float
 
     def error_rate(self, model: Location, engine: Engine) -> float:
-        """Return the error rate of a model, or its relative error.
+        """Return the error rate of a model, for numbers its relative error.
 
         Raises
         ------
         WorseModelError
-            If it is above what is allowed.
+            If it is above `max_error_rate`.
         """
         evaluation = evaluate_dataset(model, self.dataset, engine)
         if evaluation.error_rate > self.max_error_rate:
@@ -305,14 +305,14 @@ def branch_run(location: Location, target: Location) -> Run:
 
 
 def _kept_stages(run: Run) -> list[str]:
-    """Return the stages of a fit that every version of it goes on with."""
+    """Return the stages of a fit that every later version needs."""
     names = (SVD.name, BASIS.name, WIDTH.name, COMPONENTS.name, LOCALITY.name)
     return [name for name in names if name in run.stages]
 
 
 @dataclass(frozen=True)
 class _Draft:
-    """The next version of a run, made of the one at `base`; nobody sees it until it is finished."""
+    """The next version of a run, which continues `base`; invisible until it is finished."""
 
     run: Run
     action: str
@@ -350,7 +350,7 @@ class _Draft:
         }
         self.check_still_locked()
         self.run.finish_version(record, needs=_kept_stages(self.run))
-        # Who opened the version before may still read it. One more may be left of a killed job.
+        # Readers may still use the previous version. A killed job may have left one more.
         for version in (self.version - 2, self.version - 3):
             self.run.drop(version_name(version))
         logger.info(
@@ -396,7 +396,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
             run.drop(version_name(version))
             run.drop_groups(_PARTS)
             raise
-        # Those of new rows are in a version by now.
+        # The moments of the new rows are in a version now.
         run.drop_groups(_PARTS)
 
 
@@ -427,12 +427,12 @@ def _stage_of(version: int, action: str, dataset: Dataset) -> str:
 
 
 def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] | None:
-    """Return the latest version if a job that made it of these rows was killed right after."""
+    """Return the latest version if a job made it from these rows and was killed right after."""
     records = versions_of(run.attributes)
     if not records or records[-1]["action"] != action:
         return None
     if [member["content"] for member in records[-1]["members"]] != [dataset.content]:
-        # Parts of other rows may be left from before this version.
+        # Parts of other rows may be left over from earlier jobs.
         return None
     try:
         parts_left = run.has(_stage_of(len(records), action, dataset))
@@ -442,7 +442,7 @@ def _finished_before(run: Run, action: str, dataset: Dataset) -> dict[str, Any] 
 
 
 def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -> list[int] | None:
-    """Return the code in the model of each class of a dataset whose rows may be taken."""
+    """Return the code in the model of each class of a dataset; check that its rows may be used."""
     dataset.check_stored()
     remedy = "Refresh the run with rows of all classes."
     codes = codes_among(model.classes, model.target_names, dataset, remedy)
@@ -469,7 +469,7 @@ def _check_rows(draft: _Draft, dataset: Dataset, model: Model, *, again: bool) -
 
 
 def _checked_bytes(draft: _Draft, model: Model, dataset: Dataset | None, engine: Engine) -> int:
-    """Return what a task will hold, or raise MemoryBudgetError."""
+    """Return the expected memory of a task, or raise MemoryBudgetError."""
     (r, p), q = model.basis.shape, model.n_targets
     penalty_axes = penalty_named(model.params.penalty).n_axes
     params = model.params
@@ -506,7 +506,7 @@ def _sum_and_solve(
     engine: Engine,
     reduction: Reduction,
 ) -> dict[str, Any]:
-    """Sum the parts and solve; compute parts again that turn out to be damaged."""
+    """Sum the parts and solve; compute damaged parts again."""
     forget, n_redone = draft.action == FORGET, 0
     while True:
         try:
@@ -528,7 +528,7 @@ def _solve(
 
 
 def _grown(run: Run, n_rows: int, action: str) -> list[str]:
-    """Return that the basis is due because most rows came after it was chosen."""
+    """Return a reason for a refresh if most rows were added after the basis was chosen."""
     attributes = run.attributes
     fitted = attributes["basis_n_rows"]
     later = n_rows_held(attributes) + n_rows - fitted

@@ -1,4 +1,4 @@
-"""A version of a run: the sums behind it, with rows that join or leave, and its model."""
+"""A version of a run: its sums, to which rows are added or from which they are taken, its model."""
 
 import math
 import uuid
@@ -48,27 +48,24 @@ from dask_nrbfn.storage.versions import (
 )
 from dask_nrbfn.weighting import Reading, RowWeights
 
-# Rounding leaves this much of what was taken away.
+# The share of subtracted sums that rounding may leave.
 _LEFT_OVER = 1e-9
 
-# With less than this share left, the sums of what is left are not known to three digits.
+# With a smaller share left, the sums of the rest are not known to three digits.
 _LEAST_LEFT = 1e-12
 
 Combine = Callable[..., dict[str, Any]]
-"""Called with the open run, the model and the moments before, and further arguments; adds to the
-moments, or takes away, in place, and returns figures."""
+"""Called with the open run, the model and the moments before, and further arguments. It adds to or
+subtracts from the moments in place, and returns figures."""
 
 
 def read_model(run: Run, place: str | None) -> Model:
-    """Return the model of a version; of a branch without rows one whose weights are all 0."""
+    """Return the model of a version; a branch without rows has one with weights 0."""
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
 def read_candidates(run: Run, place: str | None) -> Model:
-    """Return the model of a version with all basis rows that the run has sums of.
-
-    Those that it does not keep have weight 0.
-    """
+    """Return the model of a version with all basis rows of the run; pruned ones have weight 0."""
     model = read_model(run, place)
     if model.places is None:
         return model
@@ -143,7 +140,7 @@ class UpdatePass(MomentsPass):
 
 
 def seen_kind(model: Model) -> type[NewRowSums]:
-    """Return how it is summed what a model makes of new rows."""
+    """Return the type of the sums over the scores of new rows."""
     return NewLabelSums if model.target_names is None else NewNumberSums
 
 
@@ -154,9 +151,9 @@ def solve_version(
     combine: Combine,
     arguments: tuple[Any, ...],
 ) -> dict[str, Any]:
-    """Store the moments and the model of a version made of that at `base`; return its figures.
+    """Store the moments and the model of a version that continues `base`; return its figures.
 
-    dask may run a task twice at the same time, so every attempt has a place of its own.
+    dask may run a task twice at the same time, so every attempt has its own place.
     """
     run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
     model = read_candidates(run, base)
@@ -245,7 +242,7 @@ def _drift(run: Run, model: Model, before: Moments, seen: NewRowSums) -> Drift |
 
 
 def _check_left(moments: Moments, taken: Moments) -> None:
-    """Raise DataError if more was taken away than there was, or all but rounding."""
+    """Raise DataError if more was subtracted than there was, or only rounding is left."""
     if moments.total_weight <= _LEAST_LEFT * (moments.total_weight + taken.total_weight):
         raise DataError(
             "next to nothing would be left, and that drowned in rounding.",
@@ -254,7 +251,7 @@ def _check_left(moments: Moments, taken: Moments) -> None:
     squares, taken_squares = moments.target_gram.diagonal(), taken.target_gram.diagonal()
     weight = moments.total_weight
     left = np.concatenate(
-        # A sum of squares, and the squared differences from the mean in it, times the weight.
+        # Sums of squares, and the squared differences from the mean times the weight.
         [moments.diagonal(), squares, weight * squares - moments.target_sums**2]
     )
     most = (weight + taken.total_weight) * (squares + taken_squares)

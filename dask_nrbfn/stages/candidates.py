@@ -1,4 +1,4 @@
-"""The neighbours of drawn rows, the candidates, among all rows: a sum over these."""
+"""The neighbours of drawn rows, the candidates, among all rows."""
 
 import logging
 from typing import Any
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 def search_candidates(
     run: Run, dataset: Dataset, engine: Engine, *, n_partitions: int
 ) -> dict[str, Any]:
-    """Store the neighbours of candidates, and which rows these are.
+    """Store the neighbours of the candidates, and the row numbers of the candidates.
 
-    With one partition every candidate looks at every row. Else a row belongs to the nearest
-    partition, and a candidate looks into several. Nothing but lists is written: every part leaves
-    those of its rows, and they are merged as sums are.
+    With one partition every candidate is compared with every row. Otherwise a row belongs to the
+    nearest partition, and a candidate is compared with several partitions. Only lists are written:
+    each part writes the neighbours among its rows, and the lists are merged like sums.
     """
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
@@ -82,13 +82,13 @@ def _place_candidates(
     size = bounding_rows(run.n_rows, row_width(dataset), k)
     rng = np.random.default_rng([seed, 0])
     sampled = np.sort(rng.choice(run.n_rows, size, replace=False))
-    # One reading is enough for both.
+    # Both are read at once.
     rows = np.union1d(drawn, sampled)
     X = dataset.take(rows)
     hashes = hash_rows(X[np.searchsorted(rows, drawn)], seed=seed)
     check_distinct(run, len(np.unique(hashes)))
     values = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"]).apply(X)
-    # In no order, as what is first stands for all.
+    # Shuffled, because the first rows stand for all.
     sample = values[rng.permutation(np.searchsorted(rows, sampled))]
     sample = sample[_without_copies(sample, run.chosen_params)]
     file = InvertedFile.of(
@@ -114,7 +114,7 @@ def _reduction(run: Run) -> Reduction:
 
 
 class _CandidatesPass:
-    """The rows of a part that are nearest to each candidate."""
+    """The nearest rows of a part to each candidate."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int) -> None:
         self.reading = Reading(
@@ -141,10 +141,7 @@ class _CandidatesPass:
 
 
 def _without_copies(rows: Rows, params: FitParams) -> NDArray[np.int64]:
-    """Return the places of rows without the copies of each that no list has room for.
-
-    They would be near to each other all.
-    """
+    """Return the places of the rows without the copies of a row that no list has room for."""
     repeats = find_repeats(rows, n_neighbors=params.n_neighbors, seed=params.random_state)
     return np.flatnonzero(repeats.searched)
 
@@ -156,7 +153,7 @@ def _read_file(run: Run) -> InvertedFile:
 
 
 def _store_lists(run_location: Location, reduction: Reduction) -> dict[str, Any]:
-    """Store the lists of all rows; return which are not full, and the sum of the others."""
+    """Store the lists of all candidates; return the incomplete ones and the sum of distances."""
     run = Run.open(run_location)
     nearest, searched = read_total(run, reduction), of_searched(run)
     for start, stop in searched.spans:

@@ -30,22 +30,22 @@ from dask_nrbfn.weighting import (
 
 logger = logging.getLogger(__name__)
 
-# Columns that one line of the log names.
+# The most columns that one line of the log names.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class ColumnsRecord:
-    """What was found of the columns.
+    """Properties of the columns.
 
     Attributes
     ----------
     unseen : list of int
-        Those whose changes distances do not see.
+        Columns whose changes are too small to change a distance.
     groups : list of [int, int] or None
-        First and last-plus-one of the columns that are the indicators of one category.
+        First and last-plus-one column of the indicators of each category.
     sparse : bool or None
-        True where rows are in CSR, which no scaling shifts.
+        True if the rows are in CSR, which no scaling centres.
     """
 
     unseen: list[int]
@@ -56,8 +56,8 @@ class ColumnsRecord:
 def _compute(job: StageJob) -> ColumnsRecord:
     """Store the mean and squared deviation of every column.
 
-    Every chunk is read, so a missing or damaged one, a NaN, an unknown label or weights that
-    overflow or underflow, is found before anything long begins.
+    It reads every chunk. So a missing or damaged chunk, a NaN, an unknown label and weights that
+    overflow or underflow are found before the long stages.
     """
     run, dataset = job.run, job.dataset
     reduction = Reduction("columns", _ColumnsPass, {"": ColumnStatistics}, run.layout)

@@ -1,4 +1,4 @@
-"""Stage "confidence": how sure every row is (hu-nrbfn, Algorithm 1)."""
+"""Stage "confidence": the soft-kNN confidence of every row (hu-nrbfn, Algorithm 1)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from dask_nrbfn.storage.run import Run
 
 @dataclass(frozen=True)
 class ConfidenceRecord:
-    """How many rows are less sure than the threshold."""
+    """Number of rows whose confidence is below the threshold."""
 
     n_below_threshold: int
 
@@ -49,9 +49,9 @@ def _compute(job: StageJob) -> ConfidenceRecord:
 
 
 def _write_codes(run_location: Location, dataset_location: Location) -> None:
-    """Store the class code of every row in a byte or two: each part looks up those of all rows.
+    """Store the class code of every row in one or two bytes, because each part reads all codes.
 
-    And the numbers of the rows that have a confidence, if others stand among them.
+    If only some rows have a confidence, store their row numbers too.
     """
     run = Run.open(run_location)
     group, rows = run.group("confidence"), searched_rows(run)
@@ -64,7 +64,7 @@ def _write_codes(run_location: Location, dataset_location: Location) -> None:
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers in the dataset of rows that have a confidence, by their places there."""
+    """Return the row numbers in the dataset of places among the rows that have a confidence."""
     named = has_candidates(run) or run.has("confidence/rows")
     return run.read("confidence/rows")[places] if named else places
 

@@ -1,4 +1,4 @@
-"""Stage "locality": how much the scores of neighbouring rows differ, for any weights."""
+"""Stage "locality": the differences of scores between neighbouring rows, for any weights."""
 
 import logging
 from dataclasses import dataclass
@@ -44,22 +44,22 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Rows for each basis row. 1,797 digits, 100 of them labelled, 400 basis rows: by the neighbours of
-# none, 200, 800 and all rows 6.9, 5.7, 5.1 and 4.8 % of the others are wrong. No more are drawn
-# than one pass searches: sums would cost more than the moments, and a penalty needs no precision.
+# Drawn rows for each basis row. 1,797 digits, 100 of them labelled, 400 basis rows: with the
+# neighbours of 0, 200, 800 and all rows the error on the others is 6.9, 5.7, 5.1 and 4.8 %. At most
+# `MAX_TARGETS` are drawn: more would cost more than the moments, and a penalty needs no precision.
 _ROWS_OF_BASIS_ROW = 10
 
-# Rows of a part of the sum, at most, and elements of them and their neighbours.
+# The most drawn rows of a part, and the most elements of these rows and their neighbours.
 _PART_ROWS, _PART_ELEMENTS = 1024, 2**25
 
-# What the stages begin with whose parts are the rows that are needed, and sums.
+# The prefix of the scratch stages: the rows that the sums need, and the sums.
 _SCRATCH = "locality-"
 _ROWS, _SUMS = f"{_SCRATCH}rows", f"{_SCRATCH}sums"
 
 
 @dataclass(frozen=True)
 class LocalityRecord:
-    """Rows that were drawn, those of them that have neighbours, and how many in all."""
+    """Number of drawn rows, of drawn rows with neighbours, and of pairs of neighbours."""
 
     n_drawn: int
     n_bound: int
@@ -69,8 +69,7 @@ class LocalityRecord:
 def _compute(job: StageJob) -> LocalityRecord:
     """Sum and store R over drawn rows and their neighbours among all rows.
 
-    The rows that this takes are collected in one pass, part by part, and then summed in parts of
-    drawn rows.
+    One pass collects the drawn rows and their neighbours, a second sums over the drawn rows.
     """
     run, dataset, k = job.run, job.dataset, job.run.chosen_params.n_neighbors
     n_drawn = _n_drawn(run.n_rows, BASIS.recorded(run).n_basis)
@@ -96,7 +95,7 @@ def _compute(job: StageJob) -> LocalityRecord:
 
 
 def read_locality(run: Run, strength: float) -> Locality | None:
-    """Return what locality adds to the ridge of a run, None where it is off."""
+    """Return the locality term of the ridge of a run, None if `strength` is 0."""
     if not strength:
         return None
     total = LocalitySum(run.read("locality/packed"), 0, 0)
@@ -104,12 +103,12 @@ def read_locality(run: Run, strength: float) -> Locality | None:
 
 
 def has_locality(params: FitParams, tuning: TuneParams | None) -> bool:
-    """Return whether a fit, or its tuning, keeps the scores of neighbours near each other."""
+    """Return whether a fit, or its tuning, has a locality above 0."""
     return any(localities_of(params, tuning))
 
 
 def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
-    """Store the neighbours of drawn rows: those that all rows have by now, or exact ones."""
+    """Store the neighbours of drawn rows: those of the search of all rows, else exact ones."""
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
@@ -127,7 +126,7 @@ def _take_lists(run_location: Location) -> None:
 
 
 def _collect(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
-    """Store some of the rows that are needed, and their classes if they have any."""
+    """Store some of the needed rows, and their classes if they have any."""
     numbers = run.read("locality/needed", first, last)
     arrays = {"values": dataset.take(numbers)}
     if not dataset.of_numbers:
@@ -136,7 +135,7 @@ def _collect(run: Run, dataset: Dataset, first: int, last: int) -> PartResult:
 
 
 class _LocalityPass(RowPass):
-    """Sums over some of the drawn rows, which lie in the parts of `_collect`."""
+    """The sum over some of the drawn rows, read from the parts of `_collect`."""
 
     def __init__(self, run: Run, dataset: Dataset, first: int, last: int) -> None:
         self._total = _sum_of(run, dataset, first, last)
@@ -170,7 +169,7 @@ def _sum_of(run: Run, dataset: Dataset, first: int, last: int) -> LocalitySum:
 
 
 def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int64]) -> Rows:
-    """Return what was collected of rows with ascending numbers."""
+    """Return the collected values or codes of ascending row numbers."""
     places = np.searchsorted(run.read("locality/needed"), numbers)
     parts, inside = np.divmod(places, narrow_block_rows(dataset.row_values))
     return stacked(
@@ -195,12 +194,12 @@ def _n_drawn(n_rows: int, n_basis: int) -> int:
 
 
 def _part_rows(n_neighbors: int, row_values: float) -> int:
-    """Return the drawn rows of a part of the sum."""
+    """Return the number of drawn rows of a part."""
     return max(1, min(_PART_ROWS, int(_PART_ELEMENTS / ((n_neighbors + 1) * max(row_values, 1)))))
 
 
 def _block_rows(n_basis: int, n_neighbors: int) -> int:
-    """Return the drawn rows whose neighbours are summed together."""
+    """Return the number of drawn rows whose neighbours are summed together."""
     return max(1, block_rows(n_basis) // n_neighbors)
 
 

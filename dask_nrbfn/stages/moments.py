@@ -1,4 +1,4 @@
-"""Stage "moments": the heavy pass, n r^2 flops, summed in parts."""
+"""Stage "moments": the sums behind the ridge system, a pass of n r^2 flops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _DIMENSIONS = {
 
 @dataclass(frozen=True)
 class MomentsRecord:
-    """Rows that were summed, the sum of their weights, and the least of these."""
+    """The number of summed rows, the sum of their weights and the least weight."""
 
     rows: int
     weight: float
@@ -49,7 +49,7 @@ def _compute(job: StageJob) -> MomentsRecord:
 
 
 def read_moments(run: Run, *, without: int | None = None) -> Moments:
-    """Return the moments of all rows, or by subtraction those of the rows outside one fold."""
+    """Return the moments of all rows, or, by subtraction, of the rows outside one fold."""
     total = read_sums(run, "moments")
     if without is not None:
         total -= read_sums(run, "moments", suffix=_suffixes(run.n_folds)[without])
@@ -57,7 +57,7 @@ def read_moments(run: Run, *, without: int | None = None) -> Moments:
 
 
 def read_system(run: Run, moments: Moments) -> RidgeSystem:
-    """Return the ridge system of moments of a run."""
+    """Return the ridge system that has the moments of a run."""
     targets = read_targets(run, len(moments.cross))
     return RidgeSystem.of(moments, targets, normalized=run.chosen_params.normalized)
 
@@ -65,11 +65,11 @@ def read_system(run: Run, moments: Moments) -> RidgeSystem:
 def moments_bytes(
     n_basis: int, *, width: int, basis_bytes: int, n_targets: int, n_folds: int, reading_bytes: int
 ) -> int:
-    """Return the bytes that a moments task holds at its peak, of rows of so many values.
+    """Return the peak memory of a moments task, with `width` values in a row.
 
-    The sums of every fold, as squares and packed, a block of activations and cross; the basis as
-    read, scaled and as slopes; a block of rows as stored, one ahead, sorted by fold and centred;
-    and two chunks.
+    It holds the sums of every fold (square and packed), a block of activations and cross products,
+    the basis (as read, scaled and as slopes), a block of rows (as stored, one ahead, sorted by fold
+    and centred), and two chunks.
     """
     rows = block_rows(n_basis)
     of_basis = basis_bytes + reading_bytes
@@ -82,7 +82,7 @@ def moments_bytes(
 
 
 def combine_bytes(n_basis: int, *, n_targets: int, n_folds: int) -> int:
-    """Return the bytes that adding sums holds: those at hand, and one more read and decoded."""
+    """Return the bytes of adding sums: the sums of all folds, and one more, read and decoded."""
     return (n_folds + 3) * 8 * (packed_size(n_basis) + n_basis * (1 + n_targets))
 
 
@@ -151,7 +151,7 @@ def _reduction(run: Run) -> Reduction:
 
 
 def _combine_folds(run_location: Location, weight: float) -> None:
-    """Store the moments of every fold and of all rows, whose weight is known."""
+    """Store the moments of every fold and of all rows, whose total weight is `weight`."""
     run = Run.open(run_location)
     reduction, total = _reduction(run), None
     for suffix in reduction.kinds:
@@ -176,7 +176,7 @@ def _check(run: Run, moments: Moments, weight: float) -> None:
 
 
 def _suffixes(n_folds: int) -> Sequence[str]:
-    """Return what the names of each fold's sums end in; those of all rows end in nothing."""
+    """Return the suffix of the names of the sums of each fold; the sums of all rows have none."""
     return [f"_{fold}" for fold in range(n_folds)] if n_folds > 1 else [""]
 
 

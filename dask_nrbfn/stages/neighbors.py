@@ -61,29 +61,31 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Rows that fit this are searched at once, others in partitions of this size: what a search holds
-# then depends on neither the rows nor, unless it is smaller still, on the memory of the workers.
+# Rows that fit these bytes are searched at once, others in partitions of this size. So the memory
+# of a search depends neither on the number of rows nor on larger workers.
 _SEARCH_BYTES = 2**30
 
-# Rounds of k-means and of balancing, of which each costs about as much as routing the sample.
+# Rounds of k-means and of balancing; each costs about as much as routing the sample.
 _BALANCING_ROUNDS = 40
 
-# Rounding of the coordinates over the distance of neighbours that an approximate search may have.
+# The largest allowed ratio of rounding to the distance of neighbours in an approximate search.
 _MOST_ROUNDING = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class NeighborsRecord:
-    """How neighbours were searched, and the mean of their distances.
+    """How neighbours were searched, and their mean distance.
 
     Attributes
     ----------
     method, n_partitions, threads, n_candidates
         As in `NeighborSearch`.
-    largest_partition, n_repaired : int or None
-        Rows of the largest partition, and rows that too few others shared one with.
+    largest_partition : int or None
+        Rows of the largest partition.
+    n_repaired : int or None
+        Rows that found fewer than k neighbours in their partitions.
     n_probes : int or None
-        Partitions that each candidate looked into.
+        Partitions that each candidate was compared with.
     mean_distance : float
     """
 
@@ -98,7 +100,7 @@ class NeighborsRecord:
 
 
 def _compute(job: StageJob) -> NeighborsRecord:
-    """Store the neighbours of every row, or candidate."""
+    """Store the neighbours of every row, or of every candidate."""
     run, dataset = job.run, job.dataset
     search = decided_search(run)
     logger.info("neighbors: %s search, %d partition(s)", search.method, search.n_partitions)
@@ -115,13 +117,13 @@ def _compute(job: StageJob) -> NeighborsRecord:
 
 
 def _check_precision(run: Run, dataset: Dataset, method: str, mean_distance: float) -> None:
-    """Raise RecallError if neighbours are nearer than single precision can tell."""
+    """Raise RecallError if neighbours are nearer than single precision resolves."""
     if np.can_cast(dataset.dtype, search_dtype(dataset, method)):
         return
     spread = 0.0
     if run.chosen_params.scale == "none":
         statistics = read_statistics(run)
-        # Rows in CSR are not about their centre.
+        # Rows in CSR are not centred.
         away = statistics.mean if dataset.is_sparse else 0.0
         spread = float(np.linalg.norm(np.hypot(statistics.standard_deviation, away)))
     if spread * np.finfo(np.float32).eps > _MOST_ROUNDING * mean_distance:
@@ -159,7 +161,7 @@ def decided_search(run: Run) -> NeighborSearch:
 
 
 def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> NeighborSearch:
-    """Return the search that `params` ask for, and where they leave it open, the one that fits.
+    """Return the search that `params` ask for, with every "auto" chosen by rows and memory.
 
     Raises
     ------
@@ -188,7 +190,7 @@ def plan_search(dataset: Dataset, params: FitParams, engine: Engine) -> Neighbor
 def _plan_candidates(
     dataset: Dataset, params: FitParams, engine: Engine, n_candidates: int
 ) -> NeighborSearch:
-    """Return how the neighbours of candidates are searched, in partitions if that is faster."""
+    """Return the search of the neighbours of candidates, in partitions if that is faster."""
     n_rows, n_partitions = dataset.n_rows, params.n_partitions
     if n_partitions is None:
         n_partitions = faster_partitions(
@@ -228,7 +230,7 @@ def _method(dataset: Dataset, params: FitParams, engine: Engine, n_partitions: i
 
 
 def _partition_rows(dataset: Dataset, params: FitParams, n_partitions: int) -> int:
-    """Return the rows of the largest of so many partitions."""
+    """Return the rows of the largest of `n_partitions` partitions."""
     if n_partitions == 1:
         return dataset.n_rows
     return math.ceil(MAX_IMBALANCE * dataset.n_rows * params.overlap / n_partitions)
@@ -362,7 +364,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
     search = _search_bytes(s, partition_rows) + 16 * partition_rows
     # The sample as read and searched, in double precision and as distances, some of them twice.
     placing = 5 * 8 * sample_rows(s.n, s.width, s.n_partitions) * (s.width + s.n_partitions)
-    # Arrays, of rows in CSR too: twice to route by, and twice more while they are looked for.
+    # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
     centroids = 2 * 8 * s.n_partitions * s.p
     repairing = exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k)
     return StageCost(
@@ -396,7 +398,7 @@ def _search_in_partitions(s: FitSizes) -> StageCost:
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
     in_partitions = s.n_partitions > 1
     sample = bounding_rows(s.n, s.width, s.k)
-    # Of the sample, which is searched with bounds of a fourth of it, four more neighbours are near.
+    # The sample is searched with the bounds of a fourth of it, which let four more neighbours in.
     bounding = n_candidates * sample / 4
     pairs = s.n * n_candidates * (PROBED if in_partitions else 1)
     routed = s.n * s.n_partitions if in_partitions else 0
@@ -413,7 +415,7 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
         + file
         + max(
             pool_bytes(s.n, s.K, n_candidates, 0) + placing + 6 * lists,
-            # Lists, pairs that wait and those at hand, and as much twice to sort and merge them.
+            # Lists, waiting and current pairs, and two more copies to sort and merge them.
             block + 3 * 3 * lists,
             exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k) + block,
         ),
@@ -453,7 +455,7 @@ def _remedy(params: FitParams) -> str:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if rows have no classes, or too few neighbours."""
+    """Raise ParameterError if the rows have no classes, or too few neighbours."""
     dataset, params, named = context.dataset, context.needing_confidence, context.basis_option
     asked = f"`{named}`={params.basis} asks for the classes of rows"
     if context.embeds and not dataset.n_classes:

@@ -1,4 +1,4 @@
-"""Neighbours in partitions: no task holds more rows than one partition has."""
+"""Neighbour search in partitions: no task holds more rows than one partition has."""
 
 import logging
 import math
@@ -39,7 +39,7 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# Rows of scratch that are read together; a partition's share of a block is a few of them.
+# Rows of scratch that are read together; the share of a partition in a block is a few of these.
 _SLICE_ROWS = 512
 
 # NNDescent gains nothing on fewer rows than this.
@@ -58,13 +58,13 @@ def search_partitions(
 ) -> dict[str, Any]:
     """Store the neighbours of every row, searched in overlapping partitions.
 
-    Rows go to scratch in the order of their partitions ("partitions"), every partition is searched
-    on its own ("candidates"), and the lists of a row's partitions are merged ("neighbors"). Each of
-    the three is a pass in parts; the scratch is left for the caller to drop.
+    Three passes in parts: "partitions" writes the rows to scratch in the order of their partitions,
+    "candidates" searches every partition on its own, and "neighbors" merges the lists of the
+    partitions of each row. The caller drops the scratch.
     """
     blocks = _blocks(run, dataset)
     if not run.has("partitions/centroids"):
-        # What was cut by others is of no use.
+        # Blocks that were cut by other partitions are useless.
         run.drop("partitions")
         arguments = (run.location, dataset.location, n_partitions)
         run_task(engine, _place_partitions, *arguments, label="partitions")
@@ -107,7 +107,7 @@ def search_partitions(
 
 
 def _check_largest(n_rows: int, run: Run, dataset: Dataset, engine: Engine) -> None:
-    """Raise MemoryBudgetError if the rows could not be cut into pieces that fit a worker."""
+    """Raise MemoryBudgetError if the largest partition does not fit a worker."""
     method = run.decisions["neighbors"]["method"]
     held = searching_bytes(dataset, run.chosen_params, method, n_rows)
     check_budget("neighbors", held, engine, remedy="Give more `n_partitions`, in a new run")
@@ -200,14 +200,14 @@ def _search_partition(run: Run, dataset: Dataset, partition: int, threads: int) 
     found = _search(rows, run, threads)
     return PartResult(
         {"rows": size},
-        # A redone block may be cut otherwise, on other processors; the numbers tell.
+        # A recomputed block may be cut otherwise on another processor; its row numbers show that.
         {"numbers": numbers, "indices": numbers[found.indices], "distances": found.distances},
         slice_rows=_SLICE_ROWS,
     )
 
 
 def _search(rows: Rows, run: Run, threads: int) -> Neighbors:
-    """Return the k nearest other rows, fewer if there are not so many."""
+    """Return the k nearest other rows, fewer if there are fewer rows."""
     n_rows = rows.shape[0]
     k = min(run.chosen_params.n_neighbors, n_rows - 1)
     if k < 1:
@@ -246,14 +246,14 @@ def _merge_span(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
 def _candidates_of_block(
     run: Run, index: int, block: _Block, counts: NDArray[np.int64]
 ) -> Neighbors:
-    """Return everything found for the rows of a block, one list behind the other."""
+    """Return all neighbours found for the rows of a block, list after list."""
     k, n_rows = run.chosen_params.n_neighbors, block.stop - block.start
     before = counts[:index].sum(axis=0)
     places = run.read_part("partitions", index, "numbers") - block.start
     lists = most_lists(run.chosen_params.overlap)
     indices = np.full((n_rows, lists, k), MISSING)
     distances = np.full((n_rows, lists, k), np.inf)
-    # The last list is that of repeated rows, the others fill up in the order of the partitions.
+    # The last list has repeated rows; the others are filled in the order of the partitions.
     repeated = run.read_part("partitions", index, "repeated") - block.start
     indices[repeated, -1] = run.read_part("partitions", index, "copies")
     distances[repeated, -1] = 0.0

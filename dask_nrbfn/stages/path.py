@@ -39,13 +39,13 @@ from dask_nrbfn.stages.width import read_features, read_shares, read_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# Basis rows up to which eigenvalues are computed: with 4,096 they take as long as ten of the
-# factorizations of a penalty, and that grows.
+# Eigenvalues are computed up to this many basis rows. With 4,096 they take as long as ten
+# factorizations, and the ratio grows with the basis.
 LARGEST_SPECTRUM = 4096
 
-# Basis rows up to which the systems of a path are solved side by side, each with one thread, and
-# the bytes of those beside the first. Threads that share a factorization of this size wait for
-# each other a large part of the time, beside busy neighbours nearly all of it.
+# Up to this many basis rows the systems of a path are solved side by side, each with one thread.
+# The second number bounds the bytes of all systems but the first. Threads that share a small
+# factorization mostly wait for each other, above all on a busy machine.
 _LARGEST_SMALL = 2048
 _BESIDE_BYTES = 2**28
 
@@ -60,7 +60,7 @@ class PathRecord:
 def _compute(job: StageJob) -> PathRecord:
     """Solve for all penalties; return the error and risk of the fits to all rows.
 
-    The parts of the stage are those without one fold each, and last all rows.
+    Each part of the stage leaves out one fold; the last part is of all rows.
     """
     folds: list[int | None] = [*held_out_folds(job.run), None]
     units = [(fold,) for fold in folds]
@@ -71,14 +71,14 @@ def _compute(job: StageJob) -> PathRecord:
 
 
 def held_out_folds(run: Run) -> list[int]:
-    """Return the folds that are held out: none where there is a validation dataset."""
+    """Return the folds that are held out: none if there is a validation dataset."""
     return list(range(run.n_folds)) if run.n_folds > 1 else []
 
 
 def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
-    """Return which basis rows are not of one fold, (r,); all of them without a fold.
+    """Return a mask of the basis rows outside a fold, (r,); all of them if `fold` is None.
 
-    A basis function of a row that is held out would be determined by no other row.
+    No training row but the held-out row itself would determine the weight of its basis function.
     """
     rows = read_labelled_rows(run)
     if fold is None:
@@ -88,9 +88,9 @@ def kept_basis(run: Run, fold: int | None) -> NDArray[np.bool_]:
 
 
 def read_path_weights(run: Run, fold: int | None) -> PathWeights:
-    """Return the weights of all penalties without one fold, or for all rows.
+    """Return the weights of all penalties without one fold, or of all rows if `fold` is None.
 
-    Those of basis rows of the fold are 0.
+    Basis rows of the fold have weight 0.
     """
     index = len(held_out_folds(run)) if fold is None else fold
     return PathWeights(*(run.read_part("path", index, name) for name in PathWeights._fields))
@@ -103,7 +103,7 @@ def penalized_system(
     *,
     features: Callable[[], RadialFeatures] | None = None,
 ) -> RidgeSystem:
-    """Return a system of the basis of a run with what a ridge keeps small.
+    """Return a system of the basis of a run with the penalty, locality and components of a ridge.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def penalized_system(
     system : RidgeSystem
     ridge : Ridge
     features : callable, optional
-        Returns the radial basis functions, which the run need not know how to scale then.
+        Returns the radial basis functions; default: those of the run.
     """
     penalty = penalty_named(ridge.penalty)
     P = penalty.of(features or partial(read_features, run), read_shares(run))
@@ -124,7 +124,7 @@ def penalized_system(
 
 
 def each_system(n_basis: int, *, spans: bool = False) -> Each:
-    """Return what solves the systems of a path: bits depend on the size of the basis alone."""
+    """Return the map that solves the systems of a path; its bits depend on `n_basis` alone."""
     if n_basis > _LARGEST_SMALL:
         return map
     return partial(side_by_side, at_once=1 + _BESIDE_BYTES // _system_bytes(n_basis, spans=spans))
@@ -135,9 +135,9 @@ def _system_bytes(n_basis: int, *, spans: bool) -> int:
 
 
 def beside_bytes(n_basis: int, n_systems: int, *, spans: bool) -> int:
-    """Return the most bytes that systems hold which are solved beside another.
+    """Return the most bytes of the systems that are solved beside the first.
 
-    Of a large basis too, which has none: what is planned must not shrink where a basis grows.
+    A large basis has none, but counts the same: a plan must not shrink as the basis grows.
     """
     return min(_BESIDE_BYTES, (n_systems - 1) * _system_bytes(n_basis, spans=spans))
 
@@ -184,7 +184,7 @@ def _path_part(run: Run, dataset: Dataset, fold: int | None) -> PartResult:
 
 
 def class_weights(run: Run, moments: Moments) -> Floats | None:
-    """Return the weights of the classes where the bounds of hu-nrbfn hold, else None."""
+    """Return the weights of the classes if the bounds of hu-nrbfn hold, else None."""
     targets = read_targets(run, len(moments.cross))
     bounded = run.chosen_params.normalized and not targets.centred
     return moments.target_sums if bounded else None

@@ -1,4 +1,4 @@
-"""Stage "recall": how many of the true neighbours the search found."""
+"""Stage "recall": the share of the true neighbours that the search found."""
 
 import logging
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# The standard error of a recall of 0.95 is then about 0.003.
+# With this many rows the standard error of a recall of 0.95 is about 0.003.
 AUDITED_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class RecallRecord:
-    """The share of the true neighbours found, its standard error, and the rows looked at."""
+    """The share of the true neighbours found, its standard error and the number of rows."""
 
     recall: float
     recall_standard_error: float
@@ -32,7 +32,7 @@ class RecallRecord:
 
 
 def _compute(job: StageJob) -> RecallRecord:
-    """Return the recall of the neighbours of 1,000 rows, found again among all rows.
+    """Return the recall for 1,000 rows, whose neighbours are searched again exactly.
 
     An exact search over all rows at once has a recall of 1 by construction and is not audited.
     """
@@ -53,7 +53,7 @@ def _compute(job: StageJob) -> RecallRecord:
 
 
 def check_recall(run: Run, min_recall: float) -> None:
-    """Raise RecallError if the recall of a run is below what is asked for."""
+    """Raise RecallError if the recall of a run is below `min_recall`."""
     audit = RECALL.recorded(run)
     if audit.recall >= min_recall:
         return

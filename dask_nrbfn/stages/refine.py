@@ -1,4 +1,4 @@
-"""Stage "refine": from the weights of the squared loss to those of another."""
+"""Stage "refine": from the weights of the squared loss to the weights of another loss."""
 
 import logging
 from collections.abc import Mapping
@@ -32,43 +32,43 @@ from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
 
-# From the end of a pass to the first row of the next: what came out, its tasks, opening the run.
+# Seconds between two passes: reading the sums, the tasks of a step, opening the run.
 _PASS_S = 0.1
 
 _FIGURES = (*COMPARED, "temperature")
 
-# Of log losses that are compared.
+# Digits of log losses that count in a comparison.
 _DIGITS = 9
 
 
 @dataclass(frozen=True)
 class RefineRecord:
-    """How the weights were improved.
+    """The passes of the loss, and in a tuning the comparison of the losses.
 
     Attributes
     ----------
     loss : str
-        Of a tuning that which labels held-out rows best; the squared one has no passes.
+        In a tuning the loss with the best labels of held-out rows. The squared loss has no passes.
     n_passes : int
-        Over the rows.
+        Passes over the rows.
     stopped : str or None
-        Why there were no more: the "gradient" was small, the "objective" fell by little, rows that
-        are held out were labelled no better ("validation"), or there had been as many as there may
-        be, the "limit".
+        The rule that stopped the passes: a small "gradient", a small decrease of the "objective",
+        no better labels of held-out rows ("validation"), or the "limit" of passes.
     objective : float or None
-        ``sum_i v_i loss(m_i) + tr(W R W')`` of the weights that are taken.
+        ``sum_i v_i loss(m_i) + tr(W R W')`` of the chosen weights.
     path : list of dict
-        Of every pass the objective and the length of its gradient, see `Preconditioner`; of a
-        tuning the figures of held-out rows too.
+        For each pass the objective and the norm of its gradient, see `Preconditioner`; in a tuning
+        the figures of held-out rows too.
     taken : int or None
-        Of a tuning, the pass whose weights are taken, from 1.
+        In a tuning, the pass whose weights are chosen, from 1.
     tried : list of dict or None
-        Of a tuning for every loss the figures of held-out rows, the passes and what stopped them.
+        In a tuning, for each loss the figures of held-out rows, the passes and their stop.
     chosen : dict or None
-        Of a tuning, the loss.
+        In a tuning, the loss.
     n_rows : int or None
+        In a tuning, the number of held-out rows.
     error_rate, log_loss, temperature : float or None
-        Of a tuning, how many rows were held out, and how the loss labels them.
+        In a tuning, the figures of the loss on held-out rows.
     """
 
     loss: str
@@ -86,7 +86,7 @@ class RefineRecord:
 
 
 def _compute(job: StageJob) -> RefineRecord:
-    """Descend for every loss; store the weights of the best."""
+    """Descend for every loss; store the weights of the best loss."""
     run, n_kept = job.run, job.run.read("weights/values").shape[1]
     decide_to_keep(run, "refine", n_kept, job.dataset.row_values)
     steps = {name: descend(job, name) for name in refined_losses(run.params, run.tuning)}
@@ -101,7 +101,7 @@ def _compute(job: StageJob) -> RefineRecord:
 
 
 def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return how the losses label held-out rows, and which does best."""
+    """Return the figures of the losses on held-out rows, and the best loss."""
     squared = VALIDATION.recorded(run)
     tried = []
     for name in losses_of(run.params, run.tuning):
@@ -127,16 +127,16 @@ def _judged(run: Run, steps: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _standing(outcome: Mapping[str, Any]) -> list[float]:
-    """Return what losses are compared by.
+    """Return the sort key of a loss: the least is best.
 
-    At its first pass each has the weights of the squared loss, and the same figures to rounding.
+    The first pass of each has the weights of the squared loss, so the same figures up to rounding.
     """
     first, *others = (outcome[name] for name in COMPARED)
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]
 
 
 def _take(run_location: Location, loss: str, n_passes: int) -> None:
-    """Store the weights at which a descent has ended as those of the model."""
+    """Store the chosen weights of a descent as those of the model."""
     run, ended = Run.open(run_location), Descent(loss, None, None).place
     values = run.read_part(ended, n_passes, "values")
     write_array(run.group("refine"), "values", values, "target", "basis")
@@ -146,7 +146,7 @@ def _take(run_location: Location, loss: str, n_passes: int) -> None:
 
 
 def is_refined(params: FitParams) -> bool:
-    """Return whether the weights are those of another loss than the squared one."""
+    """Return whether the weights are of another loss than the squared one."""
     return not loss_named(params.loss).solved_at_once
 
 
@@ -156,7 +156,7 @@ def read_weights(run: Run) -> Floats:
 
 
 def read_held_out_confusion(run: Run) -> Floats | None:
-    """Return the weight of each class's held-out rows by label, float64 (K, K); None: not tuned."""
+    """Return the confusion of the held-out rows by weight, float64 (K, K); None: not tuned."""
     if run.tuning is None or run.of_numbers:
         return None
     if is_refined(run.chosen_params):
@@ -167,7 +167,7 @@ def read_held_out_confusion(run: Run) -> Floats | None:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if a loss is not for the targets."""
+    """Raise ParameterError if a loss does not support the targets."""
     tuning = context.tuning
     if context.dataset.of_numbers:
         name = "losses" if tuning and tuning.losses else "loss"
@@ -178,7 +178,7 @@ def _check(context: FitContext) -> None:
 
 
 def check_updatable(loss: str, remedy: str) -> None:
-    """Raise ParameterError if the weights of a loss are not solved from sums that rows join."""
+    """Raise ParameterError if the weights of a loss are not solved from sums over rows."""
     if not loss_named(loss).solved_at_once:
         raise ParameterError(
             f"`loss` is {loss}, whose weights are not solved from sums that rows join or leave.",
@@ -195,7 +195,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
     solves, weights = s.n_refined * n_models * r**3 / 3, 8 * s.q * r
-    # The ridge of a penalty that is a matrix is stored beside the factor, and both are read again.
+    # If the penalty is a matrix, its ridge is stored beside the factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     steps = most * (s.n_parts + n_passes) * n_models * weights
     read = most * (s.rows_bytes + round(n_judged * s.row_bytes))

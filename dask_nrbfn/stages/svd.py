@@ -1,8 +1,8 @@
-"""Stage "svd": the singular vectors by which later stages see rows as coordinates.
+"""Stage "svd": the singular vectors that turn rows into coordinates for all later stages.
 
-Two passes of the same sum, each multiplied by what the one before it has found. Their parts are
-not those of the run but follow from the number of rows alone: rows are drawn by hashes of their
-coordinates, and so by the last bits of the vectors, and a draw must not depend on the parts.
+Two passes compute the same sum; the second multiplies rows by the result of the first. The parts
+follow from the number of rows alone, not from the parts of the run: rows are drawn by hashes of
+their coordinates, so by the last bits of the singular vectors, and a draw must not depend on parts.
 """
 
 import logging
@@ -39,20 +39,20 @@ logger = logging.getLogger(__name__)
 
 _PASSES = 2
 
-# What the stages begin with whose parts are sums of a pass, and where its directions are.
+# The prefix of the scratch stages, one for each pass, with its directions and sums.
 _SCRATCH = f"{STAGE}-"
 
 
 @dataclass(frozen=True)
 class SvdRecord:
-    """What was found.
+    """Figures of the decomposition.
 
     Attributes
     ----------
     singular_values : list of float
-        From the largest one downwards.
+        In descending order.
     explained : float
-        Share of the squares of all values that the coordinates hold, at least.
+        A lower bound of the share of the sum of squares that the coordinates hold.
     """
 
     singular_values: list[float]
@@ -60,7 +60,7 @@ class SvdRecord:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if rows cannot be replaced by as many coordinates as are asked for."""
+    """Raise ParameterError if the rows cannot become `svd` coordinates."""
     dataset, params = context.dataset, context.params
     assert params.svd is not None
     most = min(dataset.n_features, dataset.n_rows) - 1
@@ -83,18 +83,17 @@ def _check(context: FitContext) -> None:
 
 
 def read_components(run: Run) -> Floats | None:
-    """Return by what rows become coordinates, float64 (p, D); None where they do not."""
+    """Return the singular vectors, float64 (p, D); None without `svd`."""
     return None if run.chosen_params.svd is None else run.read(VECTORS)
 
 
 def _compute(job: StageJob) -> SvdRecord:
     """Store the singular vectors.
 
-    Every chunk is read, so a missing or damaged one and a NaN are found before anything long
-    begins.
+    It reads every chunk, so a missing or damaged chunk and a NaN are found before the long stages.
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    # On record, so that a run goes on with it whatever the defaults are by then.
+    # Recorded, so that the run continues with this layout even if the defaults change.
     run.decide(STAGE, asdict(PartLayout.of(run.n_rows)))
     for number in range(_PASSES):
         run_task(engine, _write_directions, run.location, number, label=STAGE)
@@ -114,7 +113,7 @@ def _reduction(run: Run, number: int) -> Reduction:
 
 
 def _write_directions(run_location: Location, number: int) -> None:
-    """Store what the rows are multiplied by in a pass."""
+    """Store the directions by which a pass multiplies the rows."""
     run = Run.open(run_location)
     if number:
         directions = orthonormal(_read_sketch(run, number - 1).products)
@@ -151,7 +150,7 @@ def _decompose(run_location: Location) -> SvdRecord:
 
 
 class _SvdPass:
-    """The sketch of a part, whose values are finite."""
+    """The sketch of the rows of a part; checks that their values are finite."""
 
     def __init__(self, run: Run, dataset: Dataset, start: int, stop: int, number: int) -> None:
         self.reading = Reading(
@@ -174,7 +173,7 @@ def _cost(s: FitSizes) -> StageCost:
     n_parts = PartLayout.of(s.n).n_parts
     sketch = 8 * s.p * size
     flops = _PASSES * 4 * s.n * s.row_values * size
-    # The directions, the sketch and a block's, or a sibling's as read and decoded.
+    # The directions, the sketch, and that of a block, or of a sibling, read and decoded.
     passing = 5 * sketch + s.reading_bytes + 8 * rows * (2 * s.width + size)
     # The directions, the sketch, a factor and its vectors, and LAPACK's copy and space.
     solving = 8 * sketch
@@ -185,8 +184,8 @@ def _cost(s: FitSizes) -> StageCost:
         held_bytes=PROCESS_BYTES + max(passing, solving),
         n_tasks=_PASSES * n_parts,
         work={
-            # To read rows is to make coordinates of them, half as many as there are directions: of
-            # rows in CSR, whose products are no faster than memory, a fifth of the work.
+            # Reading rows includes making coordinates of them, half as many as the directions. For
+            # rows in CSR, whose products run at the speed of memory, that is a fifth of the work.
             "read_bytes": _PASSES * s.rows_bytes * (5 if s.is_sparse else 1),
             "moments_flops": 0.0 if s.is_sparse else flops,
             "scratch_bytes": _PASSES * 3 * n_parts * sketch,

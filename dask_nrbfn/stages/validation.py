@@ -1,4 +1,4 @@
-"""Stage "validation": the scores of rows that a model has not seen, for each penalty and alpha."""
+"""Stage "validation": errors on held-out rows for each penalty and alpha."""
 
 import logging
 from dataclasses import dataclass
@@ -43,22 +43,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ValidationRecord:
-    """How the penalties did on rows that their weights have not seen.
+    """Errors of all penalties on held-out rows.
 
     Attributes
     ----------
     path : list of dict
         Error, log loss and temperature of every penalty and alpha.
     chosen : dict
-        The best of them.
+        The best penalty and alpha.
     n_rows : int
-        Rows that were judged.
+        Number of held-out rows.
     error_rate, log_loss, temperature : float or None
-        Of classes, those of the best.
+        Of the best one, for classes.
     relative_error : float or None
-        Of numbers, that of the best: 1 - R^2, on average over the targets.
+        Of the best one, for numbers: 1 - R^2, the mean over the targets.
     r2, rmse, mae : list of float or None
-        Of every target.
+        Of the best one, for each target.
     """
 
     path: list[dict[str, Any]]
@@ -76,7 +76,7 @@ class ValidationRecord:
 def _compute(job: StageJob) -> ValidationRecord:
     """Score the held-out rows with the weights of every penalty; return them and the best.
 
-    Without a dataset of its own every row is judged by the weights without its fold.
+    Without a validation dataset every row is scored by the weights without its fold.
 
     Raises
     ------
@@ -106,14 +106,14 @@ def _compute(job: StageJob) -> ValidationRecord:
 
 
 def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
-    """Return the class code that each class of a judged dataset has in the training dataset.
+    """Return the code in the training dataset of each class of a judged dataset.
 
-    None where the targets are numbers.
+    None if the targets are numbers.
 
     Raises
     ------
     DataError
-        If it has other columns or targets, or labels that the training dataset has not.
+        If it has other columns or targets, or a label that the training dataset lacks.
     """
     of_same_table(dataset, judged)
     remedy = "Give rows of the training rows' classes."
@@ -123,12 +123,12 @@ def codes_in_training(dataset: Dataset, judged: Dataset) -> list[int] | None:
 def codes_among(
     classes: NDArray[Any], target_names: tuple[str, ...] | None, dataset: Dataset, remedy: str
 ) -> list[int] | None:
-    """Return the place among `classes` of each class of a dataset; None for named numbers.
+    """Return the place among `classes` of each class of a dataset; None for numbers as targets.
 
     Raises
     ------
     DataError
-        If a class is none of them, or the dataset has not these targets.
+        If a class is not among `classes`, or the dataset lacks these targets.
     """
     check_targets(dataset, target_names)
     if target_names is not None:
@@ -148,12 +148,12 @@ def codes_among(
 
 
 def describe_path(sums: JudgedSums, tried: list[Ridge]) -> list[dict[str, Any]]:
-    """Return how every penalty and alpha did, None where there were no weights."""
+    """Return the figures of every penalty and alpha; None where the system was singular."""
     return [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
 
 
 def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
-    """Return the entry with the least of a figure; of equal ones that of the largest alpha.
+    """Return the entry with the least value of a figure; among equals the largest alpha.
 
     Raises
     ------
@@ -170,13 +170,13 @@ def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
 
 
 def best_solved(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
-    """Return the same, or an entry of None if no penalty has any."""
+    """Return `best_entry`, or an entry of None if every system was singular."""
     solved = any(entry[criterion] is not None for entry in path)
     return best_entry(path, criterion) if solved else dict.fromkeys(path[0])
 
 
 class HeldOutPass:
-    """How the rows of a part are predicted by the weights that have not seen them.
+    """Errors on the rows of a part by weights that have not seen them.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class HeldOutPass:
     weights_of_folds : list of PathWeights
         The networks without each fold.
     kept_of_folds : list of bool (r,)
-        The basis rows that are not of each fold. Normalized activations are those of them alone.
+        For each fold, the basis rows outside it; activations are normalized over these alone.
     n_rows : int
         Rows of the part.
     """
@@ -214,7 +214,7 @@ class HeldOutPass:
         self._sums: JudgedSums = sums_of(targets).zeros(n_models, targets.n_targets)
 
     def add(self, block: FoldedBlock) -> None:
-        """Judge the rows of a block."""
+        """Add the errors on the rows of a block."""
         for weights, intercepts, rows in zip(
             self._rows_of_folds, self._intercepts_of_folds, block.slices, strict=True
         ):
@@ -233,7 +233,7 @@ class HeldOutPass:
             )
 
     def sums(self) -> Sums:
-        """Return how all rows were judged."""
+        """Return the sums of the errors over all rows."""
         return {"": self._sums}
 
 

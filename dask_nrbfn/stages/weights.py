@@ -1,4 +1,4 @@
-"""Stage "weights": the r x r system, solved on one node."""
+"""Stage "weights": the solution of the r x r ridge system on one node."""
 
 import logging
 import warnings
@@ -61,7 +61,7 @@ def _compute(job: StageJob) -> WeightsRecord:
 
 
 def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> None:
-    """Warn if rounding decides much of the weights; in the process that asked for them."""
+    """Warn if the system is so ill-conditioned that rounding decides much of the weights."""
     if reciprocal_condition is not None and reciprocal_condition < ILL_CONDITIONED:
         warnings.warn(
             f"the ridge system at alpha={alpha:g} has a reciprocal condition of "
@@ -165,7 +165,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if the penalty is not for the features or the basis."""
+    """Raise ParameterError if the penalty does not support the features or the basis."""
     if context.tuning is None:
         check_penalty(context.params)
 

@@ -31,32 +31,32 @@ from dask_nrbfn.weighting import Reading, RowWeights
 
 logger = logging.getLogger(__name__)
 
-# A row is far from the basis if this share of the training rows, of those that are no basis rows,
-# is nearer. Of each part so many rows are looked at.
+# A row is far from the basis if this share of the training rows without the basis rows is nearer.
+# The second number is the rows of each part that are sampled for it.
 _NEARER_SHARE = 0.99
 _SAMPLED_ROWS = 1024
 
-# Rows whose targets give the origin of all of them, evenly spaced.
+# Number of evenly spaced rows whose targets give the origin of the targets.
 _ORIGIN_ROWS = 101
 
-# What the names of the sums over clusters end in.
+# The suffix of the names of the sums over clusters.
 _CLUSTERS = "_clusters"
 
 
 @dataclass(frozen=True)
 class WidthRecord:
-    """The width, and what later rows are compared with.
+    """The width, and the figures that later rows are compared with.
 
     Attributes
     ----------
     width, mean_distance : float
-        The mean is over rows with their weights.
+        The mean is weighted by the sample weights.
     far_distance : float or None
-        From the nearest basis row, beyond which rows are far; None where all rows looked at are
+        Distance to the nearest basis row beyond which a row is far; None if all sampled rows are
         basis rows.
     class_weights : list of float or None
     target_origin : list of float or None
-        Of targets that are numbers, see `Targets`.
+        For targets that are numbers, see `Targets`.
     """
 
     width: float
@@ -124,25 +124,25 @@ def read_features(run: Run) -> RadialFeatures:
 
 
 def has_shares(run: Run) -> bool:
-    """Return whether a penalty of the run, or one that it tries, asks for shares of clusters."""
+    """Return whether a penalty of the run, or one that it tries, needs the shares of clusters."""
     return any(
         penalty_named(name).needs_shares for name in penalties_of(run.chosen_params, run.tuning)
     )
 
 
 def read_shares(run: Run) -> Floats | None:
-    """Return how much of the weight is nearest to each basis row, (r,); None if not asked for."""
+    """Return the share of the weight nearest to each basis row, (r,); None if not needed."""
     return run.read("width/shares") if has_shares(run) else None
 
 
 def middle_targets(dataset: Dataset) -> Floats:
-    """Return the median of the targets of a few rows, (q,): a single row may be an outlier."""
+    """Return the median of the targets of a few rows, (q,), because one row may be an outlier."""
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _ORIGIN_ROWS).astype(np.int64))
     return np.median(dataset.take_targets(rows), axis=0)
 
 
 def read_targets(run: Run, n_targets: int) -> Targets:
-    """Return how the targets of a run whose width is known enter its moments."""
+    """Return the targets of a run whose width is known."""
     origin = WIDTH.recorded(run).target_origin
     return ClassTargets(n_targets) if origin is None else NumberTargets(np.array(origin))
 
@@ -154,9 +154,9 @@ class DistanceSums(RowSum):
     Attributes
     ----------
     total : float
-        Sum of all, each times the weight of its row.
+        Sum of all distances, weighted by the sample weights.
     nearest : float64 (s,)
-        Of each row of a sample to its nearest basis row, in the order of the rows.
+        Distance of each row of a sample to its nearest basis row, in the order of the rows.
     """
 
     total: float
@@ -169,7 +169,7 @@ class DistanceSums(RowSum):
 
 @dataclass(frozen=True, eq=False)
 class ClusterSums(RowSum):
-    """``weights`` float64 (r,), of the rows that are nearest to each basis row."""
+    """``weights`` float64 (r,): the weight of the rows that are nearest to each basis row."""
 
     weights: Floats
 
@@ -231,7 +231,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if classes are to weigh the same where there are none."""
+    """Raise ParameterError if `class_weight` is set and the targets are numbers."""
     asked = context.params.class_weight
     if context.dataset.of_numbers and asked is not None and not context.embeds:
         raise ParameterError(

@@ -29,18 +29,18 @@ from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
-# Basis rows of a fit that gives no size, where the source has none of its own.
+# Basis rows of a fit without `basis_size`, unless the source finds its own number.
 _MOST_UNASKED = 1000
 
-# And where it takes all that it finds: noisy labels would leave no end of them. The largest basis
-# of hu-nrbfn, of MNIST, has 8,787.
+# The most basis rows that a source finds, because noisy labels would give an unbounded basis. The
+# largest basis of hu-nrbfn, of MNIST, has 8,787 rows.
 MOST_FOUND = 10_000
 
-# Rows of a sample that have a confidence, all of them compared with each other: seconds.
+# The most rows of a sample that get a confidence: comparing all pairs takes seconds.
 MOST_SCORED = 20_000
 
-# Rows among which a basis of a given size is looked for: with fewer the least confident of them
-# were less near the borders.
+# Candidates for a basis of a given size: among fewer rows the least confident ones are farther from
+# the borders of the classes.
 _CANDIDATES_OF_BASIS_ROW, _LEAST_CANDIDATES = 20, 50_000
 
 
@@ -52,11 +52,11 @@ class Chosen(NamedTuple):
     values : floating (r, p), or in CSR
         As in the dataset, not scaled.
     rows : int64 (r,)
-        Their numbers; -1 for what is no row of the dataset.
+        Row numbers; -1 for a point that is no row of the dataset.
     n_beyond : int
-        How many of them are not below the threshold of confidence.
+        Number of basis rows that are not below the threshold of confidence.
     capped : bool
-        Whether there would have been more.
+        Whether a limit cut the basis.
     """
 
     values: Rows
@@ -66,13 +66,13 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of_points(cls, values: NDArray[Any]) -> Self:
-        """Return a basis of what are no rows of the dataset."""
+        """Return a basis of points that are no rows of the dataset."""
         return cls(values, np.full(len(values), -1))
 
 
 @dataclass(frozen=True, eq=False)
 class SampledRows:
-    """Rows in memory, among which a basis is chosen for networks that are tried.
+    """Rows in memory, from which the basis of a trial network is chosen.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class SampledRows:
         As in the dataset.
     scaling : Scaling
     codes : integer (n,)
-        Classes; -1 without a label, 0 where targets are numbers.
+        Class codes; -1 without a label, 0 if the targets are numbers.
     n_classes : int
-        Of which each gives at least a row.
+        Each class gives at least one basis row.
     numbers : int64 (n,)
-        Which rows of the dataset they are.
+        Row numbers in the dataset.
     n_all : int
-        Of how many rows they are a sample.
+        Number of rows that these are a sample of.
     """
 
     params: FitParams
@@ -100,7 +100,7 @@ class SampledRows:
 
     @property
     def scaled(self) -> Rows:
-        """The rows as distances are taken between them, float64 (n, p)."""
+        """The scaled rows, float64 (n, p)."""
         return self.scaling.apply(self.X)
 
     @property
@@ -109,7 +109,7 @@ class SampledRows:
         return hash_rows(self.X, seed=self.params.random_state)
 
     def first(self, size: int) -> Self:
-        """Return a draw of the rows, at most so many."""
+        """Return a draw of at most `size` rows."""
         rows = np.argsort(hash_numbers(self.numbers, seed=self.params.random_state))[:size]
         return replace(
             self,
@@ -119,7 +119,7 @@ class SampledRows:
         )
 
     def best(self, priority: Floats, size: int) -> Chosen:
-        """Return a basis of a size, of the rows of the least priority."""
+        """Return a basis of the `size` rows with the least priority."""
         rows = np.arange(self.X.shape[0])
         pool = RowPool(priority, self.hashes, self.codes, rows)
         places = choose_basis(pool, size=size, n_classes=self.n_classes).rows
@@ -132,29 +132,29 @@ def _no_sample(n_rows: int, row_values: float, n_basis: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class BasisSource:
-    """Where a basis comes from.
+    """A source of basis rows.
 
     Attributes
     ----------
     choose : callable
-        Takes the run, the dataset, a number of basis rows and a `basis_rule`, returns `Chosen`: so
-        many, or as many distinct ones as there are.
+        Takes the run, the dataset, a number of basis rows and a `basis_rule`; returns `Chosen` with
+        this number of rows, or fewer if there are fewer distinct rows.
     sampled : callable or None
-        Takes `SampledRows`, a number of basis rows and a `basis_rule`, returns `Chosen`: a basis
-        like that of the whole dataset, at most so many. None: `choose` needs no rows.
+        Takes `SampledRows`, a number of basis rows and a `basis_rule`; returns `Chosen`, at most
+        this number of rows, a basis like that of the whole dataset. None: `choose` needs no rows.
     choose_all : callable or None
-        Takes the run, the dataset and the most basis rows, returns those of a fit that gives no
-        `basis_size`. None: such a fit has those that `asked_size` returns.
+        Takes the run, the dataset and the most basis rows; returns the basis of a fit without
+        `basis_size`. None: such a fit has the number of rows that `asked_size` returns.
     described : callable
-        Takes the parameters of the fit and whether the basis was capped, returns what a report says
-        of its rows.
+        Takes the parameters of the fit and whether the basis was capped; returns its description in
+        a report.
     by_confidence : bool
-        Whether it asks for the confidence of rows, which only labels have.
+        Whether it needs the confidence of rows, so labels.
     draws : bool
-        Whether it has rows of the dataset, which are in CSR if those are, and no others.
+        Whether the basis has only rows of the dataset, so rows in CSR if the dataset is sparse.
     n_sampled : callable
-        Takes the number of rows, stored values of a row and basis rows, returns of how many rows it
-        holds a sample.
+        Takes the number of rows, stored values of a row and basis rows; returns the number of rows
+        of the sample in memory.
     """
 
     choose: Callable[[Run, Dataset, int, str], Chosen]
@@ -167,7 +167,7 @@ class BasisSource:
 
 
 def _given(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return the rows that were handed to the fit, or a draw of them."""
+    """Return the basis rows that were given to the fit, or a draw of them."""
     values = run.read("given/values")
     if size < len(values):
         values = values[
@@ -180,23 +180,23 @@ _GIVEN = BasisSource(choose=_given, described=lambda params, capped: "given", dr
 
 
 def source_of(params: FitParams) -> BasisSource:
-    """Return where the basis of a fit comes from."""
+    """Return the source of the basis of a fit."""
     source: BasisSource = _GIVEN if params.basis_is_given else BASES[params.basis]
     return source
 
 
 def asked_candidates(params: FitParams, dataset: Dataset) -> int | None:
-    """Return among how many rows with labels a basis by confidence is looked for; None: all."""
+    """Return the number of candidates for a basis by confidence; None: all labelled rows."""
     n_rows, asked = dataset.of_labelled().n_rows, params.candidates
     if asked == "auto" and params.basis_size is not None:
         wanted = max(_CANDIDATES_OF_BASIS_ROW * params.basis_size, _LEAST_CANDIDATES)
-        # Most of the rows are found no sooner than all of them.
+        # The search for most of the rows takes as long as for all rows.
         asked = wanted if wanted <= n_rows // 2 else "all"
     return asked if isinstance(asked, int) and asked < n_rows else None
 
 
 def check_distinct(run: Run, n_distinct: int) -> None:
-    """Raise ParameterError if the rows to choose from have fewer distinct ones than the basis."""
+    """Raise ParameterError if there are fewer distinct rows than basis rows."""
     size, whose, more = run.chosen_params.basis_size, "X has", ""
     if size is None or n_distinct >= size:
         return
@@ -209,46 +209,43 @@ def check_distinct(run: Run, n_distinct: int) -> None:
 
 
 def asked_size(params: FitParams, dataset: Dataset) -> int | None:
-    """Return how many basis rows a fit asks for, as far as they are distinct.
-
-    None: all that its source finds.
-    """
+    """Return the number of basis rows that a fit asks for; None: all that its source finds."""
     if params.basis_size is not None or source_of(params).choose_all is not None:
         return params.basis_size
     share = max(min(_MOST_UNASKED, dataset.n_rows // 4), (params.components or 0) + 1)
     return max(dataset.n_classes, min(share, dataset.n_rows))
 
 
-# Rows that enter the selection at once, 28 MB while they are sorted. With fewer, sorting the pool,
-# some ten thousand rows, again and again would take longer than sorting the rows.
+# Rows that enter the selection at once, 28 MB while they are sorted. With fewer rows the repeated
+# sorting of the pool, some ten thousand rows, would take longer than sorting the rows.
 _SELECTION_ROWS = 2**18
 
-# A block of rows while the selection sorts it.
+# Bytes of a block of rows while the selection sorts it.
 _SELECTION_BYTES = 64 * 2**20
 
 
 def pool_by_confidence(run: Run, size: int, rule: str, *, n_classes: int) -> RowPool:
-    """Return the candidates for `size` basis rows by confidence, as a `basis_rule` orders them."""
+    """Return the pool for `size` basis rows by confidence, in the order of a `basis_rule`."""
     return _best(_by_confidence(run, rule), size=size, n_classes=n_classes)
 
 
 def pool_alike(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the candidates for `size` basis rows where the hash of their values decides."""
+    """Return the pool for `size` basis rows in the order of the hash of their values."""
     return _best(_alike(run, dataset), size=size, n_classes=classes_of_pool(dataset))
 
 
 def pool_drawn(run: Run, dataset: Dataset, size: int) -> RowPool:
-    """Return the rows among which `size` are drawn, by the hash of their numbers."""
+    """Return the pool for a draw of `size` rows by the hash of their row numbers."""
     return _best(_by_number(run, dataset), size=size, n_classes=LEAST_OF_CLASS)
 
 
 def classes_of_pool(dataset: Dataset) -> int:
-    """Return of how many classes rows are chosen; rows with numbers as targets are all alike."""
+    """Return the number of classes to choose rows from: 1 if the targets are numbers."""
     return max(dataset.n_classes, 1)
 
 
 def pool_bytes(n_rows: int, n_classes: int, n_basis: int, n_sampled: int) -> int:
-    """Return the bytes of choosing rows: the codes of all, the candidates, and a block of rows."""
+    """Return the bytes of choosing rows: the codes of all rows, the pool and a block of rows."""
     pool = min(n_rows, n_basis + n_sampled + n_classes**2)
     return n_rows * (1 if n_classes <= 256 else 4) + _SELECTION_BYTES + 128 * pool
 

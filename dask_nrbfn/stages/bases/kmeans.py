@@ -10,10 +10,10 @@ from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.run import Run
 
-# Rows of one step.
+# Rows of one step of k-means.
 _BATCH_ROWS = 4096
 
-# Rows of the sample, 256 MiB of float64 at most.
+# Rows of the sample for each centre, and its most elements: 256 MiB of float64.
 _ROWS_PER_CENTRE = 64
 _SAMPLE_ELEMENTS = 2**25
 
@@ -21,11 +21,11 @@ _SAMPLE_ELEMENTS = 2**25
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
     """Return the centres, float64, not scaled.
 
-    The sample is drawn and ordered by the rows' hash: it does not depend on their order.
+    The sample is drawn and ordered by hashes of the rows, so it does not depend on their order.
     """
     n_sampled = _n_sampled(dataset.n_rows, dataset.row_values, size)
     pool = pool_alike(run, dataset, n_sampled)
-    # Rows are read in their order and clustered in that of their hashes.
+    # Rows are read in row order and clustered in the order of their hashes.
     rows = pool.rows[np.argsort(pool.tiebreak)][:n_sampled]
     by_number = np.argsort(rows)
     scaling = read_scaling(run)

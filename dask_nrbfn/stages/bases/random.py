@@ -1,4 +1,4 @@
-"""Rows drawn evenly, of which every class gives at least one."""
+"""Rows drawn at random, at least one of every class."""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ from dask_nrbfn.storage.run import Run
 
 
 def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
-    """Return a basis of a size; a draw, where all rows below the threshold are asked for."""
+    """Return a basis of `size` rows, drawn below the threshold if the fit has no `basis_size`."""
     rule = "uniform" if run.chosen_params.basis_size is None else rule
     pool = pool_by_confidence(run.of_labelled(), size, rule, n_classes=dataset.n_classes)
     return _chosen(run, dataset, choose_basis(pool, size=size, n_classes=dataset.n_classes))
@@ -28,8 +28,8 @@ def _choose(run: Run, dataset: Dataset, size: int, rule: str) -> Chosen:
 
 def _choose_all(run: Run, dataset: Dataset, most: int) -> Chosen:
     """Return the rows below the threshold."""
-    # One more than the most, because duplicates and the rows of classes that have none below leave
-    # no other way to know whether it bites.
+    # One more than the most, because duplicates and rows of classes with no row below the threshold
+    # leave no other way to know whether the limit cuts the basis.
     threshold, n_classes = run.chosen_params.confidence_threshold, dataset.n_classes
     rule = run.chosen_params.basis_rule
     pool = pool_by_confidence(run.of_labelled(), most + 1, rule, n_classes=n_classes)
@@ -47,10 +47,10 @@ def _chosen(run: Run, dataset: Dataset, basis: RowPool, *, capped: bool = False)
 
 
 def _sampled(rows: SampledRows, size: int, rule: str) -> Chosen:
-    """Return a basis by the confidence that some of the rows have among themselves.
+    """Return a basis by the confidence of the sampled rows among themselves.
 
-    Where all rows below the threshold are asked for, its size is what they are estimated to be of
-    all.
+    Without a `basis_size` the basis has as many rows as are estimated to be below the threshold in
+    the whole dataset.
     """
     rows = rows.first(MOST_SCORED)
     scaled, n_rows, threads = rows.scaled, rows.X.shape[0], blas_threads()
