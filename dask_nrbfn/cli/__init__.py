@@ -9,9 +9,8 @@ from functools import partial
 import click
 
 from dask_nrbfn.cli import data, train, update, use
-from dask_nrbfn.cli.group import Commands, logged_warnings
+from dask_nrbfn.cli.group import Commands, logged_warnings, spelling
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.spelling import spelling
 from dask_nrbfn.engine.logs import leave_out_echoes
 from dask_nrbfn.errors import Advice
 

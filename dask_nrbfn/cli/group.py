@@ -1,26 +1,25 @@
-"""The group of all commands, and what it does with errors."""
+"""The group of all commands: its errors, and the spelling of parameters in them."""
 
 import errno
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from dask_nrbfn.cli.job import Job
-from dask_nrbfn.cli.spelling import spelling
 from dask_nrbfn.errors import IllConditionedWarning, NRBFNError
 
 logger = logging.getLogger(__name__)
 
-# What the user can mend, as the README promises; 1 is anything else.
+# The exit code of errors that the user can mend, as the README promises; all others exit with 1.
 EXIT_MENDABLE = 2
 
 
 class Commands(click.Group):
-    """Says what went wrong and how to mend it, exits with 2, and sums up long work."""
+    """Prints an error and its remedy, exits with 2, and logs a summary of long work."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
@@ -54,19 +53,19 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         job.tell_error(*error.spelled(spelling(ctx)))
         ctx.exit(EXIT_MENDABLE)
     except BrokenPipeError:
-        # Whoever reads the output has enough, as in "| head"; click ends without a word then.
+        # The reader of the output has closed it, as `head` does; click then ends silently.
         raise
     except OSError as error:
         remedy = "Check the path, what is there, and its permissions."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Free some space, or write elsewhere; what was finished is kept."
+            remedy = "Free some space, or write elsewhere; finished parts are kept."
         job.tell_error(f"{error}.", remedy)
         ctx.exit(EXIT_MENDABLE)
 
 
 @contextmanager
 def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
-    """Log what click or Python would print, where everything is to be JSON."""
+    """Log as JSON, if asked for, the errors that click or Python would print."""
     try:
         yield
     except click.exceptions.Exit:
@@ -82,3 +81,29 @@ def _logged_errors(ctx: click.Context, job: Job) -> Iterator[None]:
             raise
         logger.exception("%s: %s", type(error).__name__, error)  # noqa: TRY401
         ctx.exit(1)
+
+
+def spelling(ctx: click.Context) -> Callable[[str], str]:
+    """Return how a parameter is written for the command that runs in a group's context.
+
+    One that only other commands take is named with the first of them, such as
+    ``ingest --chunk-rows``; one that no command takes keeps its name in Python.
+    """
+    group, own = ctx.command, ctx.invoked_subcommand
+    assert isinstance(group, click.Group)
+
+    def spell(name: str) -> str:
+        for command in filter(None, (own, *group.commands)):
+            if (written := _written(group.get_command(ctx, command), name)) is not None:
+                return written if command == own else f"{command} {written}"
+        return name
+
+    return spell
+
+
+def _written(command: click.Command | None, name: str) -> str | None:
+    """Return the option or argument of a command that a parameter comes from."""
+    for param in command.params if command is not None else ():
+        if param.name == name:
+            return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+    return None

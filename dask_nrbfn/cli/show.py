@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dask_nrbfn.report.schemas import schema_text
+from dask_nrbfn.report.formats import schema_text
 
 # Of every class: shown as tables, with headings, by who has them.
 _TABLES = ("per_class", "confusion")

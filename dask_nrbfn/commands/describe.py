@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dask_nrbfn.numeric.held_out import class_figures
-from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.penalties import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.numeric.schema import Schema
-from dask_nrbfn.stages.trials import judged_record
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.storage.array import get_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import check_stored

@@ -3,16 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.sums import RowSum
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.numeric.types import Floats
+
+if TYPE_CHECKING:
+    from dask_nrbfn.numeric.radial import RadialFeatures
 
 # Half an octave apart: the log loss is convex in the inverse temperature, and a parabola through
 # three neighbours comes within a thousandth of its least value.
@@ -296,7 +298,7 @@ def unexplained_share(squared: Floats, spread: Floats) -> Floats:
 
 
 def held_out_scores(
-    features: RadialFeatures,
+    features: "RadialFeatures",
     X: Rows,
     weights: Floats,
     intercepts: Floats,

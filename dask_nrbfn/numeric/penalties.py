@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -117,3 +117,34 @@ def check_penalty(params: FitParams, *, named: str = "penalty") -> None:
             f"`{named}` is {params.penalty}, and {found}.",
             f"Give {needed}, or `{named}`=weights.",
         )
+
+
+class Ridge(NamedTuple):
+    """The parameters of a ridge system that are tried at once, on the same sums."""
+
+    penalty: str
+    alpha: float
+    locality: float = 0.0
+    components: int | None = None
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Self:
+        """Return those of an entry of a path, which lacks what came later than its version."""
+        penalty = entry.get("penalty") or FitParams.penalty
+        locality = entry.get("locality") or FitParams.locality
+        return cls(penalty, entry["alpha"], locality, entry.get("components"))
+
+    @classmethod
+    def in_params(cls, params: FitParams) -> Self:
+        """Return those of a fit."""
+        return cls(**{name: getattr(params, name) for name in cls._fields})
+
+    @property
+    def without_alpha(self) -> Self:
+        """The same for all alphas of a path."""
+        return self._replace(alpha=0.0)
+
+    @property
+    def shared(self) -> Self:
+        """The same for all alphas and all numbers of eigenfunctions, which go together."""
+        return self.without_alpha._replace(components=None)

@@ -1,48 +1,17 @@
 """The ridge systems of all penalties and alphas that are tried on the same sums."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions
+from dask_nrbfn.numeric.penalties import Ridge as Ridge
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge import Each, RidgeSystem, solve_components
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.params import FitParams
-
-
-class Ridge(NamedTuple):
-    """The parameters of a ridge system that are tried at once, on the same sums."""
-
-    penalty: str
-    alpha: float
-    locality: float = 0.0
-    components: int | None = None
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> Self:
-        """Return those of an entry of a path, which lacks what came later than its version."""
-        penalty = entry.get("penalty") or FitParams.penalty
-        locality = entry.get("locality") or FitParams.locality
-        return cls(penalty, entry["alpha"], locality, entry.get("components"))
-
-    @classmethod
-    def in_params(cls, params: FitParams) -> Self:
-        """Return those of a fit."""
-        return cls(**{name: getattr(params, name) for name in cls._fields})
-
-    @property
-    def without_alpha(self) -> Self:
-        """The same for all alphas of a path."""
-        return self._replace(alpha=0.0)
-
-    @property
-    def shared(self) -> Self:
-        """The same for all alphas and all numbers of eigenfunctions, which go together."""
-        return self.without_alpha._replace(components=None)
 
 
 class PathWeights(NamedTuple):

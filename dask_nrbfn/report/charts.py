@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from dask_nrbfn.numeric.types import Floats
-from dask_nrbfn.report.confidences import Confidences
+from dask_nrbfn.report.finished import Confidences
 from dask_nrbfn.report.results import Criterion, DrawnCoordinates, DrawnTarget
 
 # Colours that stand for variables of the page, which knows whether it is dark.

@@ -1,23 +1,28 @@
-"""The figures of a finished run, a line for each."""
+"""The figures of a finished run, one per line, and tables of the combinations that it tried."""
 
 import math
+from typing import Any
 
 from dask.utils import format_bytes
 
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import count, decimals, number, percent, plural, seconds
+from dask_nrbfn.report.formats import TextTable, count, decimals, number, percent, plural, seconds
 from dask_nrbfn.report.results import Fact, Results
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.bases import source_of
 from dask_nrbfn.stages.refine import is_refined
-from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.storage.versions import n_rows_held
 
+# Stages that are listed with their time.
 _SLOWEST = 3
+
+# Combinations that are shown, the best first.
+_MOST_TRIED = 10
 
 
 def run_facts(results: Results) -> list[Fact]:
-    """Return what was fitted on what, how well, and what it took."""
+    """Return the data, the network, its errors, the time and the memory of a run."""
     finished = results.finished
     return [
         *_data_facts(results),
@@ -53,7 +58,10 @@ def _unlabelled(finished: FinishedRun) -> str:
 
 
 def _weight_facts(finished: FinishedRun) -> list[Fact]:
-    """Say what weighs the rows; own weights show in their sum, or in the dataset if it is there."""
+    """Return the kind of the row weights.
+
+    Without the dataset, weights of its own show in their sum.
+    """
     if "moments" not in finished.stages:
         return []
     dataset, weight = finished.dataset(), finished.stages["moments"]["weight"]
@@ -98,7 +106,7 @@ def _neighbor_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def recall_text(finished: FinishedRun) -> str:
-    """Return the recall of the neighbours and how it is known."""
+    """Return the recall of the neighbour search, and the number of rows it was measured on."""
     audit = finished.stages["recall"]
     if not audit["n_audited"]:
         return "1, by an exact search over all rows"
@@ -137,7 +145,7 @@ def _component_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def _weights_facts(results: Results) -> list[Fact]:
-    """Return what was solved for and how well it fits; nothing of an embedding."""
+    """Return the penalty and the fitting errors; nothing for an embedding."""
     finished = results.finished
     weights, params = finished.stages.get("weights"), finished.params
     if weights is None:
@@ -187,7 +195,7 @@ def _loss_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def _version_facts(results: Results) -> list[Fact]:
-    """Return what became of the fit, which all other figures are of."""
+    """Return the figures of the latest version; all other figures are those of the fit."""
     finished = results.finished
     if not finished.versions:
         return []
@@ -204,7 +212,7 @@ def _version_facts(results: Results) -> list[Fact]:
 
 
 def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
-    """Return what the eigenvalues of the gram matrix say, where they were computed."""
+    """Return the rank and the attainable risk, if the eigenvalues of the gram matrix are known."""
     path = finished.stages.get("path", {"path": []})["path"]
     chosen = [entry for entry in path if Ridge.of(entry) == finished.ridge]
     if not chosen or chosen[0].get("rank") is None:
@@ -218,7 +226,7 @@ def _spectrum_facts(finished: FinishedRun) -> list[Fact]:
 
 
 def basis_text(finished: FinishedRun) -> str:
-    """Return how many rows form the basis and by what rule."""
+    """Return the number of basis rows and the rule that chose them."""
     params, record = finished.params, finished.stages["basis"]
     size, capped = record["n_basis"], record.get("cap") is not None
     share = percent(size / finished.n_rows, 1)
@@ -254,3 +262,106 @@ def _cost_facts(finished: FinishedRun) -> list[Fact]:
             f"{format_bytes(environment['memory_bytes'])} for a task",
         ),
     ]
+
+
+def tuning_tables(results: Results) -> list[TextTable]:
+    """Return tables of the combinations, if more than one was tried, the penalties and the losses.
+
+    Raises
+    ------
+    MissingDataError
+        If the run was fitted without tuning.
+    """
+    tuned = results.finished.tuned()
+    tables = [_combinations(results)] if tuned["tried"] else []
+    tables.append(_penalties(results, tuned["path"]))
+    return [*tables, _losses(results, tuned["losses"])] if tuned["losses"] else tables
+
+
+def _combinations(results: Results) -> TextTable:
+    search, criterion = results.finished.stages["search"], results.criterion.name
+    rounds = search.get("rounds") or [search]
+
+    def place(record: dict[str, Any]) -> tuple[Any, ...]:
+        # Combinations tried on most rows come first, those without an error last.
+        size = rounds[record.get("round", 0)]
+        error = record[criterion]
+        figures = error or 0.0, record.get("log_loss") or 0.0
+        return -size["n_rows"], -size["n_basis"], error is None, *figures
+
+    tried = sorted(search["tried"], key=place)
+    shown, chosen = tried[:_MOST_TRIED], search["chosen"]
+    # Earlier versions of this package varied fewer parameters.
+    varied = [name for name in chosen if len({record[name] for record in tried}) > 1]
+    return TextTable(
+        _caption(search, n_shown=len(shown)),
+        [*(name.replace("_", " ") for name in varied), "alpha", *results.judged_cells(tried[0])],
+        [
+            [
+                *(_value(record[name]) for name in varied),
+                number(record["alpha"]),
+                *results.judged_cells(record).values(),
+            ]
+            for record in shown
+        ],
+        [all(record[name] == chosen[name] for name in chosen) for record in shown],
+    )
+
+
+def _caption(search: dict[str, Any], *, n_shown: int) -> str:
+    """Return the number of combinations, the rows and basis of the search, and why it ended."""
+    n_tried, rounds = len(search["tried"]), search.get("rounds") or []
+    best = f" ({n_shown} best)" if n_shown < n_tried else ""
+    on = f"in {len(rounds)} rounds on up to" if len(rounds) > 1 else "on"
+    ended = f"; ended by {search['stopped']}" if search.get("stopped") else ""
+    return (
+        f"{plural(n_tried, 'combination')} tried{best} {on} "
+        f"{plural(search['n_rows'], 'row')} with a basis of {search['n_basis']:,}{ended}"
+    )
+
+
+def _penalties(results: Results, path: list[dict[str, Any]]) -> TextTable:
+    finished = results.finished
+    tuning, record = finished.tuning, finished.stages["validation"]
+    assert tuning is not None
+    how = "a validation dataset" if tuning.validation else plural(tuning.folds, "fold")
+    tried = {name: {getattr(Ridge.of(each), name) for each in path} for name in Ridge._fields}
+    varied = [name for name, values in tried.items() if name != "alpha" and len(values) > 1]
+    names = [*varied, "alpha"]
+    return TextTable(
+        f"{plural(len(tried['alpha']), 'alpha')} compared on "
+        f"{plural(record['n_rows'], 'held-out row')}, {how}",
+        [*names, *results.judged_cells(path[0]), "eps", "gamma"],
+        [
+            [
+                *(_value(entry[name]) for name in names),
+                *results.judged_cells(entry).values(),
+                number(entry["fitting_error"]),
+                number(entry["spectral_risk"]),
+            ]
+            for entry in path
+        ],
+        [Ridge.of(entry) == finished.ridge for entry in path],
+    )
+
+
+def _value(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _losses(results: Results, tried: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
+        f"{plural(len(tried), 'loss')} compared on the same rows",
+        ["loss", "passes", "taken", "stopped by", *results.judged_cells(tried[0])],
+        [
+            [
+                record["loss"],
+                count(record["n_passes"]),
+                count(record["taken"]),
+                record["stopped"] or "-",
+                *results.judged_cells(record).values(),
+            ]
+            for record in tried
+        ],
+        [record["loss"] == results.finished.params.loss for record in tried],
+    )

@@ -1,19 +1,30 @@
-"""What a finished run has recorded, read once."""
+"""The records of a finished run, and the confidence of its rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dask_nrbfn.commands.describe import describe_tuning
 from dask_nrbfn.errors import MissingDataError, NRBFNError
 from dask_nrbfn.fit import stages_of_run
 from dask_nrbfn.numeric.ridge_path import Ridge
+from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.report.formats import class_names
+from dask_nrbfn.stages.confidence import name_rows
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.location import local_path
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.storage.versions import versions_of
+
+# Bins of the confidence, so that thresholds have steps of 0.001.
+_BINS = 1000
+
+# Rows that are listed as the least, and as the most confident.
+_NAMED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +38,9 @@ class FinishedRun:
     stages : dict
         Records of the stages by name, in the order in which they were done.
     params : FitParams
-        With what tuning has chosen.
+        Those that the tuning chose replace the ones asked for.
     labels : list of str
-        Of the classes, in the order of the scores; none where the targets are numbers.
+        Of the classes, in the order of the scores; empty for a regression.
     """
 
     run: Run
@@ -74,7 +85,7 @@ class FinishedRun:
 
     @property
     def tuning(self) -> TuneParams | None:
-        """What was tried; None for a run without tuning."""
+        """Parameters of the tuning; None for a run without one."""
         return self.run.tuning
 
     @property
@@ -84,26 +95,26 @@ class FinishedRun:
 
     @property
     def searched(self) -> str:
-        """What a row that has a confidence is called."""
+        """The word for a row that has a confidence: "row" or "candidate"."""
         return "row" if self.n_searched == self.n_labelled else "candidate"
 
     @property
     def ridge(self) -> Ridge:
-        """What the ridge of the model keeps small."""
+        """The penalty of the model."""
         return Ridge.in_params(self.params)
 
     @property
     def n_rows(self) -> int:
-        """Rows that were fitted, those without labels too."""
+        """Rows of the fit, with and without labels."""
         return self.run.n_rows
 
     @property
     def n_labelled(self) -> int:
-        """Those of them that have a label, or numbers."""
+        """Rows of the fit that have a target."""
         return self.run.of_labelled().n_rows
 
     def tuned(self) -> dict[str, Any]:
-        """Return what tuning tried and chose, as `describe_tuning` does.
+        """Return the combinations of the tuning and its choice, as `describe_tuning` does.
 
         Raises
         ------
@@ -118,9 +129,9 @@ class FinishedRun:
         return describe_tuning(self.run)
 
     def dataset(self) -> Dataset | None:
-        """Open the dataset that was fitted; None unless it is still on a disk of this machine.
+        """Open the dataset of the fit; None unless it is still on a disk of this machine.
 
-        A URL would need its options again, and perhaps a network.
+        A URL would need its storage options again, and perhaps a network.
         """
         places = [member["dataset"] for member in self.attributes["members"]]
         if None in map(local_path, places):
@@ -132,3 +143,83 @@ class FinishedRun:
         except NRBFNError:
             return None
         return dataset if dataset.fingerprint == self.run.fingerprint else None
+
+
+@dataclass(frozen=True, eq=False)
+class NamedRows:
+    """Rows and their confidence.
+
+    Attributes
+    ----------
+    rows : int64 (m,)
+    values : float64 (m,)
+    """
+
+    rows: NDArray[np.int64]
+    values: Floats
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return no rows."""
+        return cls(np.empty(0, dtype=np.int64), np.empty(0))
+
+    def least(self, start: int, values: Floats, *, sign: float = 1.0) -> Self:
+        """Return the first of these rows and those from `start` on, by ``sign * values``."""
+        own = np.argsort(sign * values, kind="stable")[:_NAMED]
+        rows = np.concatenate([self.rows, start + own])
+        merged = np.concatenate([self.values, values[own]])
+        order = np.argsort(sign * merged, kind="stable")[:_NAMED]
+        return type(self)(rows[order], merged[order])
+
+
+@dataclass(frozen=True, eq=False)
+class Confidences:
+    """Counts of the confidence of all rows that have one.
+
+    Attributes
+    ----------
+    counts : int64 (1000,)
+        Rows in bins of equal width from 0 to 1.
+    n_certain : int
+        Rows whose confidence is exactly 1: all neighbours share their label.
+    least, most : NamedRows
+        The ten least and the ten most confident rows; of equal ones the first.
+    rows : str
+        The word for such rows: "rows" or "candidates".
+    """
+
+    counts: NDArray[np.int64]
+    n_certain: int
+    least: NamedRows
+    most: NamedRows
+    rows: str = "rows"
+
+    @classmethod
+    def of(cls, finished: FinishedRun) -> Self | None:
+        """Read the confidence of the rows, a part at a time; None if the run has none."""
+        if "confidence" not in finished.stages:
+            return None
+        counts, n_certain = np.zeros(_BINS, dtype=np.int64), 0
+        least = most = NamedRows.none()
+        run = of_searched(finished.run)
+        for start, stop in run.spans:
+            values = run.read("confidence/values", start, stop)
+            counts += np.histogram(values, bins=_BINS, range=(0.0, 1.0))[0]
+            n_certain += int(np.count_nonzero(values == 1.0))
+            least = least.least(start, values)
+            most = most.least(start, values, sign=-1.0)
+        least, most = (replace(each, rows=name_rows(run, each.rows)) for each in (least, most))
+        return cls(counts, n_certain, least, most, f"{finished.searched}s")
+
+    @property
+    def thresholds(self) -> Floats:
+        """Thresholds 0.001, 0.002, ..., 1, float64 (1000,)."""
+        return np.linspace(0.0, 1.0, _BINS + 1)[1:]
+
+    @property
+    def n_below(self) -> NDArray[np.int64]:
+        """Rows below each of `thresholds`, int64 (1000,)."""
+        below = np.cumsum(self.counts)
+        # The last bin has its upper edge too.
+        below[-1] -= self.n_certain
+        return below

@@ -1,12 +1,16 @@
-"""Numbers as text, and text in columns."""
+"""Numbers as text, and tables of text."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Any
 
-# What stands where there is no number: a penalty at which the system is singular.
+# Columns of a schema that are shown; JSON has all of them.
+_MOST_COLUMNS = 40
+
 MISSING = "-"
+"""The text for a missing number, such as the error at a penalty where the system is singular."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,59 @@ def plural(value: int, name: str) -> str:
 
 
 def listed(items: Sequence[str], most: int = 5) -> str:
-    """Return the first items with commas between them, and how many more there are.
+    """Return the first items with commas between them, and the number of further items.
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b and 1 more'
     """
     shown = ", ".join(items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
+def schema_table(schema: Mapping[str, Any]) -> TextTable:
+    """Return the kind of each of the first columns; the title counts the further ones."""
+    shown = list(schema["columns"].items())[:_MOST_COLUMNS]
+    fills = schema.get("missing") == "impute"
+    rows = [_column_row(name, column, fills=fills) for name, column in shown]
+    roles = {
+        "label": [schema.get("label")],
+        "target": schema.get("targets", []),
+        "weight": [schema.get("weights")],
+        "id": [schema.get("id")],
+        "ignored": schema.get("ignored", [])[:_MOST_COLUMNS],
+    }
+    rows += [
+        [name, role, *[MISSING] * 3] for role, names in roles.items() for name in names if name
+    ]
+    further = len(schema["columns"]) - len(shown)
+    return TextTable(
+        f"and {plural(further, 'column')} more" if further else "",
+        ["column", "kind", "values", "missing", "filled with"],
+        rows,
+    )
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """Return `schema_table` as lines of text.
+
+    >>> number = {"kind": "number", "fill": 3.5, "missing": 0.25}
+    >>> print(schema_text({"columns": {"age": number}, "label": "y", "missing": "impute"}))
+      column  kind    values  missing  filled with
+      age     number       -   25.0 %          3.5
+      y       label        -        -            -
+    """
+    table = schema_table(schema)
+    return f"{table.text}\n  {table.title}" if table.title else table.text
+
+
+def _column_row(name: str, column: Mapping[str, Any], *, fills: bool) -> list[str]:
+    """Return the name, the kind, the categories or format, the missing share and the fill value."""
+    kind, share = column["kind"], column.get("missing", 0.0)
+    values, fill = column.get("written", MISSING), MISSING
+    if kind == "category":
+        values = f"{len(column.get('categories', []))}{' and others' * column.get('others', False)}"
+    elif fills:
+        value = column.get("fill", 0.0)
+        day = date(1970, 1, 1) + timedelta(days=round(value)) if kind == "date" else None
+        fill = number(value) if day is None else str(day)
+    return [name or "(empty)", kind, values, percent(share, 1) if share else MISSING, fill]

@@ -13,13 +13,10 @@ from dask_nrbfn.numeric.scaling import LEARNED
 from dask_nrbfn.outputs import new_file
 from dask_nrbfn.report import charts
 from dask_nrbfn.report.concerns import find_concerns
-from dask_nrbfn.report.confidences import Confidences, NamedRows
-from dask_nrbfn.report.facts import recall_text, run_facts
-from dask_nrbfn.report.finished import FinishedRun
-from dask_nrbfn.report.formats import count, decimals, plural, seconds
+from dask_nrbfn.report.facts import recall_text, run_facts, tuning_tables
+from dask_nrbfn.report.finished import Confidences, FinishedRun, NamedRows
+from dask_nrbfn.report.formats import count, decimals, plural, schema_table, seconds
 from dask_nrbfn.report.results import Fact, Results, results_of
-from dask_nrbfn.report.schemas import schema_table
-from dask_nrbfn.report.tuned import tuning_tables
 from dask_nrbfn.storage.run import Run
 
 _TEMPLATE = "page.html.jinja"

@@ -23,8 +23,8 @@ from dask_nrbfn.report.formats import (
     percent,
     plural,
 )
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.refine import read_held_out_confusion
-from dask_nrbfn.stages.trials import judged_record
 
 # From here on the squared residuals weigh more than the fit.
 _LARGE_FITTING_ERROR = 2.0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedDataError, DamagedResultError, MissingDataError
 from dask_nrbfn.parts import run_task
+from dask_nrbfn.stages import judged_record
 from dask_nrbfn.stages.columns import read_scaling
 from dask_nrbfn.stages.neighbor_search import of_searched
 from dask_nrbfn.stages.prune import read_places
@@ -12,7 +13,6 @@ from dask_nrbfn.stages.refine import read_weights
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.svd import read_components
-from dask_nrbfn.stages.trials import judged_record
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset

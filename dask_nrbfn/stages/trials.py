@@ -1,6 +1,6 @@
 """What a tuning tries, and on how many rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -219,15 +219,6 @@ def losses_of(params: FitParams, tuning: TuneParams | None) -> list[str]:
 def refined_losses(params: FitParams, tuning: TuneParams | None) -> list[str]:
     """Return those of them that take passes over the rows."""
     return [name for name in losses_of(params, tuning) if not loss_named(name).solved_at_once]
-
-
-def judged_record(stages: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return of a run's records that which says how the chosen network does on held-out rows.
-
-    That of the losses, if some were tried, else that of the penalties; empty without a tuning.
-    """
-    refined = stages.get("refine", {})
-    return refined if "error_rate" in refined else stages.get("validation", {})
 
 
 def check_penalties(params: FitParams, tuning: TuneParams) -> None:

@@ -22,8 +22,7 @@ from dask_nrbfn.commands.version import read_latest_moments
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.errors import AlreadyAddedError, DataError, MissingDataError
 from dask_nrbfn.report import run_table
-from dask_nrbfn.report.confidences import Confidences
-from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.finished import Confidences, FinishedRun
 from dask_nrbfn.stages.stage import Rates
 from dask_nrbfn.storage.array import get_array, read_rows
 from dask_nrbfn.storage.group import open_group

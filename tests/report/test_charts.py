@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dask_nrbfn.report import charts
-from dask_nrbfn.report.confidences import Confidences
-from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.finished import Confidences, FinishedRun
 from dask_nrbfn.report.results import ClassResults, DrawnTarget
 
 

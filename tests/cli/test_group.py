@@ -138,12 +138,7 @@ def marked_names():
     """Return every name between backticks in the texts that the package's errors are made of."""
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
-        documentation = {
-            id(node.body[0].value)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and isinstance(node.body[0], ast.Expr)
-        }
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and id(node) not in documentation:
                 yield from re.findall(r"`(\w+)`", node.value) if type(node.value) is str else ()

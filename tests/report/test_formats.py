@@ -1,6 +1,6 @@
 """Tables of what columns are."""
 
-from dask_nrbfn.report.schemas import schema_text
+from dask_nrbfn.report.formats import schema_text
 from tests.schemas import FILLED
 
 

@@ -1,7 +1,6 @@
 import numpy as np
 
-from dask_nrbfn.report.confidences import Confidences
-from dask_nrbfn.report.finished import FinishedRun
+from dask_nrbfn.report.finished import Confidences, FinishedRun
 
 
 def test_confidences__are_those_of_all_rows(fitted):
