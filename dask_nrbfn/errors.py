@@ -10,8 +10,13 @@ from collections.abc import Callable
 from shlex import quote
 from typing import Any, NamedTuple
 
-# A name, perhaps with the text that it is to be given.
-_PARAMETER = re.compile(r"`(\w+)`(=(['\"])(.*?)\3)?")
+# A quoted text of the user, which stays as it is, or a parameter, perhaps with the text to give it.
+# A parameter stands apart, so that backticks in a path or in a longer word are not taken for one.
+_PARAMETER = re.compile(
+    r"""(?<![^\s=(])(?P<mark>['"])(?:\\.|(?!(?P=mark)).)*(?P=mark)(?=[\s.,;:)]|$)"""
+    r"""|(?<![^\s(])`(?P<name>\w+)`(?P<given>=(?P<quote>['"])(?P<value>.*?)(?P=quote))?"""
+    r"""(?=[\s=.,;:)]|$)"""
+)
 
 
 class Advice(NamedTuple):
@@ -34,9 +39,12 @@ class Advice(NamedTuple):
         """
 
         def spelled(found: re.Match[str]) -> str:
-            name, given, _, value = found.groups(default="")
-            name = spell(name)
-            return f"{name} {quote(value)}" if given and name.startswith("-") else name + given
+            if found["name"] is None:
+                return found[0]
+            name, given = spell(found["name"]), found["given"] or ""
+            if given and name.startswith("-"):
+                return f"{name} {quote(found['value'])}"
+            return name + given
 
         return _PARAMETER.sub(spelled, self.text)
 
