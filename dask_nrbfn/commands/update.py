@@ -22,7 +22,7 @@ from dask_nrbfn.commands.version import (
     UpdatePass,
     combine_rows,
     combine_runs,
-    read_candidates,
+    read_full_model,
     seen_kind,
     solve_version,
 )
@@ -185,7 +185,7 @@ def update_run(
         # Rows beside others have no labels.
         dataset = Dataset.open(dataset.location.labelled)
     with _locked_version(location, action, judge) as draft:
-        model = read_candidates(draft.run, draft.base)
+        model = read_full_model(draft.run, draft.base)
         run, params = draft.run, model.params
         dataset = model.encoded(dataset).projected_by(run.location, params.svd)
         if (record := _finished_before(draft.run, action, dataset)) is not None:
@@ -255,7 +255,7 @@ def merge_runs(
                 f"{location} and {other} both hold the rows of {known[both[0]]['dataset']}.",
                 "Merge runs of distinct rows, or forget them in one.",
             )
-        held_bytes = _checked_bytes(draft, read_candidates(run, draft.base), None, engine)
+        held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
         with watched_stage(engine, MERGE, n_rows=n_rows, expected_bytes=held_bytes):
             figures = _solve(draft, engine, combine_runs, (added.location, place, n_rows))
@@ -403,7 +403,7 @@ def _locked_version(location: Location, action: str, judge: Judge | None) -> Ite
 def _check_readable(run: Run, base: str | None) -> None:
     """Raise DamagedResultError if the model of a version is damaged."""
     try:
-        read_candidates(run, base)
+        read_full_model(run, base)
     except DamagedResultError:
         raise
     except (MissingDataError, DamagedDataError) as error:
@@ -539,7 +539,7 @@ def _grown(run: Run, n_rows: int, action: str) -> list[str]:
 
 def _check_mergeable(draft: _Draft, other: Run, place: str) -> None:
     run = draft.run
-    one, two = read_candidates(run, draft.base), read_candidates(other, place)
+    one, two = read_full_model(run, draft.base), read_full_model(other, place)
     different = one.differences_of_sums(two)
     if WIDTH.recorded(run).target_origin != WIDTH.recorded(other).target_origin:
         different.append("origin of the targets")

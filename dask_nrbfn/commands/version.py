@@ -31,7 +31,7 @@ from dask_nrbfn.stages.moments import (
     read_system,
     write_sums,
 )
-from dask_nrbfn.stages.prune import candidate_system, choose_kept
+from dask_nrbfn.stages.prune import choose_kept, full_system
 from dask_nrbfn.stages.weights import WEIGHTS, solve_network
 from dask_nrbfn.stages.width import WIDTH, read_targets
 from dask_nrbfn.storage.dataset import Dataset
@@ -64,7 +64,7 @@ def read_model(run: Run, place: str | None) -> Model:
     return Model.read(open_version(open_group(run.location, kind="run"), place))
 
 
-def read_candidates(run: Run, place: str | None) -> Model:
+def read_full_model(run: Run, place: str | None) -> Model:
     """Return the model of a version with all basis rows of the run; pruned ones have weight 0."""
     model = read_model(run, place)
     if model.places is None:
@@ -84,7 +84,7 @@ def read_latest_moments(location: Location) -> Moments:
 def read_moments(run: Run, place: str | None) -> Moments:
     """Return the moments behind a version, those of no rows for a bare branch."""
     if place is None:
-        model = read_candidates(run, None)
+        model = read_full_model(run, None)
         return Moments.zeros(model.n_basis, model.n_targets)
     return read_sums(run, place or MOMENTS.name)
 
@@ -101,7 +101,7 @@ class UpdatePass(MomentsPass):
         base: str | None,
         codes_in_model: list[int] | None,
     ) -> None:
-        model, width = read_candidates(run, base), WIDTH.recorded(run)
+        model, width = read_full_model(run, base), WIDTH.recorded(run)
         reading = Reading(
             block_rows=block_rows(model.n_basis),
             weighting=RowWeights.from_list(width.class_weights, codes_in_model),
@@ -156,11 +156,11 @@ def solve_version(
     dask may run a task twice at the same time, so every attempt has its own place.
     """
     run, place = Run.open(run_location), f"{name}/{uuid.uuid4().hex}"
-    model = read_candidates(run, base)
+    model = read_full_model(run, base)
     moments = read_moments(run, base)
     figures = combine(run, model, moments, *arguments)
     write_sums(run, place, moments)
-    system = candidate_system(run, moments, features=lambda: model.features)
+    system = full_system(run, moments, features=lambda: model.features)
     path = choose_kept(system, model.params, numbers=run.of_numbers)
     places = None if path is None else np.sort(path.chosen)
     network = solve_network(run, system.at(places), alpha=model.params.alpha)

@@ -1,4 +1,4 @@
-"""Stage "basis": which rows become the basis, or which centres."""
+"""Stage "basis": the choice of the basis rows or centres."""
 
 import hashlib
 import logging
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BasisRecord:
-    """How many rows were chosen.
+    """The number of basis rows.
 
     Attributes
     ----------
     n_basis : int
     n_below_threshold : int or None
-        Rows, or candidates, of low confidence; None for a basis that does not ask for it.
+        Rows, or candidates, of low confidence; None if the basis does not need confidences.
     cap : int or None
-        The most that the memory or `MOST_FOUND` allows, if that kept rows out.
+        The limit by memory or `MOST_FOUND`, if it cut the basis.
     """
 
     n_basis: int
@@ -56,7 +56,7 @@ def _compute(job: StageJob) -> BasisRecord:
     run, dataset = job.run, job.dataset
     cap = None
     if asked_size(run.chosen_params, dataset) is None:
-        # Taken up again with other memory, a run keeps to the basis that it began with.
+        # A run that is resumed with other memory keeps the limit that it began with.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
     chosen = run_task(job.engine, _choose_basis, run.location, dataset.location, cap, label="basis")
@@ -73,7 +73,7 @@ def _compute(job: StageJob) -> BasisRecord:
 
 
 def _warn_capped(job: StageJob, record: BasisRecord) -> None:
-    """Say which rows are left out, and what all of them would take."""
+    """Log which rows are left out, and the seconds with and without them."""
     params, cap, n_below = job.run.chosen_params, record.cap, record.n_below_threshold
     assert cap is not None
     assert n_below is not None
@@ -121,7 +121,7 @@ def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
 def _choose_basis(
     run_location: Location, dataset_location: Location, cap: int | None
 ) -> dict[str, Any]:
-    """Choose and store the basis rows, at most `cap` where the fit asks for no number of them."""
+    """Choose and store the basis rows, at most `cap` if the fit has no `basis_size`."""
     run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     params, source = run.chosen_params, source_of(run.chosen_params)
     size = asked_size(params, dataset)
@@ -147,12 +147,12 @@ def _choose_basis(
 
 
 def read_labelled_rows(run: Run) -> NDArray[np.int64]:
-    """Return which of the rows with labels the basis rows are, -1 for none of them, int64 (r,)."""
+    """Return the places of the basis rows among the labelled rows, -1 for others, int64 (r,)."""
     return run.read("basis/labelled" if run.has("basis/labelled") else "basis/rows")
 
 
 def _cost(s: FitSizes) -> StageCost:
-    # Centres are arrays, of which k-means holds a few.
+    # Centres are arrays; k-means holds a few copies.
     chosen = round(s.r * s.block_row_bytes) if s.draws else 8 * s.r * s.p
     return StageCost(
         read_bytes=16 * s.n + s.rows_bytes,
@@ -168,12 +168,12 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
-    """Return `params` with a basis of given rows, which then goes beside them to the fit.
+    """Return `params` for a basis of given rows; pass these rows to the fit too.
 
     Raises
     ------
     ParameterError
-        If the rows are no finite numbers in two dimensions, or `basis_size` is another number.
+        If the rows are not finite numbers in two dimensions, or `basis_size` differs.
     """
     values = np.asarray(basis)
     if values.ndim != 2 or values.dtype.kind not in "iuf" or not np.isfinite(values).all():
@@ -192,7 +192,7 @@ def given_basis(params: FitParams, basis: ArrayLike) -> FitParams:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if there is no such basis: given, by confidence or of this size."""
+    """Raise ParameterError if the rows do not allow this basis."""
     _check_candidates(context)
     params, dataset = context.needing_confidence, context.dataset
     if context.basis is not None or params.basis_is_given:

@@ -1,6 +1,6 @@
-"""Stage "components": eigenfunctions of the basis, which networks or coordinates are made of.
+"""Stage "components": the eigenfunctions of the basis, for networks or coordinates.
 
-It is an eigenproblem of the basis; no row is read.
+It solves an eigenproblem of the basis and reads no row.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ComponentsRecord:
-    """How many eigenfunctions there are, and the least of their eigenvalues."""
+    """The number of eigenfunctions and the least of their eigenvalues."""
 
     n_components: int
     least_eigenvalue: float
@@ -67,19 +67,19 @@ def _solve(run_location: Location) -> ComponentsRecord:
 def most_components(run: Run) -> int:
     """Return the most eigenfunctions that a run asks for, 0 without any.
 
-    The constant one, of which no coordinate is made, is one more in an embedding.
+    An embedding has one more, the constant eigenfunction, which gives no coordinate.
     """
     asked = (size for size in components_of(run.params, run.tuning) if size is not None)
     return max(asked, default=0) + run.embeds
 
 
 def read_directions(run: Run, n_components: int | None) -> Floats | None:
-    """Return in whose span weights are, float64 (r, J); None: anywhere."""
+    """Return vectors whose span has the weights, float64 (r, J); None: no restriction."""
     return None if n_components is None else read_coefficients(run)[:, :n_components]
 
 
 def read_coefficients(run: Run) -> Floats:
-    """Return the coefficients of all eigenfunctions that a run has, float64 (r, J)."""
+    """Return the coefficients of all eigenfunctions of a run, float64 (r, J)."""
     return run.read("components/coefficients")
 
 
@@ -99,7 +99,7 @@ def _cost(s: FitSizes) -> StageCost:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if something is asked for that eigenfunctions are not for."""
+    """Raise ParameterError if another parameter does not support `components`."""
     params, tuning = context.params, context.tuning
     features = (params.features,) if tuning is None else tuning.features
     penalties = (tuning and tuning.penalties) or (params.penalty,)

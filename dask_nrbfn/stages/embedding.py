@@ -1,4 +1,4 @@
-"""The last stage of an embedding: a model whose scores are coordinates, and those of some rows."""
+"""The last stage of an embedding: a model whose scores are coordinates, and a sample of them."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
-# Rows of which the run keeps the coordinates: enough to be seen as points.
+# The most rows whose coordinates the run keeps: enough for a scatter plot.
 _SAMPLED_ROWS = 2000
 
 
@@ -41,7 +41,7 @@ def _write(run_location: Location, dataset_location: Location) -> None:
     model = _model(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")
-    # Of a fit to coordinates these are rows of them already.
+    # In a fit with `svd` these rows are coordinates already.
     coordinates = replace(model, projection=None).scores(dataset.take(rows))
     write_array(group, "coordinates", coordinates, "row", "component")
     if dataset.of_numbers:
@@ -53,7 +53,7 @@ def _write(run_location: Location, dataset_location: Location) -> None:
 
 
 def _model(run: Run, dataset: Dataset) -> Model:
-    """Return the model whose scores are the coordinates: all eigenfunctions but the constant."""
+    """Return the model whose scores are all eigenfunctions but the constant one."""
     weights, asked = read_coefficients(run)[:, 1:].T, run.chosen_params.components
     if len(weights) < (asked or 0):
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""Stage "model": all that prediction needs, in one group."""
+"""Stage "model": the group with everything that prediction needs."""
 
 from dataclasses import dataclass
 
@@ -23,11 +23,11 @@ from dask_nrbfn.storage.run import Run
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """Nothing: the model says what there is to know."""
+    """An empty record: the model has all figures."""
 
 
 def _compute(job: StageJob) -> ModelRecord:
-    """Store the model, which prediction needs nothing else of the run for."""
+    """Store the model."""
     run_task(job.engine, _write_model, job.run.location, job.dataset.location, label="model")
     return ModelRecord()
 
@@ -48,7 +48,7 @@ def _read_results(run_location: Location, leaves: list[str]) -> None:
         Model.read(open_version(open_group(run_location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
-    # Those of later versions are not computed again.
+    # Models of later versions cannot be computed again, so their errors pass through.
     Model.load(run_location)
 
 

@@ -1,4 +1,4 @@
-"""Stage "prune": which of the basis rows the model keeps."""
+"""Stage "prune": the choice of the basis rows that the model keeps."""
 
 import logging
 from collections.abc import Callable
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """How many basis rows are kept, and what they leave.
+    """The number of basis rows that are kept, and the share that they leave unexplained.
 
     Attributes
     ----------
     n_kept : int
     unexplained : float
-        Of the squares of the targets, the share that is left by the orthogonal weights; of numbers
-        on average over the targets.
+        Share of the squares of the targets that the orthogonal weights leave; for numbers the mean
+        over the targets.
     """
 
     n_kept: int
@@ -44,7 +44,7 @@ class PruneRecord:
 
 
 def _compute(job: StageJob) -> PruneRecord:
-    """Choose and store the places of the basis rows that are kept, in the order of their choice."""
+    """Choose and store the places of the kept basis rows, in the order of their choice."""
     record: PruneRecord
     record = run_task(job.engine, _choose, job.run.location, label="prune")
     logger.info(
@@ -57,7 +57,7 @@ def _compute(job: StageJob) -> PruneRecord:
 
 def _choose(run_location: Location) -> PruneRecord:
     run = Run.open(run_location)
-    system = candidate_system(run, read_moments(run))
+    system = full_system(run, read_moments(run))
     path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
     assert path is not None
     group = run.group("prune")
@@ -66,7 +66,7 @@ def _choose(run_location: Location) -> PruneRecord:
     return PruneRecord(len(path.chosen), float(path.unexplained[-1]))
 
 
-def candidate_system(
+def full_system(
     run: Run, moments: Moments, *, features: Callable[[], RadialFeatures] | None = None
 ) -> RidgeSystem:
     """Return the ridge system of all basis rows of a run, with the penalty of its network.
@@ -75,7 +75,7 @@ def candidate_system(
     ----------
     run : Run
     moments : Moments
-        Of the rows that the network learns.
+        Moments of the rows that the network learns.
     features : callable, optional
         Returns the radial basis functions; default: those of the run.
     """
@@ -86,7 +86,7 @@ def candidate_system(
 def choose_kept(system: RidgeSystem, params: FitParams, *, numbers: bool) -> ForwardPath | None:
     """Return the forward selection of the basis rows that a network keeps; None: it keeps all.
 
-    `numbers` says that the targets are numbers, which count alike whatever their units.
+    If the targets are numbers (`numbers`), each is standardized, so that its unit has no effect.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def read_places(run: Run) -> NDArray[np.int64] | None:
 
 
 def _check(context: FitContext) -> None:
-    """Raise ParameterError if the basis cannot be pruned, or not to this size."""
+    """Raise ParameterError if the basis cannot be pruned to this size."""
     params = context.params
     assert params.prune is not None
     if context.tuning is not None:

@@ -1,4 +1,4 @@
-"""The numbers that the costs of stages are computed from."""
+"""The sizes of a fit, from which the costs of its stages follow."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -33,7 +33,7 @@ from dask_nrbfn.storage.layout import PartLayout
 
 @dataclass(frozen=True, kw_only=True)
 class FitSizes:
-    """The numbers that costs are computed from.
+    """The sizes of a fit.
 
     Attributes
     ----------
@@ -42,46 +42,46 @@ class FitSizes:
     is_sparse : bool
         Whether rows are in CSR.
     row_values : float
-        Values that are stored of a row on average, p where rows are arrays.
+        Mean number of stored values of a row; p for rows in arrays.
     width : int
         See `row_width`.
     n_candidates : int or None
         Rows whose neighbours are searched; None: all.
     n_labelled : int
-        Rows with labels that stand among others; 0 where all have one.
+        Labelled rows if other rows have no label; 0 if all rows have one.
     svd : int or None
-        Coordinates that are asked for; p of the stages that see them.
+        Number of coordinates; p in the stages that see coordinates.
     p_stored : int
-        Features, also of rows that are read as coordinates.
+        Number of stored features, also if rows are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
     row_bytes : float
-        Bytes of a row as stored, which coordinates are made of.
+        Bytes of a stored row.
     reading_bytes : int
         Chunks held while rows are read.
     method : {"exact", "approximate"}
     n_partitions, overlap : int
     block_rows : int
-        Rows that are cut into partitions together.
+        Rows of a block that is cut into partitions at once.
     layout : PartLayout
     by_confidence : bool
         Whether the neighbours of all rows are searched.
     n_folds, n_ridges, n_localities : int
-        Folds whose moments are summed apart, ridges that are tried at most, and how many localities
-        are among them; 1, 0 and 1 without tuning.
+        Folds with moments of their own, the most ridges of a tuning, and the localities among them;
+        1, 0 and 1 without tuning.
     n_refined : int
-        Losses whose weights take passes over the rows.
+        Losses whose weights need passes over the rows.
     penalty_axes : int
-        See `Penalty`; the most of any that is tried.
+        See `Penalty`; the most among the penalties.
     metric_rounds : int
-        Rounds in which the weights of the features are learned.
+        Rounds of learning the weights of the features.
     n_components : int
-        Eigenfunctions of the basis, the most of any that are tried; 0 without any.
+        Most eigenfunctions of the basis; 0 without any.
     has_locality : bool
     n_basis_sample : int
-        Rows of the sample that the source of the basis holds.
+        Rows of the sample that the source of the basis has in memory.
     draws : bool
-        Whether every basis that is tried has rows of the dataset alone.
+        Whether all bases have only rows of the dataset.
     prune : int or None
         The most basis rows that the model keeps; None: all.
     n_tried, n_refinements, n_sampled, r_tried, n_search_folds, n_search_scales : int
@@ -224,7 +224,7 @@ class FitSizes:
 
     @property
     def n_searched_ridges(self) -> int:
-        """Ridges that the search tries at most: it has no locality."""
+        """The most ridges of the search, which has no locality."""
         return self.n_ridges // self.n_localities
 
     @property
@@ -249,15 +249,15 @@ class FitSizes:
 
     @property
     def pair_flops(self) -> float:
-        """Flops of the product of two rows."""
+        """Floating-point operations of the product of two rows."""
         return pair_flops(self.p, self.row_values)
 
     def product_flops(self, n_basis: int) -> float:
-        """Return the flops of BLAS that take as long as the products of a row and a basis."""
+        """Return the BLAS flops that take as long as the products of a row and a basis."""
         return n_basis * product_flops(self.p, self.row_values, self._basis_values)
 
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
-        """Return the bytes of a basis as float64, of its scaled rows and of its factors."""
+        """Return the bytes of a basis in float64, its scaled rows and its factors."""
         values = self._basis_values
         return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.is_sparse)
 
@@ -268,7 +268,7 @@ class FitSizes:
 
     @property
     def block_row_bytes(self) -> float:
-        """Bytes of a row as a block has it, of coordinates theirs."""
+        """Bytes of a row in a block."""
         return self.row_values * (self.itemsize + (INDEX_BYTES if self.is_sparse else 0))
 
     @property
@@ -282,12 +282,12 @@ class FitSizes:
 
     @property
     def lists_bytes(self) -> int:
-        """Bytes of all neighbour lists: a number and a distance each."""
+        """Bytes of all neighbour lists."""
         return LIST_BYTES * self.n_searched * self.k
 
     @property
     def solve_bytes(self) -> int:
-        """Bytes of a solve, and of the basis that another penalty than I is computed from."""
+        """Bytes of a solve, with the basis if the penalty is computed from it."""
         basis = self.basis_bytes(self.r, copies=4) if self.penalty_axes else 0
         return basis + solve_bytes(
             self.r,
@@ -299,5 +299,5 @@ class FitSizes:
 
     @property
     def process_bytes(self) -> int:
-        """Bytes of a worker that computes nothing, once it has searched neighbours."""
+        """Bytes of an idle worker that has searched neighbours."""
         return worker_bytes(self.method, of_candidates=self.n_candidates is not None)

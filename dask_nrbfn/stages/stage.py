@@ -17,22 +17,22 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost:
-    """What one stage takes.
+    """The expected cost of one stage.
 
     Attributes
     ----------
     flops : float
-        Of all tasks, floating-point operations of products and factorizations.
+        Floating-point operations of products and factorizations, in all tasks.
     read_bytes, written_bytes : int
-        Of all tasks.
+        In all tasks.
     held_bytes : int
-        At the peak of one worker, with its process.
+        Peak memory of one worker with its process.
     n_tasks : int
         Tasks that share `work` and can run at the same time.
     work : mapping of str to float
-        Amounts for all tasks by the name of the rate at which they are done, see `Rates`.
+        Amounts of work of all tasks by the name of their rate, see `Rates`.
     alone : mapping of str to float
-        The same for what one task does alone.
+        Amounts of work of the tasks that run alone.
     fixed_s : float
         Seconds that do not depend on the rates, once for every worker.
     """
@@ -49,7 +49,7 @@ class StageCost:
 
 @dataclass(frozen=True, eq=False)
 class StageJob:
-    """What a stage computes with, once those before it are finished.
+    """The input of a stage, once the earlier stages are finished.
 
     Attributes
     ----------
@@ -59,10 +59,10 @@ class StageJob:
     largest_basis : int
         The most basis rows that the workers' memory allows in every stage.
     remaining_s : callable or None
-        Takes a number of basis rows, returns the seconds of this stage and of those after it; None
-        where the rates of the workers are not known.
+        Takes a number of basis rows, returns the seconds of this and the later stages; None
+        if the rates of the workers are not known.
     validation : Dataset or None
-        Rows to judge penalties on, instead of folds.
+        Validation rows, instead of folds.
     """
 
     run: Run
@@ -82,7 +82,7 @@ def _always(params: FitParams, tuning: TuneParams | None, numbers: bool) -> bool
 
 
 def _no_check(context: FitContext) -> None:
-    """Find nothing wrong."""
+    """Check nothing."""
 
 
 def _nothing(run: Run) -> tuple[str, ...]:
@@ -95,14 +95,14 @@ def _smaller_chunks(params: FitParams) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Generic[Record]):
-    """One step of a fit, which reads what those before it stored and stores its own.
+    """One step of a fit: it reads arrays of earlier stages and stores its own.
 
     Attributes
     ----------
     name : str
-        Of its group in the run, its parts, its line in a plan and in the log.
+        Names its group in the run, its parts, its line in a plan and in the log.
     record : type
-        A dataclass of JSON values: what the run's metadata keeps of it.
+        A dataclass of JSON values that the metadata of the run keeps.
     compute : callable
         Takes a `StageJob`, stores the arrays of the stage and returns its record.
     cost : callable
@@ -114,17 +114,17 @@ class Stage(Generic[Record]):
         Takes `FitParams`, `TuneParams` or None, and whether the targets are numbers; returns
         whether a fit has the stage.
     labelled_only : bool
-        Whether it works on the rows with labels alone, as if there were no others.
+        Whether it sees only the labelled rows.
     of_stored : bool
-        Whether it works on the features, also of a fit to coordinates of them.
+        Whether it sees the stored features even in a fit with `svd`.
     grows_with_basis : bool
-        Whether it holds something of the size of the basis.
+        Whether its memory grows with the basis.
     remedy : callable
-        Takes `FitParams`, returns what to change if it does not fit the memory; if it grows with
-        the basis that is the basis.
+        Takes `FitParams`, returns what to change if the stage does not fit the memory; not used if
+        its memory grows with the basis.
     keeps_parts : bool
-        Whether its parts are kept until the fit ends, because later stages read them or they have a
-        row for every row: if a chunk of the result is damaged, only its part is done again.
+        Whether its parts are kept until the fit ends: because later stages read them, or so that
+        only one part is computed again if a chunk of a result with a row for every row is damaged.
     needs : tuple of str
         Arrays, groups and parts of earlier stages that it may read.
     leaves : callable
@@ -154,13 +154,13 @@ class Stage(Generic[Record]):
     scratch: tuple[str, ...] = ()
 
     def cost_in(self, context: FitContext) -> StageCost:
-        """Return what the stage takes in a fit whose neighbour search is planned."""
+        """Return the cost of the stage in a fit whose neighbour search is planned."""
         return self.cost(
             FitSizes.of(context, labelled_only=self.labelled_only, stored=self.of_stored)
         )
 
     def written(self, record: Record) -> dict[str, Any]:
-        """Return what a run is to keep of a record: not what is None by default."""
+        """Return the fields of a record that a run keeps: all but a default of None."""
         values = {each.name: getattr(record, each.name) for each in _fields(record)}
         absent = {each.name for each in _fields(record) if each.default is None}
         return {
@@ -168,7 +168,7 @@ class Stage(Generic[Record]):
         }
 
     def recorded(self, run: Run) -> Record:
-        """Return what a run that has finished this stage keeps of it."""
+        """Return the record in a run that has finished this stage."""
         written: dict[str, Any] = run.stages[self.name]
         names = [each.name for each in _fields(self.record)]
         return self.record(**{name: written[name] for name in names if name in written})
@@ -181,7 +181,7 @@ _PART_S, _TASK_S = 0.06, 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What one worker does in a second.
+    """The amounts of work that one worker does in a second.
 
     Attributes
     ----------
@@ -190,23 +190,23 @@ class Rates:
     solve_flops : float
         Cholesky factorization.
     activations : float
-        Exponentials, normalized.
+        Normalized exponentials.
     roots : float
-        Distances, summed.
+        Summed distances.
     column_values : float
         Values that enter column statistics.
     hashed_values : float
     pairs : float
-        Pairs of rows in an exact search, at the dataset's number of columns.
+        Pairs of rows in an exact search, with the columns of the dataset.
     audited_pairs : float
-        The same with a thousand rows against many.
+        Pairs of rows in an exact search of a thousand rows among many.
     updates : float
         Candidate values of NNDescent.
     measured_values : float
         Differences of neighbours.
     merged_candidates : float
     selected_rows : float
-        Candidates for the basis.
+        Rows that enter the choice of a basis.
     routed_distances : float
         Distances to the centroids of partitions.
     weighed_neighbors : float

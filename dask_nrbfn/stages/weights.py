@@ -17,7 +17,7 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.moments import read_moments
 from dask_nrbfn.stages.path import PATH, read_path_weights
-from dask_nrbfn.stages.prune import candidate_system, read_places
+from dask_nrbfn.stages.prune import full_system, read_places
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import ridges
@@ -150,7 +150,7 @@ def describe_network(
 
 def read_kept_system(run: Run) -> RidgeSystem:
     """Return the ridge system of the basis rows that the fitted model keeps, with its penalty."""
-    return candidate_system(run, read_moments(run)).at(read_places(run))
+    return full_system(run, read_moments(run)).at(read_places(run))
 
 
 def _cost(s: FitSizes) -> StageCost:
