@@ -47,6 +47,7 @@ from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_gr
 from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.referenced import ReferencedRows
+from dask_nrbfn.storage.strict import recorded_by
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +145,10 @@ class Dataset:
         names, target_names = attributes["feature_names"], attributes.get("target_names")
         has_targets = attributes["has_labels"] or target_names is not None
         mark, labelled = attributes.get("unlabelled"), attributes.get("labelled_rows")
-        classes = np.asarray(attributes["classes"])
-        counts = np.asarray(attributes["class_counts"], dtype=np.int64)
-        labelled = None if labelled is None else np.asarray(labelled, dtype=np.int64)
+        with recorded_by(location):
+            classes = np.asarray(attributes["classes"])
+            counts = np.asarray(attributes["class_counts"], dtype=np.int64)
+            labelled = None if labelled is None else np.asarray(labelled, dtype=np.int64)
         schema = read_schema(attributes, location)
         if schema is not None:
             names = schema.feature_names

@@ -55,7 +55,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import LabelledRows
-from dask_nrbfn.storage.strict import checksum, metadata_named
+from dask_nrbfn.storage.strict import checksum, metadata_named, recorded_by
 from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -201,8 +201,9 @@ class Run:
             attributes,
             stored,
         )
-        sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
-        sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
+        with recorded_by(location):
+            sound = run.layout.part_rows > 0 and run.layout.chunk_rows > 0
+            sound &= run.n_rows == sum(member["n_rows"] for member in attributes["members"])
         if not sound:
             raise DamagedDataError(
                 f"the numbers of rows in the attributes of {location} do not fit together.",

@@ -98,10 +98,26 @@ def metadata_named(place: object) -> Iterator[None]:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         if is_our_mistake(error):
             raise
-        raise DamagedDataError(
-            f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
-            "Restore it from a copy, or write the data again.",
-        ) from error
+        raise _unreadable(place, error) from error
+
+
+@contextmanager
+def recorded_by(place: object) -> Iterator[None]:
+    """Turn the errors of converting values that `place` records into a DamagedDataError.
+
+    The block converts and compares recorded values, and does nothing else.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise _unreadable(place, error) from error
+
+
+def _unreadable(place: object, error: Exception) -> DamagedDataError:
+    return DamagedDataError(
+        f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
+        "Restore it from a copy, or write the data again.",
+    )
 
 
 def checksum(content: object) -> str:

@@ -117,7 +117,7 @@ def test_predict__a_kept_column_has_the_name_of_the_predictions(tmp_path, place)
     again = refuse(*predict, "--overwrite", "--prediction-name", "")
     assert again[0] == "--prediction-name is empty."
     group = (*predict[:3], tmp_path / "out", "--prediction-name", "new")
-    assert "--prediction-name is given, and" in refuse(*group)[0]
+    assert "--prediction-name is given, but" in refuse(*group)[0]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -282,7 +282,7 @@ def test_predict__rows_that_are_bad(tmp_path, place):
     refused = refuse(
         "predict", place / "run", place / "train.csv", tmp_path / "x", "--skip-bad", *INLINE
     )
-    assert refused[0].startswith("--skip-bad is given, and")
+    assert refused[0].startswith("--skip-bad is given, but")
 
 
 def test_predict__what_cannot_be_read_is_not_filled(tmp_path):
