@@ -168,3 +168,14 @@ def test_onnx_models__are_the_networks(tmp_path):
         assert difference < 1e-6
         assert others == ties
         assert len(times) == 3
+
+
+def test_grid_search__prints_both_and_their_ratio(tmp_path):
+    arguments = ("--rows", 1300, "--effort", "quick")
+    head, line = run_benchmark("grid_search", *arguments, cwd=tmp_path).splitlines()
+    assert head.startswith("table")
+    tune_s, grid_s, ratio, tune_error, grid_error = map(float, line[18:].split()[:5])
+    assert ratio == pytest.approx(tune_s / grid_s, abs=0.01 + 0.1 * ratio)
+    # Of 540 digits: a few are read wrong, and not all.
+    assert 0 < tune_error < 10
+    assert 0 < grid_error < 10
