@@ -15,7 +15,6 @@ from operator import add
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, TypeVarTuple
 
 from numpy.typing import NDArray
-from zarr.storage import MemoryStore
 
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DamagedResultError, ParameterError
@@ -250,7 +249,7 @@ def last_read(n_parts: int) -> int:
 def run_task(
     engine: Engine, task: Callable[[*Arguments], Result], *arguments: *Arguments, label: str
 ) -> Result:
-    """Return ``task(*arguments)``, run by a worker; store locations must open there."""
+    """Return ``task(*arguments)``, run by a worker as `run_tasks` does."""
     result: Result
     (result,) = run_tasks(engine, task, [arguments], label=label)
     return result
@@ -263,15 +262,46 @@ def run_tasks(
     *,
     label: str,
 ) -> list[Result]:
-    """Run tasks whose arguments name store locations that every worker can open."""
-    for value in arguments[0] if arguments else ():
-        in_memory = isinstance(value, MemoryStore) or "memory://" in str(value)
-        if in_memory and not engine.in_memory:
+    """Run tasks; a worker opens the runs and datasets among their arguments at their locations.
+
+    Raises
+    ------
+    ParameterError
+        If the workers cannot open a location that the first task is given.
+    """
+    sent = [tuple(_Place.of(each) for each in values) for values in arguments]
+    for value in sent[0] if sent else ():
+        if "memory://" in str(value) and not engine.in_memory:
             raise ParameterError(
                 f"{value} is in the memory of this process.",
                 "Give a path or URL that the dask workers can open.",
             )
-    return engine.run(task, arguments, label=label)
+    return engine.run(_call, [(task, *values) for values in sent], label=label)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The location of a run or dataset, which a task opens."""
+
+    kind: type[Run] | type[Dataset]
+    location: Location
+
+    @classmethod
+    def of(cls, argument: Any) -> Any:
+        """Return the place of a run or dataset; other arguments as they are."""
+        opened = isinstance(argument, Run | Dataset)
+        return cls(type(argument), argument.location) if opened else argument
+
+    def open(self) -> Run | Dataset:
+        """Return the run or dataset."""
+        return self.kind.open(self.location)
+
+    def __str__(self) -> str:
+        return str(self.location)
+
+
+def _call(task: Callable[..., Result], *arguments: Any) -> Result:
+    return task(*(each.open() if isinstance(each, _Place) else each for each in arguments))
 
 
 def _log_finished(stage: str, n_finished: int, n_parts: int, seconds: float) -> None:

@@ -21,7 +21,6 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ def _compute(job: StageJob) -> BasisRecord:
         # A run that is resumed with other memory keeps the limit that it began with.
         most = max(min(job.largest_basis, MOST_FOUND), dataset.n_classes)
         cap = run.decide("basis", {"cap": most})["cap"]
-    chosen = run_task(job.engine, _choose_basis, run.location, dataset.location, cap, label="basis")
+    chosen = run_task(job.engine, _choose_basis, run, dataset, cap, label="basis")
     by_confidence = source_of(run.chosen_params).by_confidence
     record = BasisRecord(
         chosen["n_basis"],
@@ -118,11 +117,8 @@ def _log_choice(run: Run, record: BasisRecord, n_beyond: int) -> None:
         )
 
 
-def _choose_basis(
-    run_location: Location, dataset_location: Location, cap: int | None
-) -> dict[str, Any]:
+def _choose_basis(run: Run, dataset: Dataset, cap: int | None) -> dict[str, Any]:
     """Choose and store the basis rows, at most `cap` if the fit has no `basis_size`."""
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     params, source = run.chosen_params, source_of(run.chosen_params)
     size = asked_size(params, dataset)
     if size is not None:

@@ -32,7 +32,6 @@ from dask_nrbfn.stages.neighbor_search import (
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
 
@@ -51,11 +50,11 @@ def search_candidates(
     n_candidates = of_searched(run).n_rows
     if not all(map(run.has, ("partitions/bounds", "neighbors/rows", "neighbors/hashes"))):
         run.drop("partitions")
-        arguments = (run.location, dataset.location, n_candidates, n_partitions)
+        arguments = (run, dataset, n_candidates, n_partitions)
         run_task(engine, _place_candidates, *arguments, label="candidates")
     reduction = _reduction(run)
     reduce_parts(run, dataset, engine, reduction)
-    found = run_task(engine, _store_lists, run.location, reduction, label="neighbors")
+    found = run_task(engine, _store_lists, run, reduction, label="neighbors")
     n_probes = found["n_probes"]
     logger.info("neighbors: %d candidates looked into %d partition(s)", n_candidates, n_probes)
     repaired = repair_lists(
@@ -72,11 +71,8 @@ def search_candidates(
     }
 
 
-def _place_candidates(
-    run_location: Location, dataset_location: Location, n_candidates: int, n_partitions: int
-) -> None:
+def _place_candidates(run: Run, dataset: Dataset, n_candidates: int, n_partitions: int) -> None:
     """Draw candidates, place partitions by a sample, and bound the distances of neighbours."""
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     k, seed = run.chosen_params.n_neighbors, run.chosen_params.random_state
     drawn = choose_candidates(pool_drawn(run, dataset, n_candidates), size=n_candidates)
     size = bounding_rows(run.n_rows, row_width(dataset), k)
@@ -152,9 +148,8 @@ def _read_file(run: Run) -> InvertedFile:
     )
 
 
-def _store_lists(run_location: Location, reduction: Reduction) -> dict[str, Any]:
+def _store_lists(run: Run, reduction: Reduction) -> dict[str, Any]:
     """Store the lists of all candidates; return the incomplete ones and the sum of distances."""
-    run = Run.open(run_location)
     nearest, searched = read_total(run, reduction), of_searched(run)
     for start, stop in searched.spans:
         searched.write_rows("neighbors/indices", start, nearest.indices[start:stop])

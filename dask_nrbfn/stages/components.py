@@ -23,7 +23,6 @@ from dask_nrbfn.stages.trials import components_of, localities_of, refined_losse
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -39,8 +38,7 @@ class ComponentsRecord:
 
 def _compute(job: StageJob) -> ComponentsRecord:
     """Compute and store the eigenfunctions."""
-    record: ComponentsRecord
-    record = run_task(job.engine, _solve, job.run.location, label="components")
+    record = run_task(job.engine, _solve, job.run, label="components")
     asked = most_components(job.run)
     logger.info(
         "components: %d, eigenvalues down to %.3g", record.n_components, record.least_eigenvalue
@@ -55,8 +53,7 @@ def _compute(job: StageJob) -> ComponentsRecord:
     return record
 
 
-def _solve(run_location: Location) -> ComponentsRecord:
-    run = Run.open(run_location)
+def _solve(run: Run) -> ComponentsRecord:
     found = eigenfunctions(read_features(run), most_components(run))
     group = run.group("components")
     write_array(group, "coefficients", found.coefficients, "basis", "component")

@@ -24,7 +24,6 @@ from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.blocks import regroup
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.location import LabelledRows
 from dask_nrbfn.storage.run import Run
@@ -43,24 +42,23 @@ def _compute(job: StageJob) -> ConfidenceRecord:
     run.require_row_array("confidence/values", np.float64)
     run.require_row_array("confidence/tiebreak", np.uint64)
     if not run.has("confidence/codes"):
-        run_task(engine, _write_codes, run.location, dataset.location, label="codes")
+        run_task(engine, _write_codes, run, dataset, label="codes")
     records = map_parts(run, dataset, engine, stage="confidence", task=_confidence_part)
     return ConfidenceRecord(sum(record["n_below_threshold"] for record in records))
 
 
-def _write_codes(run_location: Location, dataset_location: Location) -> None:
+def _write_codes(run: Run, dataset: Dataset) -> None:
     """Store the class code of every row in one or two bytes, because each part reads all codes.
 
     If only some rows have a confidence, store their row numbers too.
     """
-    run = Run.open(run_location)
     group, rows = run.group("confidence"), searched_rows(run)
-    if isinstance(dataset_location, LabelledRows):
-        labelled = Dataset.open(dataset_location.place).labelled_rows()
+    if isinstance(dataset.location, LabelledRows):
+        labelled = Dataset.open(dataset.location.place).labelled_rows()
         rows = labelled if rows is None else labelled[rows]
     if rows is not None:
         write_array(group, "rows", rows, "row")
-    write_array(group, "codes", Dataset.open(dataset_location).codes(), "row")
+    write_array(group, "codes", dataset.codes(), "row")
 
 
 def name_rows(run: Run, places: NDArray[np.int64]) -> NDArray[np.int64]:

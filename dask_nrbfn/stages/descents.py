@@ -41,7 +41,6 @@ from dask_nrbfn.stages.validation import HeldOutPass, codes_in_training
 from dask_nrbfn.stages.weights import read_kept_system
 from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout, block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
@@ -175,7 +174,7 @@ def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, 
         # If the step was made before and is lost, these are sums of other weights.
         for sums in ("pass", "judged"):
             run.drop_groups(of_all.sums_place(sums, number))
-        arguments = [(run.location, each, number) for each in missing]
+        arguments = [(run, each, number) for each in missing]
         run_tasks(job.engine, _advance_step, arguments, label="refine")
     step = run.part_record(of_all.place, number)
     assert step is not None
@@ -187,8 +186,7 @@ def _step(job: StageJob, descents: Sequence[Descent], number: int) -> dict[str, 
     return step
 
 
-def _advance_step(run_location: Location, descent: Descent, number: int) -> None:
-    run = Run.open(run_location)
+def _advance_step(run: Run, descent: Descent, number: int) -> None:
     if run.part_record(descent.place, number) is not None:
         # dask runs a task again when the worker that had its result is lost.
         return

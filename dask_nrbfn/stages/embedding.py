@@ -16,7 +16,6 @@ from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.width import read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import Model
 from dask_nrbfn.storage.run import Run
 
@@ -32,12 +31,11 @@ def _compute(job: StageJob) -> ModelRecord:
     ParameterError
         If the basis has fewer eigenfunctions than are asked for.
     """
-    run_task(job.engine, _write, job.run.location, job.dataset.location, label="model")
+    run_task(job.engine, _write, job.run, job.dataset, label="model")
     return ModelRecord()
 
 
-def _write(run_location: Location, dataset_location: Location) -> None:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+def _write(run: Run, dataset: Dataset) -> None:
     model = _model(run, dataset)
     rows = np.unique(np.linspace(0, dataset.n_rows - 1, _SAMPLED_ROWS).astype(np.int64))
     group = run.group("model/sample")

@@ -31,7 +31,6 @@ from dask_nrbfn.stages.neighbor_search import (
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -84,10 +83,10 @@ def search_rows_exactly(
         # The stored parts belong to other rows.
         run.drop(stage)
     write_array(run.group(stage), "rows", rows, "target")
-    run_task(engine, _store_targets, run.location, dataset.location, stage, label=stage)
+    run_task(engine, _store_targets, run, dataset, stage, label=stage)
     units = [(stage, start, stop) for start, stop in run.spans]
     map_parts(run, dataset, engine, stage=stage, task=_search_span, units=units)
-    run_task(engine, _merge_spans, run.location, stage, label=stage)
+    run_task(engine, _merge_spans, run, stage, label=stage)
 
 
 def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:
@@ -96,8 +95,7 @@ def exact_search_bytes(n_targets: int, width: int, *, n_neighbors: int) -> int:
     return n_targets * (8 * width + 3 * 2 * 16 * (n_neighbors + 1))
 
 
-def _store_targets(run_location: Location, dataset_location: Location, stage: str) -> None:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+def _store_targets(run: Run, dataset: Dataset, stage: str) -> None:
     space = SearchSpace.of(run, dataset, run.decisions["neighbors"]["method"])
     values = space.apply(dataset.take(run.read(f"{stage}/rows")))
     write_array(run.group(stage), "values", values, "target", "feature")
@@ -132,8 +130,7 @@ def _search_block(
     return Neighbors(indices, neighbors.distances)
 
 
-def _merge_spans(run_location: Location, stage: str) -> None:
-    run = Run.open(run_location)
+def _merge_spans(run: Run, stage: str) -> None:
     best = _read_part(run, stage, 0)
     for index in range(1, len(run.spans)):
         best = _merge(best, _read_part(run, stage, index), run.chosen_params.n_neighbors)
@@ -187,12 +184,11 @@ def repair_lists(
         )
     logger.info("neighbors: %d rows in small partitions are searched among all rows", len(rows))
     search_rows_exactly(run, dataset, engine, stage="repair", rows=rows)
-    record = run_task(engine, _store_repaired, run.location, label="repair")
-    return dict(record)
+    return run_task(engine, _store_repaired, run, label="repair")
 
 
-def _store_repaired(run_location: Location) -> dict[str, Any]:
-    run = of_searched(Run.open(run_location))
+def _store_repaired(run: Run) -> dict[str, Any]:
+    run = of_searched(run)
     places, distances = places_of(run, run.read("repair/rows")), run.read("repair/distances")
     for name, values in (("indices", run.read("repair/indices")), ("distances", distances)):
         for start in np.unique(places // run.chunk_rows) * run.chunk_rows:

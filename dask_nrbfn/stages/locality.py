@@ -38,7 +38,6 @@ from dask_nrbfn.stages.trials import localities_of
 from dask_nrbfn.stages.width import WIDTH, read_features
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout, block_rows, narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
@@ -83,7 +82,7 @@ def _compute(job: StageJob) -> LocalityRecord:
     drawn_parts = _cut(n_drawn, _part_rows(k, dataset.row_values))
     reduction = Reduction(_SUMS, _LocalityPass, {"": LocalitySum}, drawn_parts)
     reduce_parts(run, dataset, job.engine, reduction)
-    record = run_task(job.engine, _store_sum, run.location, reduction, label="locality")
+    record = run_task(job.engine, _store_sum, run, reduction, label="locality")
     logger.log(
         logging.INFO if record.n_bound else logging.WARNING,
         "locality: %d of %d drawn rows have neighbours of their own kind, %d in all",
@@ -112,13 +111,12 @@ def _find_neighbors(job: StageJob, drawn: NDArray[np.int64]) -> None:
     run = job.run
     if source_of(run.chosen_params).by_confidence and of_searched(run).n_rows == run.n_rows:
         write_array(run.group("locality"), "rows", drawn, "target")
-        run_task(job.engine, _take_lists, run.location, label="locality")
+        run_task(job.engine, _take_lists, run, label="locality")
     else:
         search_rows_exactly(run, job.dataset, job.engine, stage="locality", rows=drawn)
 
 
-def _take_lists(run_location: Location) -> None:
-    run = Run.open(run_location)
+def _take_lists(run: Run) -> None:
     rows = run.read("locality/rows")
     for name in ("indices", "distances"):
         lists = run.take(f"neighbors/{name}", rows)
@@ -177,9 +175,8 @@ def _read_needed(run: Run, dataset: Dataset, name: str, numbers: NDArray[np.int6
     )
 
 
-def _store_sum(run_location: Location, reduction: Reduction) -> LocalityRecord:
+def _store_sum(run: Run, reduction: Reduction) -> LocalityRecord:
     """Store the sum over all drawn rows."""
-    run = Run.open(run_location)
     total: LocalitySum = read_total(run, reduction)
     write_array(run.group("locality"), "packed", total.packed, "packed")
     return LocalityRecord(len(run.read("locality/rows")), total.n_bound, total.n_pairs)

@@ -48,7 +48,6 @@ from dask_nrbfn.stages.trials import scales_of
 from dask_nrbfn.stages.validation import best_solved
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
@@ -120,7 +119,7 @@ def _compute(job: StageJob) -> MetricRecord:
     Radhakrishnan, Beaglehole, Pandit and Belkin, Science, 2024).
     """
     run, dataset, engine = job.run, job.dataset, job.engine
-    sample = run_task(engine, _write_sample, run.location, dataset.location, label="metric")
+    sample = run_task(engine, _write_sample, run, dataset, label="metric")
     rounds = _rounds(job, sample["n_held_out"]) if sample["n_held_out"] else []
     kept = _best_round(rounds, dataset, sample["n_held_out"])
     root = _root(run, dataset, kept)
@@ -176,9 +175,8 @@ def _networks(before: tuple[str, float, float] | None) -> list[tuple[str, float]
     return [(kernel, factor * step) for step in _STEPS]
 
 
-def _write_sample(run_location: Location, dataset_location: Location) -> dict[str, Any]:
+def _write_sample(run: Run, dataset: Dataset) -> dict[str, Any]:
     """Store the rows of the sample, and its basis: distinct ones of those not held out."""
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     group, seed = run.group(_SAMPLE), run.chosen_params.random_state
     size = sample_size(dataset.n_rows, dataset.n_features)
     rows = write_rows(group, "", dataset, run.chosen_params, size)

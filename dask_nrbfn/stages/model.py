@@ -16,7 +16,7 @@ from dask_nrbfn.stages.svd import read_components
 from dask_nrbfn.stages.weights import WEIGHTS
 from dask_nrbfn.stages.width import WIDTH
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location, open_group
+from dask_nrbfn.storage.group import open_group
 from dask_nrbfn.storage.model import Model, open_version
 from dask_nrbfn.storage.run import Run
 
@@ -28,32 +28,30 @@ class ModelRecord:
 
 def _compute(job: StageJob) -> ModelRecord:
     """Store the model."""
-    run_task(job.engine, _write_model, job.run.location, job.dataset.location, label="model")
+    run_task(job.engine, _write_model, job.run, job.dataset, label="model")
     return ModelRecord()
 
 
 def check_model(run: Run, engine: Engine, leaves: list[str]) -> None:
     """Raise DamagedResultError if the arrays that a finished run leaves cannot be read."""
-    run_task(engine, _read_results, run.location, leaves, label="model")
+    run_task(engine, _read_results, run, leaves, label="model")
 
 
-def _read_results(run_location: Location, leaves: list[str]) -> None:
-    run = Run.open(run_location)
+def _read_results(run: Run, leaves: list[str]) -> None:
     searched = of_searched(run)
     for name in leaves:
         of_rows = run.array(name).shape[0] == searched.n_rows
         for start, stop in searched.spans if of_rows else [(0, None)]:
             searched.read(name, start, stop)
     try:
-        Model.read(open_version(open_group(run_location, kind="run"), ""))
+        Model.read(open_version(open_group(run.location, kind="run"), ""))
     except (MissingDataError, DamagedDataError) as error:
         raise DamagedResultError(error.problem, error.remedy, "model", ()) from error
     # Models of later versions cannot be computed again, so their errors pass through.
-    Model.load(run_location)
+    Model.load(run.location)
 
 
-def _write_model(run_location: Location, dataset_location: Location) -> None:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+def _write_model(run: Run, dataset: Dataset) -> None:
     scaling = read_scaling(run)
     trained, places = WEIGHTS.recorded(run), read_places(run)
     basis = scaling.apply(run.read("basis/values"))

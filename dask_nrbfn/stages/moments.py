@@ -19,7 +19,6 @@ from dask_nrbfn.stages.width import read_features, read_targets
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import todays_moments
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 from dask_nrbfn.weighting import Reading, RowWeights
@@ -44,7 +43,7 @@ def _compute(job: StageJob) -> MomentsRecord:
     """Sum and store the moments of all rows, fold by fold."""
     run, engine = job.run, job.engine
     record = reduce_parts(run, job.dataset, engine, _reduction(run))
-    run_task(engine, _combine_folds, run.location, record.weight, label="combine")
+    run_task(engine, _combine_folds, run, record.weight, label="combine")
     return MomentsRecord(record.rows, record.weight, record.least_weight)
 
 
@@ -150,9 +149,8 @@ def _reduction(run: Run) -> Reduction:
     return Reduction("moments", _begin, kinds, run.layout)
 
 
-def _combine_folds(run_location: Location, weight: float) -> None:
+def _combine_folds(run: Run, weight: float) -> None:
     """Store the moments of every fold and of all rows, whose total weight is `weight`."""
-    run = Run.open(run_location)
     reduction, total = _reduction(run), None
     for suffix in reduction.kinds:
         moments: Moments = read_total(run, reduction, suffix)

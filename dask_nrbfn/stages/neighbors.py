@@ -55,7 +55,6 @@ from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import narrow_block_rows
 from dask_nrbfn.storage.run import Run
 
@@ -147,8 +146,8 @@ def _search(run: Run, dataset: Dataset, engine: Engine, search: NeighborSearch) 
         records = run_task(
             engine,
             _approximate_graph,
-            run.location,
-            dataset.location,
+            run,
+            dataset,
             search.threads,
             label="neighbors",
         )
@@ -288,10 +287,7 @@ def _exact_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartResult
     return PartResult(_store_neighbors(run, rows, start, stop, indices))
 
 
-def _approximate_graph(
-    run_location: Location, dataset_location: Location, threads: int
-) -> list[dict[str, Any]]:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+def _approximate_graph(run: Run, dataset: Dataset, threads: int) -> list[dict[str, Any]]:
     rows = _all_rows(run, dataset, "approximate")
     indices = approximate_neighbors(
         rows,

@@ -34,7 +34,6 @@ from dask_nrbfn.stages.neighbor_search import (
 )
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -66,8 +65,7 @@ def search_partitions(
     if not run.has("partitions/centroids"):
         # Blocks that were cut by other partitions are useless.
         run.drop("partitions")
-        arguments = (run.location, dataset.location, n_partitions)
-        run_task(engine, _place_partitions, *arguments, label="partitions")
+        run_task(engine, _place_partitions, run, dataset, n_partitions, label="partitions")
     routed = map_parts(run, dataset, engine, stage="partitions", task=_route_block, units=blocks)
     counts = np.array([record["counts"] for record in routed], dtype=np.int64)
     write_array(run.group("partitions"), "counts", counts, "block", "partition")
@@ -123,10 +121,7 @@ def _blocks_of(run: Run, dataset: Dataset, start: int, stop: int) -> Iterator[_B
         yield _Block(first, min(first + rows, stop))
 
 
-def _place_partitions(
-    run_location: Location, dataset_location: Location, n_partitions: int
-) -> None:
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
+def _place_partitions(run: Run, dataset: Dataset, n_partitions: int) -> None:
     size = sample_rows(run.n_rows, row_width(dataset), n_partitions)
     rng = np.random.default_rng([run.chosen_params.random_state, 0])
     rows = np.sort(rng.choice(run.n_rows, size, replace=False))

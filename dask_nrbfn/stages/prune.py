@@ -21,7 +21,6 @@ from dask_nrbfn.stages.path import penalized_system
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -45,8 +44,7 @@ class PruneRecord:
 
 def _compute(job: StageJob) -> PruneRecord:
     """Choose and store the places of the kept basis rows, in the order of their choice."""
-    record: PruneRecord
-    record = run_task(job.engine, _choose, job.run.location, label="prune")
+    record = run_task(job.engine, _choose, job.run, label="prune")
     logger.info(
         "prune: %d basis rows leave %.4g of the squares of the targets",
         record.n_kept,
@@ -55,8 +53,7 @@ def _compute(job: StageJob) -> PruneRecord:
     return record
 
 
-def _choose(run_location: Location) -> PruneRecord:
-    run = Run.open(run_location)
+def _choose(run: Run) -> PruneRecord:
     system = full_system(run, read_moments(run))
     path = choose_kept(system, run.chosen_params, numbers=run.of_numbers)
     assert path is not None

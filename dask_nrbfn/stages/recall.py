@@ -13,7 +13,6 @@ from dask_nrbfn.stages.neighbor_search import of_searched, places_of, searched_r
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import by_confidence
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ def _compute(job: StageJob) -> RecallRecord:
     if (candidates := searched_rows(run)) is not None:
         rows = candidates[rows]
     search_rows_exactly(run, job.dataset, engine, stage="recall", rows=rows)
-    recall = run_task(engine, _compare, run.location, label="recall")
+    recall = run_task(engine, _compare, run, label="recall")
     logger.info("recall: %.4f +- %.4f", recall.mean, recall.standard_error)
     return RecallRecord(recall.mean, recall.standard_error, n_audited)
 
@@ -74,8 +73,8 @@ def check_recall(run: Run, min_recall: float) -> None:
     )
 
 
-def _compare(run_location: Location) -> Recall:
-    run = of_searched(Run.open(run_location))
+def _compare(run: Run) -> Recall:
+    run = of_searched(run)
     found = run.take("neighbors/distances", places_of(run, run.read("recall/rows")))
     return measure_recall(found, run.read("recall/distances"))
 

@@ -26,7 +26,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges
 from dask_nrbfn.stages.validation import VALIDATION
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
@@ -96,7 +95,7 @@ def _compute(job: StageJob) -> RefineRecord:
         return RefineRecord(loss, 0, None, None, [], **judged)
     step = steps[loss]
     n_passes = len(step["path"])
-    run_task(job.engine, _take, run.location, loss, n_passes, label="refine")
+    run_task(job.engine, _take, run, loss, n_passes, label="refine")
     return RefineRecord(loss, n_passes, step["stopped"], step["objective"], step["path"], **judged)
 
 
@@ -135,9 +134,9 @@ def _standing(outcome: Mapping[str, Any]) -> list[float]:
     return [first, *(round(other, _DIGITS) for other in others), outcome["n_passes"]]
 
 
-def _take(run_location: Location, loss: str, n_passes: int) -> None:
+def _take(run: Run, loss: str, n_passes: int) -> None:
     """Store the chosen weights of a descent as those of the model."""
-    run, ended = Run.open(run_location), Descent(loss, None, None).place
+    ended = Descent(loss, None, None).place
     values = run.read_part(ended, n_passes, "values")
     write_array(run.group("refine"), "values", values, "target", "basis")
     if run.tuning is not None:

@@ -42,7 +42,6 @@ from dask_nrbfn.stages.trials import (
     search_rows,
 )
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import block_rows
 from dask_nrbfn.storage.run import Run
 
@@ -239,7 +238,7 @@ def _compute(job: StageJob) -> SearchRecord:
     run, dataset, engine = job.run, job.dataset, job.engine
     assert run.tuning is not None
     tried = _different(run)
-    n_rows = run_task(engine, _write_sample, run.location, dataset.location, label="sample")
+    n_rows = run_task(engine, _write_sample, run, dataset, label="sample")
     rules: dict[tuple[str, str], set[str]] = {}
     for each in tried:
         rules.setdefault((each.scale, each.basis), set()).add(each.basis_rule)
@@ -287,9 +286,8 @@ def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
     )
 
 
-def _write_sample(run_location: Location, dataset_location: Location) -> int:
+def _write_sample(run: Run, dataset: Dataset) -> int:
     """Store the rows on which combinations are tried; return how many."""
-    run, dataset = Run.open(run_location), Dataset.open(dataset_location)
     params, tuning = run.chosen_params, run.tuning
     assert tuning is not None
     group = run.group(_SAMPLE)

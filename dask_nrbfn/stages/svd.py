@@ -29,7 +29,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.chunks import check_finite
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.layout import PartLayout, narrow_block_rows
 from dask_nrbfn.storage.projection import STAGE, VECTORS
 from dask_nrbfn.storage.run import Run
@@ -96,10 +95,9 @@ def _compute(job: StageJob) -> SvdRecord:
     # Recorded, so that the run continues with this layout even if the defaults change.
     run.decide(STAGE, asdict(PartLayout.of(run.n_rows)))
     for number in range(_PASSES):
-        run_task(engine, _write_directions, run.location, number, label=STAGE)
+        run_task(engine, _write_directions, run, number, label=STAGE)
         reduce_parts(run, dataset, engine, _reduction(run, number))
-    record: SvdRecord
-    record = run_task(engine, _decompose, run.location, label=STAGE)
+    record = run_task(engine, _decompose, run, label=STAGE)
     asked, found = len(record.singular_values), np.count_nonzero(record.singular_values)
     logger.info("svd: %d coordinates hold %.1f %% of the squares", found, 100 * record.explained)
     if found < asked:
@@ -112,9 +110,8 @@ def _reduction(run: Run, number: int) -> Reduction:
     return Reduction(f"{_SCRATCH}{number}", _SvdPass, {"": Sketch}, layout, (number,))
 
 
-def _write_directions(run_location: Location, number: int) -> None:
+def _write_directions(run: Run, number: int) -> None:
     """Store the directions by which a pass multiplies the rows."""
-    run = Run.open(run_location)
     if number:
         directions = orthonormal(_read_sketch(run, number - 1).products)
     else:
@@ -140,8 +137,8 @@ def _read_sketch(run: Run, number: int) -> Sketch:
     return sketch
 
 
-def _decompose(run_location: Location) -> SvdRecord:
-    run, last = Run.open(run_location), _PASSES - 1
+def _decompose(run: Run) -> SvdRecord:
+    last = _PASSES - 1
     assert run.chosen_params.svd is not None
     sketch = _read_sketch(run, last)
     found = decomposition(_read_directions(run, last), sketch, run.chosen_params.svd)

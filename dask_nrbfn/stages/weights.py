@@ -23,7 +23,6 @@ from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import ridges
 from dask_nrbfn.stages.width import read_targets
 from dask_nrbfn.storage.array import write_array
-from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.run import Run
 
 logger = logging.getLogger(__name__)
@@ -49,8 +48,7 @@ class WeightsRecord:
 
 def _compute(job: StageJob) -> WeightsRecord:
     """Solve and store the weights."""
-    record: WeightsRecord
-    record = run_task(job.engine, _solve, job.run.location, label="weights")
+    record = run_task(job.engine, _solve, job.run, label="weights")
     logger.info(
         "weights: fitting error %.4f, spectral risk %.3g",
         record.fitting_error,
@@ -72,8 +70,7 @@ def warn_of_condition(reciprocal_condition: float | None, *, alpha: float) -> No
         )
 
 
-def _solve(run_location: Location) -> WeightsRecord:
-    run = Run.open(run_location)
+def _solve(run: Run) -> WeightsRecord:
     chosen, system = Ridge.in_params(run.chosen_params), read_kept_system(run)
     if run.tuning is None:
         network = solve_network(run, system, alpha=chosen.alpha)
