@@ -98,7 +98,7 @@ def _confidence_part(run: Run, dataset: Dataset, start: int, stop: int) -> PartR
 
 def _cost(s: FitSizes) -> StageCost:
     # The hashes of candidates are known.
-    hashed = s.n if s.n_candidates is None else 0
+    hashed = s.n if s.search.n_candidates is None else 0
     rows_bytes, n_parts = s.rows_bytes if hashed else 0, -(-s.n_searched // s.layout.part_rows)
     return StageCost(
         read_bytes=rows_bytes + s.lists_bytes,

@@ -309,14 +309,14 @@ def _cost(s: FitSizes) -> StageCost:
     rows = sample_size(s.n, s.p)
     r = sample_basis(rows)
     n_first = sum(map(len, _FACTORS.values()))
-    n_tried = n_first + len(_STEPS) * s.metric_rounds
+    n_tried = n_first + len(_STEPS) * s.params.metric_rounds
     products = rows * (r**2 + 6 * r * s.p)
-    gradients = s.metric_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
+    gradients = s.params.metric_rounds * rows * (r**2 + 2 * (s.q + 2) * r * s.p)
     solves = len(_ALPHAS) * r**3 / 3
     sample_bytes = rows * (s.p * s.itemsize + 3 * 8)
     return StageCost(
         flops=n_tried * (products + solves) + gradients,
-        read_bytes=(1 + s.metric_rounds) * sample_bytes,
+        read_bytes=(1 + s.params.metric_rounds) * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
@@ -326,7 +326,7 @@ def _cost(s: FitSizes) -> StageCost:
         + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
         work={
             "moments_flops": n_tried * products + gradients,
-            "activations": 2 * (n_tried + s.metric_rounds) * rows * r,
+            "activations": 2 * (n_tried + s.params.metric_rounds) * rows * r,
             "solve_flops": n_tried * solves,
         },
         alone={"selected_rows": rows},

@@ -317,13 +317,13 @@ def _all_rows(run: Run, dataset: Dataset, method: str) -> Rows:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    if s.n_candidates is not None:
-        return _search_of_candidates(s, s.n_candidates)
-    return _search_at_once(s) if s.n_partitions == 1 else _search_in_partitions(s)
+    if s.search.n_candidates is not None:
+        return _search_of_candidates(s, s.search.n_candidates)
+    return _search_at_once(s) if s.search.n_partitions == 1 else _search_in_partitions(s)
 
 
 def _search_at_once(s: FitSizes) -> StageCost:
-    exact = s.method == "exact"
+    exact = s.search.method == "exact"
     n_tasks = s.n_parts if exact else 1
     pairs = float(s.n) ** 2 if exact else 0.0
     read = n_tasks * s.rows_bytes
@@ -348,58 +348,60 @@ def _search_at_once(s: FitSizes) -> StageCost:
 
 
 def _search_in_partitions(s: FitSizes) -> StageCost:
-    entries = s.n * s.overlap
-    partition_rows = math.ceil(MAX_IMBALANCE * entries / s.n_partitions)
+    n_partitions, overlap = s.search.n_partitions, s.params.overlap
+    entries = s.n * overlap
+    partition_rows = math.ceil(MAX_IMBALANCE * entries / n_partitions)
     scratch = entries * (s.width * s.search_itemsize + 2 * 8 + LIST_BYTES * s.k)
-    exact = s.method == "exact"
-    pairs = float(entries) ** 2 / s.n_partitions if exact else 0.0
+    exact = s.search.method == "exact"
+    pairs = float(entries) ** 2 / n_partitions if exact else 0.0
     updates = 0 if exact else _updates(s, entries)
-    block = s.block_rows * s.width * (2 * s.itemsize + 8 + (2 + 2 * s.overlap) * s.search_itemsize)
+    block = s.block_rows * s.width * (2 * s.itemsize + 8 + (2 + 2 * overlap) * s.search_itemsize)
     # Candidate lists, and their copies while they are sorted twice.
-    merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(s.overlap)
+    merged = 4 * LIST_BYTES * s.block_rows * s.k * most_lists(overlap)
     search = _search_bytes(s, partition_rows) + 16 * partition_rows
     # The sample as read and searched, in double precision and as distances, some of them twice.
-    placing = 5 * 8 * sample_rows(s.n, s.width, s.n_partitions) * (s.width + s.n_partitions)
+    placing = 5 * 8 * sample_rows(s.n, s.width, n_partitions) * (s.width + n_partitions)
     # The centroids, arrays for CSR too: two copies to route rows, two more to find them.
-    centroids = 2 * 8 * s.n_partitions * s.p
+    centroids = 2 * 8 * n_partitions * s.p
     repairing = exact_search_bytes(AUDITED_ROWS, s.width, n_neighbors=s.k)
     return StageCost(
-        flops=pairs * s.pair_flops + 2 * s.n * s.n_partitions * s.row_values,
+        flops=pairs * s.pair_flops + 2 * s.n * n_partitions * s.row_values,
         read_bytes=2 * s.rows_bytes + scratch,
         written_bytes=scratch + s.lists_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + max(block + centroids + repairing, merged, search, placing + 2 * centroids),
-        n_tasks=s.n_partitions,
+        n_tasks=n_partitions,
         work={
             "read_bytes": s.rows_bytes,
             "hashed_values": s.n * s.row_values,
-            "routed_distances": s.n * s.n_partitions,
+            "routed_distances": s.n * n_partitions,
             "pairs": pairs,
             "updates": updates,
             "measured_values": entries * s.k * s.row_values,
-            "merged_candidates": s.n * s.k * most_lists(s.overlap),
+            "merged_candidates": s.n * s.k * most_lists(overlap),
             "scratch_bytes": 2 * scratch + s.lists_bytes,
         },
         alone={
             "read_bytes": s.rows_bytes,
             "routed_distances": _BALANCING_ROUNDS
-            * s.n_partitions
-            * sample_rows(s.n, s.width, s.n_partitions),
+            * n_partitions
+            * sample_rows(s.n, s.width, n_partitions),
         },
         fixed_s=0.0 if exact else COMPILATION_S,
     )
 
 
 def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
-    in_partitions = s.n_partitions > 1
+    n_partitions = s.search.n_partitions
+    in_partitions = n_partitions > 1
     sample = bounding_rows(s.n, s.width, s.k)
     # The sample is searched with the bounds of a fourth of it, which let four more neighbours in.
     bounding = n_candidates * sample / 4
     pairs = s.n * n_candidates * (PROBED if in_partitions else 1)
-    routed = s.n * s.n_partitions if in_partitions else 0
+    routed = s.n * n_partitions if in_partitions else 0
     lists = n_candidates * (s.k + 1) * LIST_BYTES
-    file = n_candidates * (3 * s.width * s.search_itemsize + s.n_partitions // 4 + 8)
+    file = n_candidates * (3 * s.width * s.search_itemsize + n_partitions // 4 + 8)
     block = s.block_rows * s.width * (s.itemsize + 8 + 4 * s.search_itemsize)
     placing = (n_candidates + sample) * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)
     return StageCost(
@@ -434,9 +436,9 @@ def _search_of_candidates(s: FitSizes, n_candidates: int) -> StageCost:
 
 
 def _search_bytes(s: FitSizes, n_rows: int) -> int:
-    listed = listed_neighbors(s.k, is_sparse=s.is_sparse)
+    listed = listed_neighbors(s.k, is_sparse=s.dataset.is_sparse)
     return search_bytes(
-        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=listed, method=s.method
+        n_rows, s.width, itemsize=s.search_itemsize, n_neighbors=listed, method=s.search.method
     )
 
 

@@ -81,7 +81,7 @@ def _compare(run: Run) -> Recall:
 
 def _cost(s: FitSizes) -> StageCost:
     targets = min(s.n, AUDITED_ROWS)
-    if s.method == "exact" and s.n_partitions == 1:
+    if s.search.method == "exact" and s.search.n_partitions == 1:
         return StageCost(held_bytes=s.process_bytes)
     pairs = s.n * targets
     block = s.block_rows * s.width * (2 * s.itemsize + 8 + 2 * s.search_itemsize)

@@ -187,17 +187,18 @@ def check_updatable(loss: str, remedy: str) -> None:
 
 def _cost(s: FitSizes) -> StageCost:
     r, rows, apart = s.n_kept, block_rows(s.n_kept), s.n_ridges and s.n_folds == 1
+    n_refined = len(refined_losses(s.params, s.tuning))
     n_models = 1 if s.n_folds == 1 else s.n_folds + 1
     n_passes = MAX_JUDGED_PASSES if s.n_ridges else MAX_PASSES
-    most, n_judged = s.n_refined * n_passes, s.n_judged if apart else 0
+    most, n_judged = n_refined * n_passes, s.judged.n_rows if apart else 0
     kept = 4 * s.n * r if s.row_values >= LEAST_VALUES else 0
     n_computed = (s.n if kept else most * s.n) + most * n_judged
     flops = n_computed * s.product_flops(r) + 4 * most * (s.n + n_judged) * r * s.q * n_models
-    solves, weights = s.n_refined * n_models * r**3 / 3, 8 * s.q * r
+    solves, weights = n_refined * n_models * r**3 / 3, 8 * s.q * r
     # If the penalty is a matrix, its ridge is stored beside the factor, and both are read again.
     factor, stored = 8 * r**2, 8 * r**2 * max(1, s.penalty_axes, 2 * s.has_locality) * n_models
     steps = most * (s.n_parts + n_passes) * n_models * weights
-    read = most * (s.rows_bytes + round(n_judged * s.row_bytes))
+    read = most * (s.rows_bytes + round(n_judged * s.dataset.row_bytes))
     passing = (
         s.reading_bytes
         + s.basis_bytes(r, copies=4)
@@ -206,7 +207,7 @@ def _cost(s: FitSizes) -> StageCost:
     return StageCost(
         flops=flops + solves,
         read_bytes=read + most * (stored + kept) + steps,
-        written_bytes=s.n_refined * stored + kept + steps,
+        written_bytes=n_refined * stored + kept + steps,
         held_bytes=s.process_bytes
         + max(
             passing + 5 * n_models * weights,
@@ -223,7 +224,7 @@ def _cost(s: FitSizes) -> StageCost:
         },
         alone={
             "solve_flops": solves / n_models,
-            "scratch_bytes": (most + s.n_refined) * stored,
+            "scratch_bytes": (most + n_refined) * stored,
         },
         fixed_s=most * _PASS_S,
     )

@@ -38,6 +38,7 @@ from dask_nrbfn.stages.trials import (
     combinations,
     n_refinements,
     ridges,
+    scales_of,
     search_basis_size,
     search_rows,
 )
@@ -395,50 +396,54 @@ def _cost(s: FitSizes) -> StageCost:
 
     A penalty that is a matrix is held whole and without the basis rows of a fold.
     """
+    params, tuning, dataset = s.params, s.tuning, s.dataset
+    assert tuning is not None
+    n_rows = search_rows(s.n, s.row_values, tuning)
+    r, n_scales = search_basis_size(dataset, params, tuning), len(scales_of(params, tuning))
+    # Nothing is summed for a locality.
+    n_ridges = s.n_ridges // s.n_localities
     # One of the rows with labels, and where others have none one of all rows.
     n_samples = 2 if s.n_labelled else 1
-    sample_bytes = round(n_samples * s.n_sampled * (s.block_row_bytes + 3 * 8))
-    sizes = (s.n_sampled, s.r_tried, s.n_search_folds)
-    rounds = planned_rounds(s.n_tried, *sizes) if s.n_tried else []
-    rounds += [Round(2, *sizes)] * s.n_refinements
+    sample_bytes = round(n_samples * n_rows * (s.block_row_bytes + 3 * 8))
+    sizes = (n_rows, r, tuning.folds)
+    rounds = planned_rounds(len(combinations(params, tuning)), *sizes)
+    rounds += [Round(2, *sizes)] * n_refinements(tuning)
     n_tried = sum(each.n_tried for each in rounds)
     products = sum(
         each.n_tried * each.n_rows * (each.n_basis**2 + 3 * s.product_flops(each.n_basis))
         for each in rounds
     )
-    solves = sum(
-        each.n_tried * each.n_folds * s.n_searched_ridges * each.n_basis**3 / 3 for each in rounds
-    )
+    solves = sum(each.n_tried * each.n_folds * n_ridges * each.n_basis**3 / 3 for each in rounds)
     if len(rounds) > 1:
         solves /= _ALPHA_STEP
     spans = 0
     if s.n_components:
-        solves += n_tried * s.n_search_folds * eigenfunctions_flops(s.r_tried)
-        spans = eigenfunctions_bytes(s.r_tried) + s.basis_bytes(s.r_tried, copies=4)
-        spans += components_bytes(s.r_tried, min(s.n_components, s.r_tried))
-    scored = s.n_search_scales * min(s.n_sampled, MOST_SCORED) ** 2 * s.pair_flops
-    own = _network_bytes(s.r_tried, s.q, s.n_search_folds, s.n_searched_ridges)
-    own += spans + 8 * s.penalty_axes * s.r_tried**2
+        solves += n_tried * tuning.folds * eigenfunctions_flops(r)
+        spans = eigenfunctions_bytes(r) + s.basis_bytes(r, copies=4)
+        spans += components_bytes(r, min(s.n_components, r))
+    scored = n_scales * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
+    own = _network_bytes(r, s.q, tuning.folds, n_ridges)
+    own += spans + 8 * s.penalty_axes * r**2
     return StageCost(
         flops=products + solves + scored,
-        read_bytes=s.rows_bytes + len(rounds) * s.n_search_scales * sample_bytes,
+        read_bytes=s.rows_bytes + len(rounds) * n_scales * sample_bytes,
         written_bytes=sample_bytes,
         held_bytes=s.process_bytes
         + s.reading_bytes
         + 3 * sample_bytes
-        + 2 * 8 * s.n_sampled * s.width
-        + s.basis_bytes(s.r_tried, copies=3)
-        + try_bytes(s.n_sampled, s.r_tried)
+        + 2 * 8 * n_rows * s.width
+        + s.basis_bytes(r, copies=3)
+        + try_bytes(n_rows, r)
         + trying_bytes(n_tried, own)
         + 2 * 8 * s.n_labelled
-        + 8 * 6 * block_rows(s.r_tried) * s.width,
-        n_tasks=s.n_search_scales,
+        + 8 * 6 * block_rows(r) * s.width,
+        n_tasks=n_scales,
         work={
             "moments_flops": products + scored,
             "activations": sum(2 * each.n_tried * each.n_rows * each.n_basis for each in rounds),
             "solve_flops": solves,
         },
-        alone={"selected_rows": s.n_sampled},
+        alone={"selected_rows": n_rows},
     )
 
 

@@ -7,26 +7,19 @@ from dask_nrbfn.neighbors import pair_flops
 from dask_nrbfn.numeric.distances import basis_bytes, product_flops
 from dask_nrbfn.numeric.penalties import penalty_named
 from dask_nrbfn.numeric.ridge import solve_bytes
+from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.stages.bases import asked_size, source_of
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.neighbor_search import (
     LIST_BYTES,
+    NeighborSearch,
     row_width,
     search_block_rows,
     search_dtype,
     worker_bytes,
 )
-from dask_nrbfn.stages.trials import (
-    bases_of,
-    combinations,
-    components_of,
-    localities_of,
-    n_refinements,
-    refined_losses,
-    scales_of,
-    search_basis_size,
-    search_rows,
-)
+from dask_nrbfn.stages.trials import bases_of, components_of, localities_of
+from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.dense import INDEX_BYTES
 from dask_nrbfn.storage.layout import PartLayout
 
@@ -37,103 +30,72 @@ class FitSizes:
 
     Attributes
     ----------
+    dataset : Dataset
+        The rows that a stage sees.
+    judged : Dataset
+        The rows that penalties are judged on.
+    params, tuning, search
+        As in `FitContext`; the search is planned.
+    layout : PartLayout
+        How the rows are cut into parts.
     n, p, K, q, r, k : int
         Rows, features, classes, targets, basis rows, neighbours.
-    is_sparse : bool
-        Whether rows are in CSR.
     row_values : float
         Mean number of stored values of a row; p for rows in arrays.
     width : int
         See `row_width`.
-    n_candidates : int or None
-        Rows whose neighbours are searched; None: all.
     n_labelled : int
         Labelled rows if other rows have no label; 0 if all rows have one.
-    svd : int or None
-        Number of coordinates; p in the stages that see coordinates.
-    p_stored : int
-        Number of stored features, also if rows are read as coordinates.
     itemsize, search_itemsize : int
         Bytes of a value as stored and as searched.
-    row_bytes : float
-        Bytes of a stored row.
     reading_bytes : int
         Chunks held while rows are read.
-    method : {"exact", "approximate"}
-    n_partitions, overlap : int
     block_rows : int
         Rows of a block that is cut into partitions at once.
-    layout : PartLayout
     by_confidence : bool
         Whether the neighbours of all rows are searched.
     n_folds, n_ridges, n_localities : int
         Folds with moments of their own, the most ridges of a tuning, and the localities among them;
         1, 0 and 1 without tuning.
-    n_refined : int
-        Losses whose weights need passes over the rows.
     penalty_axes : int
         See `Penalty`; the most among the penalties.
-    metric_rounds : int
-        Rounds of learning the weights of the features.
-    n_components : int
-        Most eigenfunctions of the basis; 0 without any.
+    asked_components : int
+        Most eigenfunctions that are asked for; 0 without any.
     has_locality : bool
     n_basis_sample : int
         Rows of the sample that the source of the basis has in memory.
     draws : bool
         Whether all bases have only rows of the dataset.
-    prune : int or None
-        The most basis rows that the model keeps; None: all.
-    n_tried, n_refinements, n_sampled, r_tried, n_search_folds, n_search_scales : int
-        Combinations that the search tries, how often it refines the width of the best, its rows,
-        basis rows, folds and scales.
-    n_judged, n_judged_parts, judged_reading_bytes : int
-        Rows that penalties are judged on, parts of that pass and chunks held while they are read.
     """
 
+    dataset: Dataset
+    judged: Dataset
+    params: FitParams
+    tuning: TuneParams | None
+    search: NeighborSearch
+    layout: PartLayout
     n: int
     p: int
     K: int
     q: int
     r: int
     k: int
-    is_sparse: bool
     row_values: float
     width: int
-    n_candidates: int | None
     n_labelled: int
-    svd: int | None
-    p_stored: int
     itemsize: int
     search_itemsize: int
-    row_bytes: float
     reading_bytes: int
-    method: str
-    n_partitions: int
-    overlap: int
     block_rows: int
-    layout: PartLayout
     by_confidence: bool
     n_folds: int
     n_ridges: int
     n_localities: int
-    n_refined: int
     penalty_axes: int
-    metric_rounds: int
-    n_components: int
+    asked_components: int
     has_locality: bool
     n_basis_sample: int
     draws: bool
-    prune: int | None
-    n_tried: int
-    n_refinements: int
-    n_sampled: int
-    r_tried: int
-    n_search_folds: int
-    n_search_scales: int
-    n_judged: int
-    n_judged_parts: int
-    judged_reading_bytes: int
 
     @classmethod
     def of(
@@ -155,39 +117,35 @@ class FitSizes:
             As `FitContext.rows` takes them.
         """
         dataset = context.rows(None, labelled_only=labelled_only, stored=stored)
-        judged = context.judged_rows(None) or dataset
         params, tuning, search = context.params, context.tuning, context.search
         assert search is not None
-        n_basis = context.n_basis if n_basis is None else n_basis
         penalties = (tuning and tuning.penalties) or (params.penalty,)
         components = components_of(params, tuning)
         sources = [source_of(replace(params, basis=name)) for name in bases_of(params, tuning)]
         localities = localities_of(params, tuning)
         layout = context.labelled_layout if labelled_only else context.layout
         block_rows = search_block_rows(layout.chunk_rows, row_width(dataset), params)
+        asked = asked_size(params, dataset) or 0
         return cls(
+            dataset=dataset,
+            judged=context.judged_rows(None) or dataset,
+            params=params,
+            tuning=tuning,
+            search=search,
+            layout=layout,
             n=dataset.n_rows,
             p=dataset.n_features,
             K=dataset.n_classes,
             q=dataset.n_targets,
-            r=n_basis,
+            r=context.n_basis if n_basis is None else n_basis,
             k=params.n_neighbors,
-            is_sparse=dataset.is_sparse,
             row_values=dataset.row_values,
             width=row_width(dataset),
-            n_candidates=search.n_candidates,
             n_labelled=dataset.of_labelled().n_rows if dataset.n_unlabelled else 0,
-            svd=params.svd,
-            p_stored=dataset.n_stored,
             itemsize=dataset.dtype.itemsize,
-            row_bytes=dataset.row_bytes,
             search_itemsize=search_dtype(dataset, search.method).itemsize,
             reading_bytes=dataset.reading_bytes,
-            method=search.method,
-            n_partitions=search.n_partitions,
-            overlap=params.overlap,
             block_rows=min(block_rows, layout.part_rows),
-            layout=layout,
             by_confidence=source_of(context.needing_confidence).by_confidence
             and search.n_candidates is None
             and not dataset.n_unlabelled,
@@ -196,41 +154,24 @@ class FitSizes:
             if tuning is None
             else len(penalties) * len(localities) * len(tuning.alphas) * len(components),
             n_localities=len(localities),
-            n_refined=len(refined_losses(params, tuning)),
             penalty_axes=max(penalty_named(name).n_axes for name in penalties),
-            metric_rounds=params.metric_rounds,
-            n_components=min(max(size or 0 for size in components), n_basis),
+            asked_components=max(size or 0 for size in components),
             has_locality=any(localities),
             n_basis_sample=max(
-                source.n_sampled(
-                    dataset.n_rows, dataset.row_values, asked_size(params, dataset) or 0
-                )
-                for source in sources
+                source.n_sampled(dataset.n_rows, dataset.row_values, asked) for source in sources
             ),
             draws=all(source.draws for source in sources),
-            prune=params.prune,
-            n_tried=0 if tuning is None else len(combinations(params, tuning)),
-            n_refinements=0 if tuning is None else n_refinements(tuning),
-            n_sampled=0
-            if tuning is None
-            else search_rows(dataset.n_rows, dataset.row_values, tuning),
-            r_tried=0 if tuning is None else search_basis_size(dataset, params, tuning),
-            n_search_folds=0 if tuning is None else tuning.folds,
-            n_search_scales=len(scales_of(params, tuning)),
-            n_judged=judged.n_rows,
-            n_judged_parts=len(PartLayout.of(judged.n_rows, params.n_parts).spans),
-            judged_reading_bytes=judged.reading_bytes,
         )
 
     @property
-    def n_searched_ridges(self) -> int:
-        """The most ridges of the search, which has no locality."""
-        return self.n_ridges // self.n_localities
+    def n_components(self) -> int:
+        """Most eigenfunctions of the basis; 0 without any."""
+        return min(self.asked_components, self.r)
 
     @property
     def n_kept(self) -> int:
         """Basis rows that the model keeps."""
-        return min(self.prune or self.r, self.r)
+        return min(self.params.prune or self.r, self.r)
 
     @property
     def n_parts(self) -> int:
@@ -240,12 +181,12 @@ class FitSizes:
     @property
     def rows_bytes(self) -> int:
         """Bytes of X as stored."""
-        return round(self.n * self.row_bytes)
+        return round(self.n * self.dataset.row_bytes)
 
     @property
     def projection_bytes(self) -> int:
         """Bytes of the components by which rows become coordinates."""
-        return 8 * self.p_stored * (self.svd or 0)
+        return 8 * self.dataset.n_stored * (self.params.svd or 0)
 
     @property
     def pair_flops(self) -> float:
@@ -259,7 +200,7 @@ class FitSizes:
     def basis_bytes(self, n_basis: int, *, copies: int) -> int:
         """Return the bytes of a basis in float64, its scaled rows and its factors."""
         values = self._basis_values
-        return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.is_sparse)
+        return basis_bytes(n_basis, self.p, values, copies=copies, of_sparse=self.dataset.is_sparse)
 
     def stored_basis_bytes(self, n_basis: int) -> int:
         """Return the bytes of a basis as a model stores it."""
@@ -269,7 +210,7 @@ class FitSizes:
     @property
     def block_row_bytes(self) -> float:
         """Bytes of a row in a block."""
-        return self.row_values * (self.itemsize + (INDEX_BYTES if self.is_sparse else 0))
+        return self.row_values * (self.itemsize + (INDEX_BYTES if self.dataset.is_sparse else 0))
 
     @property
     def _basis_values(self) -> float:
@@ -278,7 +219,7 @@ class FitSizes:
     @property
     def n_searched(self) -> int:
         """Rows whose neighbours are searched."""
-        return self.n if self.n_candidates is None else self.n_candidates
+        return self.n if self.search.n_candidates is None else self.search.n_candidates
 
     @property
     def lists_bytes(self) -> int:
@@ -300,4 +241,4 @@ class FitSizes:
     @property
     def process_bytes(self) -> int:
         """Bytes of an idle worker that has searched neighbours."""
-        return worker_bytes(self.method, of_candidates=self.n_candidates is not None)
+        return worker_bytes(self.search.method, of_candidates=self.search.n_candidates is not None)

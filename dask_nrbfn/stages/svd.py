@@ -165,8 +165,8 @@ class _SvdPass:
 
 
 def _cost(s: FitSizes) -> StageCost:
-    assert s.svd is not None
-    size, rows = sketch_columns(s.svd, s.p), narrow_block_rows(s.width)
+    assert s.params.svd is not None
+    size, rows = sketch_columns(s.params.svd, s.p), narrow_block_rows(s.width)
     n_parts = PartLayout.of(s.n).n_parts
     sketch = 8 * s.p * size
     flops = _PASSES * 4 * s.n * s.row_values * size
@@ -183,8 +183,8 @@ def _cost(s: FitSizes) -> StageCost:
         work={
             # Reading rows includes making coordinates of them, half as many as the directions. For
             # rows in CSR, whose products run at the speed of memory, that is a fifth of the work.
-            "read_bytes": _PASSES * s.rows_bytes * (5 if s.is_sparse else 1),
-            "moments_flops": 0.0 if s.is_sparse else flops,
+            "read_bytes": _PASSES * s.rows_bytes * (5 if s.dataset.is_sparse else 1),
+            "moments_flops": 0.0 if s.dataset.is_sparse else flops,
             "scratch_bytes": _PASSES * 3 * n_parts * sketch,
         },
         alone={"moments_flops": 20.0 * s.p * size**2, "scratch_bytes": 6 * sketch},

@@ -266,20 +266,20 @@ def _begin(
 
 def _cost(s: FitSizes) -> StageCost:
     rows, scores = block_rows(s.r), s.n_ridges * s.q
-    flops = s.n_judged * (s.product_flops(s.r) + 2 * s.r * scores)
-    read = round(s.n_judged * s.row_bytes)
+    flops = s.judged.n_rows * (s.product_flops(s.r) + 2 * s.r * scores)
+    read = round(s.judged.n_rows * s.dataset.row_bytes)
     return StageCost(
         flops=flops,
         read_bytes=read,
         held_bytes=s.process_bytes
-        + s.judged_reading_bytes
+        + s.judged.reading_bytes
         + s.basis_bytes(s.r, copies=4)
         + 8 * (rows * s.r + 6 * rows * s.width + 2 * s.n_folds * scores * s.r + 6 * rows * scores),
-        n_tasks=s.n_judged_parts,
+        n_tasks=PartLayout.of(s.judged.n_rows, s.params.n_parts).n_parts,
         work={
             "read_bytes": read,
             "moments_flops": flops,
-            "activations": s.n_judged * (s.r + len(INVERSE_TEMPERATURES) * scores),
+            "activations": s.judged.n_rows * (s.r + len(INVERSE_TEMPERATURES) * scores),
         },
     )
 

@@ -398,7 +398,8 @@ def test_cost__counts_the_penalty(stage):
         params = replace(CENTRES, penalty=penalty)
         context = FitContext.resolve(dataset, params, InlineEngine(), tuning)
         sizes = FitSizes.of(with_search(context), n_basis=500)
-        return sizes.r_tried or sizes.r, stage.cost(sizes).held_bytes
+        n_basis = params.basis_size if stage is SEARCH else sizes.r
+        return n_basis, stage.cost(sizes).held_bytes
 
     (r, own), (_, of_clusters), (_, of_kernel) = map(cost, ("weights", "clusters", "kernel"))
     assert of_clusters - own >= 8 * r
