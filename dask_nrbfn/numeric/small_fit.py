@@ -261,19 +261,18 @@ class _Judging:
         kind = LabelSums if calibrated is HeldOutSums and not smoothly else calibrated
         judged = self._judge(features, of_folds, kind)
         criterion = kind.smooth if smoothly else kind.compared[0]
-        place = best_place(
-            [judged.figures(place) for place in range(len(network.ridges))],
-            network.ridges,
-            criterion,
-        )
+        entries = [
+            {**ridge._asdict(), **judged.figures(place)}
+            for place, ridge in enumerate(network.ridges)
+        ]
+        place = best_place(entries, criterion)
         if place is None:
             return dict.fromkeys((*Ridge._fields, *calibrated.compared))
-        if kind is not calibrated:
-            chosen = [PathWeights(*(each[[place]] for each in weights)) for weights in of_folds]
-            judged, figures_of = self._judge(features, chosen, calibrated), 0
-        else:
-            figures_of = place
-        return {**network.ridges[place]._asdict(), **judged.figures(figures_of)}
+        if kind is calibrated:
+            return entries[place]
+        chosen = [PathWeights(*(each[[place]] for each in weights)) for weights in of_folds]
+        figures = self._judge(features, chosen, calibrated).figures(0)
+        return {**network.ridges[place]._asdict(), **figures}
 
     def sums_of_groups(self, features: RadialFeatures) -> list[list[Floats]]:
         """Return the sums of each group of rows that networks learn from."""
@@ -364,17 +363,17 @@ class _Judging:
         return judged
 
 
-def best_place(
-    figures: Sequence[Mapping[str, Any]], ridges: Sequence[Ridge], criterion: str
-) -> int | None:
-    """Return the place of the least of a figure, of equal ones that of the largest alpha.
+def best_place(entries: Sequence[Mapping[str, Any]], criterion: str) -> int | None:
+    """Return the place of the least value of a figure; among equals of the largest "alpha".
 
-    None where no ridge has any.
+    None if the figure is None everywhere.
     """
-    solved = [place for place, own in enumerate(figures) if own[criterion] is not None]
-    if not solved:
-        return None
-    return min(solved, key=lambda place: (figures[place][criterion], -ridges[place].alpha))
+    solved = [place for place, own in enumerate(entries) if own[criterion] is not None]
+    return min(
+        solved,
+        key=lambda place: (entries[place][criterion], -entries[place]["alpha"]),
+        default=None,
+    )
 
 
 def _penalize(

@@ -19,16 +19,14 @@ from dask_nrbfn.numeric.gradients import (
     heaviest_features,
 )
 from dask_nrbfn.numeric.hashing import hash_rows
-from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.scaling import LEARNED, Scaling
 from dask_nrbfn.numeric.small_fit import (
     SmallNetwork,
     SmallTable,
+    best_place,
     fit_network,
-    network_bytes,
     try_bytes,
-    try_networks,
 )
 from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.params import FitParams, TuneParams
@@ -37,15 +35,16 @@ from dask_nrbfn.stages.columns import column_name, unlearned_scaling
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.sample import (
     Basis,
-    networks_at_once,
+    judged_sums,
     read_sample,
+    tried_bytes,
+    try_side_by_side,
     trying_bytes,
     write_rows,
 )
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import scales_of
-from dask_nrbfn.stages.validation import best_solved
 from dask_nrbfn.storage.array import write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.layout import block_rows
@@ -133,7 +132,7 @@ def _compute(job: StageJob) -> MetricRecord:
 def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
     """Return the best network of every round; none where no network has weights."""
     run, dataset = job.run, job.dataset
-    judged = _judged(dataset)
+    judged = judged_sums(dataset)
     rounds: list[dict[str, Any]] = []
     for number in range(run.chosen_params.metric_rounds + 1):
         before = tuple(rounds[-1][name] for name in _NETWORK) if rounds else None
@@ -148,16 +147,12 @@ def _rounds(job: StageJob, n_held_out: int) -> list[dict[str, Any]]:
     return rounds
 
 
-def _judged(dataset: Dataset) -> type[JudgedSums]:
-    return ResidualSums if dataset.of_numbers else HeldOutSums
-
-
 def _best_round(rounds: list[dict[str, Any]], dataset: Dataset, n_held_out: int) -> int:
     """Return the round of the least error of rows that its weights have not seen.
 
     Equal weights, round 0, stay unless that is less by more than chance.
     """
-    figures = [each[_judged(dataset).smooth] for each in rounds]
+    figures = [each[judged_sums(dataset).smooth] for each in rounds]
     if not figures:
         return 0
     gained = 1 - min(figures) / figures[0] if figures[0] > 0 else 0.0
@@ -233,21 +228,19 @@ def _round(
     if before is not None:
         root = _learned_root(run, dataset, sample, number - 1, before)
     tried = _networks(before)
-    at_once = networks_at_once(_network_bytes(len(basis.rows), dataset.n_targets))
-    entries = try_networks(
+    entries = try_side_by_side(
         sample,
         _scaling(run, root),
         [_small_network(*each, _ALPHAS) for each in tried],
         held_out=(_HELD_OUT,),
         smoothly=True,
-        each=partial(side_by_side, at_once=at_once),
-        threads=blas_threads(),
     )
     networks = [
         {"kernel": kernel, "width_factor": factor, **entry}
         for (kernel, factor), entry in zip(tried, entries, strict=True)
     ]
-    best = best_solved(networks, _judged(dataset).smooth)
+    place = best_place(networks, judged_sums(dataset).smooth)
+    best = dict.fromkeys(networks[0]) if place is None else networks[place]
     return PartResult(best, {"root": root})
 
 
@@ -273,16 +266,6 @@ def _learned_root(
             seen.X[rows], features, of_targets, row_weights=seen.weights[rows], threads=threads
         )
     return np.sqrt(feature_weights(total.squares, root))
-
-
-def _network_bytes(n_basis: int, n_targets: int) -> int:
-    return network_bytes(
-        n_basis,
-        n_targets,
-        n_held_out=1,
-        n_ridges=len(_ALPHAS),
-        block_rows=block_rows(n_basis),
-    )
 
 
 def _log_round(number: int, best: dict[str, Any]) -> None:
@@ -322,7 +305,7 @@ def _cost(s: FitSizes) -> StageCost:
         + s.reading_bytes
         + 4 * sample_bytes
         + try_bytes(rows, r)
-        + trying_bytes(n_first, _network_bytes(r, s.q))
+        + trying_bytes(n_first, tried_bytes(r, s.q, n_held_out=1, n_ridges=len(_ALPHAS)))
         + 8 * (block_rows(r) * (2 * r + 8 * s.p) + 4 * r * s.p),
         work={
             "moments_flops": n_tried * products + gradients,

@@ -1,14 +1,25 @@
 """A draw of the rows, in memory, on which small networks are tried."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.folds import folds_of_rows, places_among
+from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.rows import Rows
-from dask_nrbfn.numeric.small_fit import SmallTable
+from dask_nrbfn.numeric.scaling import Scaling
+from dask_nrbfn.numeric.small_fit import (
+    Entry,
+    SmallNetwork,
+    SmallTable,
+    network_bytes,
+    try_networks,
+)
 from dask_nrbfn.numeric.targets import ClassTargets, NumberTargets
 from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import write_array
@@ -83,11 +94,50 @@ def read_sample(run: Run, stage: str, basis: Basis, *, n_folds: int, n_targets: 
     )
 
 
-def networks_at_once(network_bytes: int) -> int:
-    """Return how many networks of so many bytes are tried side by side, at most."""
-    return 1 + _BESIDE_BYTES // network_bytes
+def judged_sums(dataset: Dataset) -> type[JudgedSums]:
+    """Return the type of the errors on held-out rows of a sample."""
+    return ResidualSums if dataset.of_numbers else HeldOutSums
 
 
-def trying_bytes(n_networks: int, network_bytes: int) -> int:
-    """Return the most bytes that some networks hold while they are tried."""
-    return network_bytes + min(_BESIDE_BYTES, (n_networks - 1) * network_bytes)
+def try_side_by_side(
+    sample: SmallTable,
+    scaling: Scaling,
+    networks: Sequence[SmallNetwork],
+    *,
+    held_out: Sequence[int],
+    smoothly: bool = False,
+    n_components: int = 0,
+) -> list[Entry]:
+    """Return what `try_networks` returns for these arguments, some networks at the same time."""
+    own = tried_bytes(
+        sample.basis.shape[0],
+        sample.targets.n_targets,
+        n_held_out=len(held_out),
+        n_ridges=max(len(each.ridges) for each in networks),
+    )
+    return try_networks(
+        sample,
+        scaling,
+        networks,
+        held_out=held_out,
+        smoothly=smoothly,
+        n_components=n_components,
+        each=partial(side_by_side, at_once=1 + _BESIDE_BYTES // own),
+        threads=blas_threads(),
+    )
+
+
+def tried_bytes(n_basis: int, n_targets: int, *, n_held_out: int, n_ridges: int) -> int:
+    """Return the bytes that one network of a sample holds while it is tried."""
+    return network_bytes(
+        n_basis,
+        n_targets,
+        n_held_out=n_held_out,
+        n_ridges=n_ridges,
+        block_rows=block_rows(n_basis),
+    )
+
+
+def trying_bytes(n_networks: int, bytes_of_one: int) -> int:
+    """Return the most bytes that some networks hold while they are tried side by side."""
+    return bytes_of_one + min(_BESIDE_BYTES, (n_networks - 1) * bytes_of_one)

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dask_nrbfn.engine.threads import blas_threads, side_by_side
 from dask_nrbfn.numeric.eigenfunctions import eigenfunctions_bytes, eigenfunctions_flops
 from dask_nrbfn.numeric.folds import places_among
-from dask_nrbfn.numeric.held_out import HeldOutSums, JudgedSums, ResidualSums
 from dask_nrbfn.numeric.ridge import components_bytes
 from dask_nrbfn.numeric.ridge_path import Ridge
 from dask_nrbfn.numeric.rows import Rows
 from dask_nrbfn.numeric.scaling import LEARNED
-from dask_nrbfn.numeric.small_fit import SmallNetwork, network_bytes, try_bytes, try_networks
+from dask_nrbfn.numeric.small_fit import SmallNetwork, try_bytes
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.parts import PartResult, map_parts, run_task
 from dask_nrbfn.stages.bases import MOST_SCORED, SampledRows, classes_of_pool, source_of
@@ -26,8 +24,10 @@ from dask_nrbfn.stages.metric import METRIC
 from dask_nrbfn.stages.sample import (
     ALL,
     Basis,
-    networks_at_once,
+    judged_sums,
     read_sample,
+    tried_bytes,
+    try_side_by_side,
     trying_bytes,
     write_rows,
 )
@@ -137,7 +137,7 @@ class _Search:
 
     def __init__(self, job: StageJob, bases: list[tuple[str, str]], n_rounds: int) -> None:
         self._job, self._bases, self._n_rounds = job, bases, n_rounds
-        judged = _judged(job.dataset)
+        judged = judged_sums(job.dataset)
         self._compared, self._figures = judged.compared, (judged.compared[0], judged.smooth)
         self.judged: dict[Combination, dict[str, Any]] = {}
         self.rounds: list[dict[str, Any]] = []
@@ -269,10 +269,6 @@ def _different(run: Run) -> list[Combination]:
     return [each for each in tried if each.scale != LEARNED]
 
 
-def _judged(dataset: Dataset) -> type[JudgedSums]:
-    return ResidualSums if dataset.of_numbers else HeldOutSums
-
-
 def _log_round(record: dict[str, Any], *, number: int, n_rounds: int) -> None:
     name, best = next(item for item in record.items() if item[0] not in Round._fields)
     logger.info(
@@ -367,28 +363,14 @@ def _try(
     sample = read_sample(
         run, _SAMPLE, basis, n_folds=run.tuning.folds, n_targets=dataset.n_targets
     ).thinned(n_rows, n_basis)
-    most = max(len(each.ridges) for each in networks)
-    bytes_of_one = _network_bytes(sample.basis.shape[0], dataset.n_targets, n_folds, most)
-    tried_networks = try_networks(
+    tried_networks = try_side_by_side(
         sample,
         read_scaling(run, params.scale),
         networks,
         held_out=range(n_folds),
         n_components=most_components(run),
-        each=partial(side_by_side, at_once=networks_at_once(bytes_of_one)),
-        threads=blas_threads(),
     )
     return PartResult({"tried": tried_networks})
-
-
-def _network_bytes(n_basis: int, n_targets: int, n_folds: int, n_ridges: int) -> int:
-    return network_bytes(
-        n_basis,
-        n_targets,
-        n_held_out=n_folds,
-        n_ridges=n_ridges,
-        block_rows=block_rows(n_basis),
-    )
 
 
 def _cost(s: FitSizes) -> StageCost:
@@ -422,7 +404,7 @@ def _cost(s: FitSizes) -> StageCost:
         spans = eigenfunctions_bytes(r) + s.basis_bytes(r, copies=4)
         spans += components_bytes(r, min(s.n_components, r))
     scored = n_scales * min(n_rows, MOST_SCORED) ** 2 * s.pair_flops
-    own = _network_bytes(r, s.q, tuning.folds, n_ridges)
+    own = tried_bytes(r, s.q, n_held_out=tuning.folds, n_ridges=n_ridges)
     own += spans + 8 * s.penalty_axes * r**2
     return StageCost(
         flops=products + solves + scored,

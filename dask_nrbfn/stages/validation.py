@@ -19,6 +19,7 @@ from dask_nrbfn.numeric.held_out import (
 )
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.numeric.ridge_path import PathWeights, Ridge
+from dask_nrbfn.numeric.small_fit import best_place
 from dask_nrbfn.numeric.targets import Targets
 from dask_nrbfn.parts import Reduction, Sums, read_total, reduce_parts
 from dask_nrbfn.stages.columns import check_targets
@@ -93,8 +94,15 @@ def _compute(job: StageJob) -> ValidationRecord:
     sums: JudgedSums = read_total(run, reduction)
     if isinstance(sums, HeldOutSums):
         write_array(run.group("validation"), "confusion", sums.confusion, "alpha", "class", "label")
-    path, criterion = describe_path(sums, ridges(run.chosen_params, run.tuning)), sums.compared[0]
-    figures = dict(best_entry(path, criterion))
+    tried, criterion = ridges(run.chosen_params, run.tuning), sums.compared[0]
+    path = [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
+    place = best_place(path, criterion)
+    if place is None:
+        raise IllConditionedError(
+            f"the ridge system is singular at every alpha: {[ridge.alpha for ridge in tried]}.",
+            "Give larger `alphas`.",
+        )
+    figures = dict(path[place])
     chosen = {name: figures.pop(name) for name in Ridge._fields}
     logger.info(
         "validation: %s, %s %.4f",
@@ -145,34 +153,6 @@ def codes_among(
             f"label {unknown[0]!r} of {dataset.location} is none of the training rows'.", remedy
         )
     return [code_of[label] for label in labels]
-
-
-def describe_path(sums: JudgedSums, tried: list[Ridge]) -> list[dict[str, Any]]:
-    """Return the figures of every penalty and alpha; None where the system was singular."""
-    return [{**ridge._asdict(), **sums.figures(place)} for place, ridge in enumerate(tried)]
-
-
-def best_entry(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
-    """Return the entry with the least value of a figure; among equals the largest alpha.
-
-    Raises
-    ------
-    IllConditionedError
-        If no penalty has any.
-    """
-    solved = [entry for entry in path if entry[criterion] is not None]
-    if not solved:
-        raise IllConditionedError(
-            f"the ridge system is singular at every alpha: {[entry['alpha'] for entry in path]}.",
-            "Give larger `alphas`.",
-        )
-    return min(solved, key=lambda entry: (entry[criterion], -entry["alpha"]))
-
-
-def best_solved(path: list[dict[str, Any]], criterion: str) -> dict[str, Any]:
-    """Return `best_entry`, or an entry of None if every system was singular."""
-    solved = any(entry[criterion] is not None for entry in path)
-    return best_entry(path, criterion) if solved else dict.fromkeys(path[0])
 
 
 class HeldOutPass:
