@@ -1,10 +1,11 @@
 """One call of the program: what it works on, what it took, and how it tells."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from dask_nrbfn.engine import Engine
 
 logger = logging.getLogger(__name__)
+
+# The start of a local cluster takes some five seconds.
+SMALL_WORK_S = 10.0
 
 
 @dataclass
@@ -50,10 +54,19 @@ class Job:
         self.command, self.what = command, str(what)
 
     @contextmanager
-    def engine(self, options: dict[str, Any], *, out: Any = None) -> "Iterator[Engine]":
+    def engine(
+        self, options: dict[str, Any], *, out: Any = None, expected_s: float = math.inf
+    ) -> "Iterator[Engine]":
         """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for.
 
-        What the work itself writes is `out`.
+        Parameters
+        ----------
+        options : dict
+            Values of the options; some are taken out.
+        out : path or URL, optional
+            The output of the command.
+        expected_s : float
+            Seconds of work. If they are few and no option asks for a cluster, none is started.
         """
         from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
         from dask_nrbfn.outputs import check_distinct
@@ -61,9 +74,13 @@ class Job:
         files = {name: options.get(name) for name in ("performance_report", "metrics_file")}
         check_distinct({"out": None if out is None else str(out), **files})
         metrics = {name: options.pop(name, None) for name in ("metrics", "metrics_file")}
+        chosen = EngineOptions(**options, bar=self.bar)
+        if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
+            logger.info("%s: small work runs in this process, without a cluster", self.command)
+            chosen = replace(chosen, workers=0)
         with (
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
-            connect(EngineOptions(**options, bar=self.bar), watch=self.watch) as engine,
+            connect(chosen, watch=self.watch) as engine,
         ):
             yield engine
 

@@ -178,7 +178,8 @@ engine_options = together(
     click.option(
         "--workers",
         type=int,
-        help="Local worker processes without a scheduler  [default: 1; 0: none, run here]",
+        help="Local worker processes without a scheduler  [default: 1, or none for a few seconds "
+        "of work; 0: none, run here]",
     ),
     click.option("--threads", type=int, help="Threads of each  [default: all cores]"),
     click.option("--memory", metavar="BYTES", help="Memory limit of each, such as 4GiB."),

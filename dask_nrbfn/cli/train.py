@@ -53,13 +53,14 @@ def fit(
     """
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.fit import fit_dataset
+    from dask_nrbfn.commands.small import fit_s
     from dask_nrbfn.report import run_table
 
     job.begin("fit", run)
     opened = open_rows(dataset, schema, unlabelled_dataset)
     params, basis = fit_params(options)
     job.n_rows = opened.n_rows
-    with job.engine(options) as engine:
+    with job.engine(options, expected_s=fit_s(opened, params)) as engine:
         finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
     if as_json:
         click.echo(json.dumps(describe_run(finished)))
@@ -98,6 +99,7 @@ def tune(
     """
     from dask_nrbfn.commands.describe import describe_run, describe_tuning
     from dask_nrbfn.commands.fit import tune_dataset
+    from dask_nrbfn.commands.small import fit_s
     from dask_nrbfn.report import run_table, tuning_table
     from dask_nrbfn.storage.dataset import Dataset
 
@@ -107,7 +109,7 @@ def tune(
     params, basis = fit_params(options)
     judged = None if validation is None else Dataset.open(validation)
     job.n_rows = opened.n_rows
-    with job.engine(options) as engine:
+    with job.engine(options, expected_s=fit_s(opened, params, tuning)) as engine:
         finished = tune_dataset(
             opened,
             run,
@@ -169,6 +171,7 @@ def embed(
     from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.fit import embed_dataset
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.small import fit_s
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import run_table
 
@@ -179,7 +182,8 @@ def embed(
     if output is not None:
         check_prediction_place(output, overwrite=overwrite)
     options["overwrite"] = overwrite and options["performance_report"] is not None
-    with job.engine(options, out=output) as engine:
+    expected_s = fit_s(opened, params, embeds=True)
+    with job.engine(options, out=output, expected_s=expected_s) as engine:
         finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
         if output is not None:
             with watched_stage(engine, "predict", n_rows=opened.n_rows):
@@ -208,8 +212,10 @@ def report(
     """Write one HTML page that shows what RUN learnt; it needs no network and can be printed."""
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.small import scores_s
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
+    from dask_nrbfn.storage.model import Model
     from dask_nrbfn.storage.run import Run
 
     job.begin("report", run)
@@ -219,8 +225,9 @@ def report(
     if evaluate is not None:
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
+            expected_s = scores_s(Model.load(run), job.n_rows)
             with (
-                job.engine(options) as engine,
+                job.engine(options, expected_s=expected_s) as engine,
                 watched_stage(engine, "evaluate", n_rows=job.n_rows),
             ):
                 evaluation = evaluate_dataset(run, judged.dataset, engine)

@@ -89,6 +89,7 @@ def update(
     Says how the new rows differ, and whether a refresh of the basis is due.
     """
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.small import update_s
     from dask_nrbfn.commands.update import update_run
 
     job.begin("update", run)
@@ -98,7 +99,9 @@ def update(
         opened_rows(rows, run, beside=run, **reading) as opened,
     ):
         job.n_rows = opened.dataset.n_rows
-        with job.engine(options) as engine:
+        n_judged = 0 if judge is None else judge.dataset.n_rows
+        expected_s = update_s(run, job.n_rows, n_judged)
+        with job.engine(options, expected_s=expected_s) as engine:
             record = update_run(run, opened.dataset, engine, forget=forget, judge=judge)
     show({**_figures(record), "ignored_columns": list(opened.ignored)}, as_json)
 

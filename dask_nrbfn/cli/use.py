@@ -101,6 +101,7 @@ def predict(
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.obs import check_one_place
     from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.small import scores_s
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.sources.source import named_columns
     from dask_nrbfn.storage.model import Model
@@ -126,7 +127,7 @@ def predict(
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with (
-            job.engine(options, out=out) as engine,
+            job.engine(options, out=out, expected_s=scores_s(model, job.n_rows)) as engine,
             watched_stage(engine, "predict", n_rows=job.n_rows),
         ):
             n_skipped = predict_dataset(
@@ -254,6 +255,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     from dask_nrbfn.commands.describe import describe_model
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.small import scores_s
     from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.model import Model
@@ -263,7 +265,7 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
         with (
-            job.engine(options) as engine,
+            job.engine(options, expected_s=scores_s(model, job.n_rows)) as engine,
             watched_stage(engine, "evaluate", n_rows=job.n_rows),
         ):
             evaluation = evaluate_dataset(run, opened.dataset, engine)

@@ -107,6 +107,12 @@ class EngineOptions:
                 "Leave it out: nothing else is overwritten.",
             )
 
+    @property
+    def asks_for_cluster(self) -> bool:
+        """Whether an option only makes sense with a cluster, or says how to run."""
+        shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
+        return self.performance_report is not None or any(each is not None for each in shaping)
+
 
 @contextmanager
 def connect(

@@ -1,0 +1,108 @@
+"""Commands with a few seconds of work start no cluster, unless an option asks for one."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dask_nrbfn.cli import job
+from dask_nrbfn.commands.small import fit_s, scores_s, update_s
+from dask_nrbfn.engine import EngineOptions
+from dask_nrbfn.params import FitParams, TuneParams
+from dask_nrbfn.storage.dataset import Dataset
+from dask_nrbfn.storage.model import Model
+from tests.cli.program import succeed
+from tests.tables import spirals, write_table
+
+FIT = ("--basis-size", 6, "--alpha", 1e-6)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("small")
+    write_table(place / "data", *spirals(60), chunk_rows=20)
+    write_table(place / "more", *spirals(30, seed=1), chunk_rows=20)
+    succeed("fit", place / "data", place / "run", *FIT, "--workers", 0)
+    return place
+
+
+class ClusterStartedError(Exception):
+    """Raised where a cluster would start."""
+
+
+@pytest.fixture
+def no_cluster(monkeypatch):
+    def start(**options):
+        raise ClusterStartedError
+
+    monkeypatch.setattr("dask_nrbfn.engine.connection.LocalCluster", start)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_commands__start_no_cluster_for_small_work(place, tmp_path):
+    for command in (
+        ("fit", place / "data", tmp_path / "run", *FIT),
+        ("tune", place / "data", tmp_path / "tuned", "--effort", "quick", *FIT[:2]),
+        ("embed", place / "data", tmp_path / "embedded", *FIT[:2]),
+        ("predict", tmp_path / "run", place / "data", tmp_path / "labels.csv"),
+        ("evaluate", tmp_path / "run", place / "data"),
+        ("report", place / "run", "--out", tmp_path / "page.html", "--evaluate", place / "data"),
+        ("update", tmp_path / "run", place / "more"),
+    ):
+        succeed(*command)
+
+
+def test_fit__has_the_bits_of_a_cluster(place, tmp_path):
+    succeed("fit", place / "data", tmp_path / "here", *FIT)
+    succeed("fit", place / "data", tmp_path / "there", *FIT, "--workers", 1)
+    assert Model.load(tmp_path / "here").digest() == Model.load(tmp_path / "there").digest()
+
+
+@pytest.mark.usefixtures("no_cluster")
+@pytest.mark.parametrize("option", [(), ("--workers", 1), ("--memory", "1GiB")])
+def test_fit__on_a_cluster_if_asked_or_if_the_work_is_not_small(
+    place, tmp_path, monkeypatch, option
+):
+    if not option:
+        monkeypatch.setattr(job, "SMALL_WORK_S", 0.0)
+    with pytest.raises(ClusterStartedError):
+        succeed("fit", place / "data", tmp_path / "run", *FIT, *option)
+
+
+@pytest.mark.parametrize(
+    ("given", "asks"),
+    [
+        ({}, False),
+        ({"threads": 1, "bar": True}, False),
+        ({"workers": 0}, True),
+        ({"workers": 2}, True),
+        ({"memory": "1GiB"}, True),
+        ({"scheduler": "tcp://host:8786"}, True),
+        ({"scheduler_file": "scheduler.json"}, True),
+        ({"performance_report": "report.html"}, True),
+    ],
+)
+def test_options__that_ask_for_a_cluster(given, asks):
+    assert EngineOptions(**given).asks_for_cluster is asks
+
+
+def test_fit_s__grows_with_the_work(place):
+    dataset = Dataset.open(place / "data")
+    few = fit_s(dataset, FitParams(basis_size=6))
+    assert 0 < few < job.SMALL_WORK_S
+    assert fit_s(dataset.with_n_rows(10**8), FitParams(basis_size=2000)) > 100 * few
+    assert fit_s(dataset, FitParams(basis_size=6), TuneParams()) > few
+    # Too many partitions are an error that the command itself will raise.
+    assert fit_s(dataset, FitParams(n_partitions=10**6)) == math.inf
+
+
+def test_scores_s__grows_with_the_work(place):
+    model = Model.load(place / "run")
+    assert scores_s(model, 60) < update_s(place / "run", 60) < job.SMALL_WORK_S
+    assert scores_s(model, 10**9) > job.SMALL_WORK_S
+    assert update_s(place / "run", 60, 10**9) > job.SMALL_WORK_S
+
+
+def test_update_s__of_a_branch_is_not_known(place, tmp_path):
+    succeed("branch", place / "run", tmp_path / "branch")
+    assert np.isinf(update_s(tmp_path / "branch", 60))
