@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 from dask_nrbfn.commands.fit import embed_dataset, fit_dataset, tune_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.params import FitParams, TuneParams
-from dask_nrbfn.stages import descents, locality, loss_pass, metric
+from dask_nrbfn.stages import descents, locality, metric
 from dask_nrbfn.stages.basis import given_basis
 from dask_nrbfn.storage import layout
 from dask_nrbfn.storage.model import Model
@@ -96,7 +96,7 @@ def small_work(monkeypatch):
 @pytest.fixture
 def kind(request, monkeypatch):
     if request.param == "kept activations":
-        monkeypatch.setattr(loss_pass, "LEAST_VALUES", 1)
+        monkeypatch.setattr(descents, "LEAST_VALUES", 1)
     return KINDS[request.param]
 
 

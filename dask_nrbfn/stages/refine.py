@@ -14,13 +14,14 @@ from dask_nrbfn.parts import run_task
 from dask_nrbfn.stages.context import FitContext
 from dask_nrbfn.stages.descents import (
     COMPARED,
+    LEAST_VALUES,
     MAX_JUDGED_PASSES,
     MAX_PASSES,
     PREFIX,
     Descent,
+    decide_to_keep,
     descend,
 )
-from dask_nrbfn.stages.loss_pass import LEAST_VALUES, decide_to_keep
 from dask_nrbfn.stages.sizes import FitSizes
 from dask_nrbfn.stages.stage import Stage, StageCost, StageJob
 from dask_nrbfn.stages.trials import losses_of, refined_losses, ridges
@@ -87,7 +88,7 @@ class RefineRecord:
 def _compute(job: StageJob) -> RefineRecord:
     """Descend for every loss; store the weights of the best loss."""
     run, n_kept = job.run, job.run.read("weights/values").shape[1]
-    decide_to_keep(run, "refine", n_kept, job.dataset.row_values)
+    decide_to_keep(run, n_kept, job.dataset.row_values)
     steps = {name: descend(job, name) for name in refined_losses(run.params, run.tuning)}
     judged = {} if run.tuning is None else _judged(run, steps)
     loss = next(iter(steps)) if run.tuning is None else judged["chosen"]["loss"]

@@ -8,7 +8,7 @@ from dask_nrbfn.commands.fit import fit_dataset
 from dask_nrbfn.engine import InlineEngine
 from dask_nrbfn.numeric.radial import RadialFeatures
 from dask_nrbfn.params import FitParams
-from dask_nrbfn.stages import descents, loss_pass
+from dask_nrbfn.stages import descents
 from dask_nrbfn.stages.refine import REFINE
 from dask_nrbfn.storage.model import Model
 from tests.stages.stopping import CountingEngine, StoppedError
@@ -30,7 +30,7 @@ def dataset():
 
 @pytest.fixture
 def kept(monkeypatch):
-    monkeypatch.setattr(loss_pass, "LEAST_VALUES", 1)
+    monkeypatch.setattr(descents, "LEAST_VALUES", 1)
     monkeypatch.setattr(descents, "MAX_PASSES", 4)
 
 
@@ -83,7 +83,7 @@ def test_kept__come_to_the_same_bits_if_they_are_lost(dataset, tmp_path, damage)
 @pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 def test_kept__no_room_on_the_disk(dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(loss_pass, "_SHARE_OF_DISK", 0.0)
+    monkeypatch.setattr(descents, "_SHARE_OF_DISK", 0.0)
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
     assert run.decisions["refine"] == {"keeps_activations": False}
 
@@ -94,6 +94,6 @@ def test_kept__a_run_goes_on_as_it_began(dataset, tmp_path, monkeypatch):
     expected = fit_dataset(dataset, tmp_path / "whole", PARAMS, ENGINE)
     with pytest.raises(StoppedError):
         fit_dataset(dataset, tmp_path / "run", PARAMS, CountingEngine(3, label="refine"))
-    monkeypatch.setattr(loss_pass, "LEAST_VALUES", 9)
+    monkeypatch.setattr(descents, "LEAST_VALUES", 9)
     run = fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
     assert Model.load(run.location).digest() == Model.load(expected.location).digest()
