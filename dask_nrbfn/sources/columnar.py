@@ -97,15 +97,11 @@ class ColumnarSource(TableSource):
 
     def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
         """Return labels (b,) of type `y_dtype`."""
-        name, none = self.columns.roles.label, pc.is_null(column, nan_is_null=True)
-        none = none.to_numpy(zero_copy_only=False)
-        if self.asked.may_lack_labels:
-            none = lacks_label(column)
-        if not none.any():
-            return _names_of(column, name, table, first_row, self.y_dtype)
+        name = self.columns.roles.label
         if not self.asked.may_lack_labels:
-            place = table.place(first_row + int(none.argmax()))
-            raise self.asked.no_label_error(f"Column {name!r} of {table}", place)
+            _check_labels(column, name, table, first_row, self.asked)
+            return _names_of(column, name, table, first_row, self.y_dtype)
+        none = lacks_label(column)
         labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
         given = column.filter(pa.array(~none))
         labels[~none] = _names_of(given, name, table, first_row, self.y_dtype)
@@ -265,8 +261,13 @@ def _schema(
 
     Cells are looked at only where the files do not say what has to be known of them.
     """
-    options = asked.options
+    options, label = asked.options, columns.roles.label
     kinds = {name: _kind(name, types[name], asked) for name in columns.features}
+
+    def see(cells: Mapping[str, pa.Array], table: Table, first_row: int) -> None:
+        if label is not None and not asked.may_lack_labels:
+            _check_labels(cells[label], label, table, first_row, asked)
+
     looked_at = tuple(
         name
         for name, kind in kinds.items()
@@ -278,10 +279,10 @@ def _schema(
     if asked.schema is not None:
         if asked.schema.missing != "drop" or asked.spoiled:
             return asked.schema_of(columns), sum(file.footer.n_rows for file in files)
-        return survey_tables(tuple(files), columns, kinds, asked, _see_nothing)
+        return survey_tables(tuple(files), columns, kinds, asked, see)
     if looked_at:
         schema, n_rows = survey_tables(
-            tuple(files), columns._replace(features=looked_at), kinds, asked, _see_nothing
+            tuple(files), columns._replace(features=looked_at), kinds, asked, see
         )
     else:
         schema = decide({}, columns.roles, options, ignored=columns.ignored).schema
@@ -295,8 +296,13 @@ def _schema(
     return replace(schema, columns=tuple(every)), n_rows
 
 
-def _see_nothing(cells: Mapping[str, pa.Array], table: Table, first_row: int) -> None:
-    """Leave labels and ids to the pass that stores them: their types are known."""
+def _check_labels(
+    column: pa.Array, name: str | None, table: Table, first_row: int, asked: Asked
+) -> None:
+    """Raise MissingLabelError if a label is null or NaN."""
+    row = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
+    if row >= 0:
+        raise asked.no_label_error(f"Column {name!r} of {table}", table.place(first_row + row))
 
 
 def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from types import MappingProxyType
 from typing import NamedTuple
 
 from dask_nrbfn.errors import DataError
@@ -27,6 +28,7 @@ class Remedies(NamedTuple):
     """What may be done about gaps, and about a column, whose name stands for {0}."""
 
     gap: str
+    label_gap: str
     text_id: str
     number_id: str
     misspelt: str
@@ -38,6 +40,8 @@ class Remedies(NamedTuple):
 FOR_FILES = Remedies(
     "Say `missing`='impute' to fill such cells in, `missing`='drop' to leave their rows out; or "
     "fill them in.",
+    "Say `missing`='drop' to leave such rows out; or `missing`='impute' to fill features in, with "
+    "`unlabelled`='' to keep rows without a label, 'nan' for numbers.",
     "Carry it along with `id`={0!r}, or take it with `categorical`={0!r}.",
     "leave it out with `drop`={0!r}, or carry it along with `id`={0!r}.",
     "`{1}`={0!r} says where it is; if it stands for no value, say so with `missing_values`.",
@@ -47,6 +51,7 @@ FOR_FILES = Remedies(
 )
 FOR_FRAMES = Remedies(
     "Fill such cells in, as networks do with `missing`='impute', or leave their rows out.",
+    "Fill such cells in, or leave their rows out.",
     "To take it, make numbers of it.",
     "leave it out if it is one.",
     "make it a number or a date, or none, and the column one of numbers or dates.",
@@ -88,6 +93,7 @@ def decide(
     *,
     ignored: tuple[str, ...] = (),
     gap: Callable[[str], str] | None = None,
+    label_gaps: Mapping[str, int] = MappingProxyType({}),
     remedies: Remedies = FOR_FILES,
     origin: object = "the table",
 ) -> Decision:
@@ -104,6 +110,8 @@ def decide(
     gap : callable, optional
         Returns what is said of the first gap of a column, such as "of rows.csv has no value in
         line 3".
+    label_gaps : mapping
+        How many rows have no value in the columns of labels and targets, by name.
     remedies : Remedies
         What can be done about what is said.
     origin : object
@@ -143,7 +151,8 @@ def decide(
         if given.kind == "text" and column.kind != "category":
             unread += [column] * bool(given.unread(column.kind, written))
     if gaps:
-        raise _gaps_error(gaps, gap, remedies, origin)
+        advice = remedies.label_gap if label_gaps else remedies.gap
+        raise _gaps_error({**label_gaps, **gaps}, gap, advice, origin)
     schema = Schema(
         tuple(columns),
         **roles._asdict(),
@@ -163,19 +172,19 @@ def unnamed_error(origin: object, place: int) -> DataError:
 
 
 def _gaps_error(
-    gaps: Mapping[str, int], gap: Callable[[str], str] | None, remedies: Remedies, origin: object
+    gaps: Mapping[str, int], gap: Callable[[str], str] | None, remedy: str, origin: object
 ) -> DataError:
     """Return the error about columns in which some rows have no value."""
     if len(gaps) > 1:
         counts = ", ".join(f"{name!r} {count}" for name, count in gaps.items())
         return DataError(
-            f"{origin} has no value in some rows of {len(gaps)} columns: {counts}.", remedies.gap
+            f"{origin} has no value in some rows of {len(gaps)} columns: {counts}.", remedy
         )
     ((name, count),) = gaps.items()
     if gap is None:
-        return DataError(f"Column {name!r} has no value in {count} of its rows.", remedies.gap)
+        return DataError(f"Column {name!r} has no value in {count} of its rows.", remedy)
     further = f" and {count - 1} further rows" * (count > 1)
-    return DataError(f"Column {name!r} {gap(name)}{further}.", remedies.gap)
+    return DataError(f"Column {name!r} {gap(name)}{further}.", remedy)
 
 
 def gap_error(problem: str, *, decided: bool = False) -> DataError:

@@ -47,6 +47,10 @@ def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
     return columns[first]
 
 
+class MissingLabelError(DataError):
+    """A row has no label or target where each must have one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """What a person says of a table.
@@ -124,7 +128,9 @@ class Asked:
             "row out, as `skip_bad` does."
         )
 
-    def no_label_error(self, where: str, place: str, *, of_numbers: bool = False) -> DataError:
+    def no_label_error(
+        self, where: str, place: str, *, of_numbers: bool = False
+    ) -> MissingLabelError:
         """Return the error about a row without a label, or without a number as its target."""
         mark, noun = ("nan", "target") if of_numbers else ("", "label")
         # What becomes of gaps was decided with the schema.
@@ -132,7 +138,7 @@ class Asked:
             "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
         )
         remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
-        return DataError(f"{where} has no value in {place}.", remedy)
+        return MissingLabelError(f"{where} has no value in {place}.", remedy)
 
     @property
     def named(self) -> set[str] | None:

@@ -20,6 +20,7 @@ from dask_nrbfn.sources.source import Block, Source, check_size, recut
 from dask_nrbfn.sources.survey import CellKind, ColumnSurvey
 from dask_nrbfn.sources.tables import (
     Asked,
+    MissingLabelError,
     TableColumns,
     check_column,
     lacks_label,
@@ -293,6 +294,7 @@ def survey_tables(
     if not wanted:
         wanted = {columns.features[0]: None}
     gaps: dict[str, tuple[Table, int]] = {}
+    label_gaps, refused = Counter[str](), None
     n_rows = 0
     batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
     for table, first_row, cells in read(tables, wanted, batch_rows):
@@ -304,9 +306,15 @@ def survey_tables(
         if asked.drops:
             lacking |= _gaps_of(cells, decided, table, first_row)
             gap_sets.add(lacking | _lacking(cells, columns, asked))
-        for name in columns.roles.targets or ():
-            _numbers(cells[name], name, table, first_row, asked)
-        see(cells, table, first_row)
+        try:
+            for name in columns.roles.targets or ():
+                _numbers(cells[name], name, table, first_row, asked)
+            see(cells, table, first_row)
+        except MissingLabelError as error:
+            # Other columns may have gaps too: one error names all of them.
+            refused = refused or error
+            without = _lacking(cells, columns, asked)
+            label_gaps.update({name: int(none.sum()) for name, none in without.items()})
 
     check_size(asked.origin, n_rows=n_rows, n_features=len(columns.features))
 
@@ -323,11 +331,14 @@ def survey_tables(
             asked.options,
             ignored=columns.ignored,
             gap=gap,
+            label_gaps={name: count for name, count in label_gaps.items() if count},
             origin=asked.origin,
         )
         _check_read(tables, unread)
         for line in lines:
             logger.info("ingest: %s", Advice(line))
+    if refused is not None:
+        raise refused
     if asked.drops:
         names = {column.name for column in schema.columns} | {*of_others(columns)}
         among = (

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import dask.array as da
 import dask.dataframe as dd
@@ -207,3 +208,16 @@ def test_csv__gaps_that_are_written_as_text(tmp_path, labels, text):
         assert dataset.classes.tolist() == np.unique(labels).tolist()
     dataset = ingest_file(file, MemoryStore(), label="y", missing="drop")
     assert (dataset.n_rows, dataset.n_classes) == (N - GAPS.sum(), len(np.unique(labels)))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):
+    frame = table(NAMES[Y])
+    frame.loc[[1, 4, 6], "a"] = None
+    file, rows = write(tmp_path / f"rows{suffix}", frame), tmp_path / "rows"
+    problem, fix = refuse("ingest", file, rows, "--label", "y")
+    assert problem == (f"{file} has no value in some rows of 2 columns: 'y' {GAPS.sum()}, 'a' 3.")
+    for options in (["--missing", "drop"], ["--missing", "impute", "--unlabelled", ""]):
+        assert all(option in fix for option in options[::2])
+        succeed("ingest", file, rows, "--label", "y", *options)
+        shutil.rmtree(rows)
