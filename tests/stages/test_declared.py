@@ -38,7 +38,6 @@ FITS = {
         "unlabelled",
         {"basis": "kmeans", "features": "plain", "penalty": "clusters", "alpha": 1e-6},
     ),
-    "scaled": ("plain", {"scale": "learned", "metric_rounds": 1, "basis_size": 30}),
     "pruned": (
         "unlabelled",
         {"basis": "kmeans", "basis_size": 30, "features": "plain", "penalty": "clusters"}
@@ -46,7 +45,6 @@ FITS = {
     ),
     "locality": ("unlabelled", {"n_neighbors": 5, "locality": 1e-6}),
     "numbers": ("numbers", {"alpha": 1e-8, "prune": 20, "penalty": "kernel"}),
-    "svd": ("sparse", {"svd": 4, "basis_size": 30}),
     "loss": ("plain", {"loss": "logistic", "basis_size": 30, "alpha": 1e-6}),
     "coordinates": (
         "sparse",

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 from dask_nrbfn import NRBFNClassifier, NRBFNRegressor
@@ -99,7 +97,11 @@ def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
         {"basis": "kmeans", "width_factor": 1.0},
     ],
 )
-def test_fit__sums_rows_and_neighbours(change):
+def test_fit__sums_rows_and_neighbours(change, monkeypatch):
+    """In several parts, each of several pieces and blocks."""
+    monkeypatch.setattr(locality, "_PART_ROWS", 50)
+    monkeypatch.setattr(locality, "narrow_block_rows", lambda row_values: 37)
+    monkeypatch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
     X, y = table()
     run = fit(X, y, replace(PARAMS, **change))
     assert_same(R_of(run), naive_R(run, X, y))
@@ -116,26 +118,6 @@ def test_fit__of_numbers_takes_the_nearest_rows():
     run = fit(X, Y, replace(PARAMS, width_factor=1.0))
     assert_same(R_of(run), naive_R(run, X, Y))
     assert LOCALITY.recorded(run).n_pairs == 6 * 90
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("basis", ["random", "sknn"])
-@settings(max_examples=3, deadline=None)
-@given(
-    chunk_rows=st.integers(1, 120),
-    n_parts=st.integers(1, 9),
-    part_rows=st.integers(20, 120),
-    narrow=st.integers(20, 120),
-)
-def test_fit__any_chunks_and_parts(basis, chunk_rows, n_parts, part_rows, narrow):
-    X, y = table()
-    params = replace(PARAMS, basis=basis, n_parts=n_parts)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(locality, "_PART_ROWS", part_rows)
-        patch.setattr(locality, "narrow_block_rows", lambda n_features: narrow)
-        patch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
-        run = fit(X, y, params, chunk_rows=chunk_rows)
-    assert_same(R_of(run), naive_R(run, X, y))
 
 
 @pytest.mark.slow

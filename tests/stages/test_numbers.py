@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 from zarr.storage import MemoryStore
@@ -100,15 +98,10 @@ def test_fit__two_targets_are_two_fits():
         np.testing.assert_allclose(both[:, [column]], alone, rtol=1e-8)
 
 
-@pytest.mark.slow
-@given(chunk_rows=st.integers(1, 100), n_parts=st.integers(1, 9), shift=st.sampled_from([0.0, 1e7]))
-@settings(max_examples=4)
-def test_fit__any_chunks_and_parts(chunk_rows, n_parts, shift):
+def test_fit__of_targets_far_from_0():
     X, T = diabetes(1)
-    X, T = X[:90], T[:90] + shift
-    expected = fit(X, T)
-    found = fit(X, T, replace(PARAMS, n_parts=n_parts), chunk_rows=chunk_rows)
-    np.testing.assert_allclose(found.scores(X) - shift, expected.scores(X) - shift, rtol=1e-5)
+    near, far = fit(X[:90], T[:90]), fit(X[:90], T[:90] + 1e7)
+    np.testing.assert_allclose(far.scores(X) - 1e7, near.scores(X), rtol=1e-5)
 
 
 def test_tune__figures_are_those_of_rows_held_out():

@@ -28,8 +28,12 @@ def dataset(rows):
     return write_table(MemoryStore(), rows, np.arange(900) % 2)
 
 
-def test_recall__is_that_of_the_lists(dataset, rows):
-    run = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
+@pytest.fixture(scope="module")
+def run(dataset):
+    return fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
+
+
+def test_recall__is_that_of_the_lists(run, rows):
     kth = np.sort(naive_distances(rows), axis=1)[:, 9:10]
     shares = (run.read("neighbors/distances") <= kth * (1 + 1e-9)).mean(axis=1)
     record = run.stages["recall"]
@@ -40,11 +44,10 @@ def test_recall__is_that_of_the_lists(dataset, rows):
     assert run.group("recall").get("parts") is None
 
 
-def test_recall__a_sample_of_the_rows(dataset, rows, monkeypatch):
-    whole = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
+def test_recall__a_sample_of_the_rows(run, dataset, monkeypatch):
     monkeypatch.setattr("dask_nrbfn.stages.recall.AUDITED_ROWS", 300)
     some = fit_dataset(dataset, MemoryStore(), POOR, InlineEngine(), min_recall=0.0)
-    expected, audit = whole.stages["recall"], some.stages["recall"]
+    expected, audit = run.stages["recall"], some.stages["recall"]
     assert audit["n_audited"] == 300
     assert len(set(some.read("recall/rows").tolist())) == 300
     assert abs(audit["recall"] - expected["recall"]) < 4 * audit["recall_standard_error"]

@@ -208,16 +208,6 @@ def test_fit__stops_and_says_why(loss, monkeypatch, caplog):
 
 
 @pytest.mark.slow
-def test_fit__leaves_nothing_but_the_weights(tmp_path):
-    X, y = table(120)
-    fit_dataset(write_table(MemoryStore(), X, y), tmp_path / "run", PARAMS, ENGINE)
-    assert not list((tmp_path / "run").glob("refine-*"))
-    assert {path.name for path in (tmp_path / "run" / "refine").iterdir()} == {
-        "values", "zarr.json",
-    }  # fmt: skip
-
-
-@pytest.mark.slow
 def test_fit__row_weights_are_repeated_rows():
     X, y = table()
     times = 1 + np.arange(240) % 3

@@ -43,21 +43,6 @@ ONE = TuneParams(
 TWO = replace(ONE, width_factors=(1.0, 0.3), search_basis=10)
 # Two parts of two folds, and two combinations.
 CUT, SMALL = replace(PARAMS, n_parts=2), replace(TWO, folds=2, alphas=(1e-2, 1e-4))
-CUT_TASKS = {
-    "columns": 2,
-    "sample": 1,
-    "search-bases": 1,
-    "search-round-0": 1,
-    "basis": 1,
-    "width": 2,
-    "moments": 2,
-    "combine": 1,
-    "path": 3,
-    "validation": 2,
-    "weights": 1,
-    # Writing it and reading it.
-    "model": 2,
-}
 
 
 def tune(X, y, params=PARAMS, tuning=ONE, *, engine=None, place=None, validation=None, **options):
@@ -280,39 +265,6 @@ def damage(place, pattern):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-
-
-class DamagingEngine(CountingEngine):
-    """Damages a file once the first task of a label has run."""
-
-    def __init__(self, place, pattern, label):
-        super().__init__()
-        self.damaging = place, pattern, label
-
-    def run(self, task, arguments, *, label):
-        results = super().run(task, arguments, label=label)
-        place, pattern, after = self.damaging
-        if label == after and self.done[label] == len(arguments):
-            damage(place, pattern)
-        return results
-
-
-@pytest.mark.fast_cases(1)
-@pytest.mark.parametrize(
-    ("label", "pattern"),
-    [
-        ("sample", "search-sample/X/c/0/0"),
-        ("moments", "moments/parts/0-1/*/packed_gram_0/c/0"),
-        ("path", "path/parts/0/*/weights/c/0/0/0"),
-        ("validation", "validation/parts/0-1/*/confusion/c/0/0/0"),
-    ],
-)
-def test_tune__damage_is_found_while_it_runs(tmp_path, undisturbed, label, pattern):
-    dataset, expected = undisturbed
-    engine = DamagingEngine(tmp_path / "run", pattern, label)
-    run = tune_dataset(dataset, tmp_path / "run", CUT, SMALL, engine)
-    assert outcome(run) == expected
-    assert engine.done[label] > CUT_TASKS[label]
 
 
 @pytest.mark.slow
