@@ -58,7 +58,8 @@ def test_run_table__of_a_tuned_run(tuned):
 def test_run_table__about_twenty_lines_of_100_columns(tuned):
     for text in (run_table(tuned), tuning_table(tuned)):
         assert max(map(len, text.splitlines())) <= 100
-        assert 8 <= len(text.splitlines()) <= 30
+        # Warnings depend on the memory that the process held before.
+        assert 8 <= len(text.partition("\nwarning")[0].splitlines()) <= 30
 
 
 def test_run_table__long_paths_are_broken(dataset, tmp_path):
