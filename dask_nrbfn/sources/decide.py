@@ -127,7 +127,7 @@ def decide(
     --------
     >>> import pyarrow
     >>> survey = ColumnSurvey("text")
-    >>> survey.add(pyarrow.array(["12 kg", "7 kg"]))
+    >>> _ = survey.add(pyarrow.array(["12 kg", "7 kg"]))
     >>> decide({"mass": survey}, Roles("y"), TableOptions()).lines
     ('mass: numbers written as 1234.5 kg',)
     """

@@ -2,6 +2,7 @@
 
 import copy
 import heapq
+import math
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
@@ -239,7 +240,7 @@ class ColumnSurvey:
     Examples
     --------
     >>> survey = ColumnSurvey("number")
-    >>> survey.add(pa.array([1, None, 3, 3]))
+    >>> _ = survey.add(pa.array([1, None, 3, 3]))
     >>> survey.n_rows, survey.n_missing, survey.n_different, survey.median
     (4, 1, 2, 3.0)
     """
@@ -255,8 +256,13 @@ class ColumnSurvey:
         self.are_whole = self.are_days = True
         self._hashes = np.zeros(0, dtype=np.uint64)
 
-    def add(self, values: pa.Array) -> None:
+    def add(self, values: pa.Array) -> np.ndarray:
         """Add the cells of further rows, (b,) of any type that can be read as the kind.
+
+        Returns
+        -------
+        bool (b,)
+            Which of them have no value.
 
         Raises
         ------
@@ -268,8 +274,10 @@ class ColumnSurvey:
             counts = np.bincount(codes + 1, minlength=len(texts) + 1)
             self._add_counts(len(values), counts[0])
             self._add_texts(zip(texts.to_pylist(), counts[1:].tolist(), strict=True))
-        else:
-            self.add_numbers(stored_values(values, self.column()))
+            return codes < 0
+        stored = stored_values(values, self.column())
+        self.add_numbers(stored)
+        return np.isnan(stored)
 
     def column(self, name: str = "") -> Column:
         """Return the column whose cells are read as those of its kind, which is not text."""
@@ -394,12 +402,11 @@ class ColumnSurvey:
         self.n_missing += int(n_missing)
 
     def _add_texts(self, counts: Iterable[tuple[str | None, int]]) -> None:
-        given = ((text, count) for text, count in counts if count and text is not None)
-        if self.overflows and len(self.texts) >= _MOST_HASHES:
-            last = max(map(_checksum, self.texts))
-            given = ((text, count) for text, count in given if _checksum(text) <= last)
-        for text, count in given:
-            self.texts[text] = self.texts.get(text, 0) + count
+        bounded = self.overflows and len(self.texts) >= _MOST_HASHES
+        last = max(map(_checksum, self.texts)) if bounded else math.inf
+        for text, count in counts:
+            if count and text is not None and (not bounded or _checksum(text) <= last):
+                self.texts[text] = self.texts.get(text, 0) + count
         if self.overflows or len(self.texts) > MOST_TEXTS:
             self.overflows = True
             self.texts = self.sample()

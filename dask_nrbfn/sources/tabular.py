@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_nrbfn.errors import Advice, DataError
 from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
-from dask_nrbfn.sources.cells import CellError, encoded, filtered, stored_values
+from dask_nrbfn.sources.cells import CellError, filtered, stored_values
 from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty
 from dask_nrbfn.sources.gaps import GapSets
@@ -390,8 +390,7 @@ def _add(
     """Add cells to the survey of a column, note its first gap, and return which have no value."""
     n_missing = survey.n_missing
     if survey.kind in ("category", "text"):
-        survey.add(array)
-        none = encoded(array)[0] < 0
+        none = survey.add(array)
     else:
         values = cell_values(array, survey.column(name), table, first_row)
         survey.add_numbers(values)
