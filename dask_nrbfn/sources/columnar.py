@@ -48,7 +48,7 @@ from dask_nrbfn.sources.tables import (
     no_value_error,
     not_finite_error,
 )
-from dask_nrbfn.sources.tabular import Table, TableSource, survey_tables
+from dask_nrbfn.sources.tabular import Rows, TableSource, survey_tables
 
 # X of one batch.
 BATCH_BYTES = 4 << 20
@@ -80,36 +80,35 @@ class ColumnarSource(TableSource):
         row_bytes += len(self.target_names or ()) * FLOAT64.itemsize
         return recut(self._batches(max(1, min(block_rows, BATCH_BYTES // row_bytes))), block_rows)
 
-    def stored(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> np.ndarray:
+    def stored(self, rows: Rows) -> np.ndarray:
         """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
         if not self.are_numbers:
-            return super().stored(cells, table, first_row)
+            return super().stored(rows)
         names = [column.name for column in self.schema.columns]
-        X = np.empty((len(cells[names[0]]), len(names)), dtype=self.x_dtype)
+        X = np.empty((len(rows), len(names)), dtype=self.x_dtype)
         for j, name in enumerate(names):
-            X[:, j] = _plain_numbers(cells[name], name, table, first_row, self.x_dtype)
+            X[:, j] = _plain_numbers(rows, name, self.x_dtype)
         infinite = np.isinf(X)
         if infinite.any():
             row, j = np.argwhere(infinite)[0]
-            where = f"Column {names[j]!r} of {table}"
-            raise not_finite_error(cells[names[j]][row], where, table.place(first_row + row))
+            cell = rows.cells[names[j]][row]
+            raise not_finite_error(cell, rows.column(names[j]), rows.place(int(row)))
         return X
 
-    def labels(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
-        """Return labels (b,) of type `y_dtype`."""
-        name = self.columns.roles.label
+    def labels(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the labels (b,) in a column, of type `y_dtype`."""
         if not self.asked.may_lack_labels:
-            _check_labels(column, name, table, first_row, self.asked)
-            return _names_of(column, name, table, first_row, self.y_dtype)
-        none = lacks_label(column)
-        labels = np.full(len(column), self.empty_label, dtype=self.y_dtype)
-        given = column.filter(pa.array(~none))
-        labels[~none] = _names_of(given, name, table, first_row, self.y_dtype)
+            _check_labels(rows, name, self.asked)
+            return _names_of(rows, name, self.y_dtype)
+        none = lacks_label(rows.cells[name])
+        labels = np.full(len(rows), self.empty_label, dtype=self.y_dtype)
+        given = {name: rows.cells[name].filter(pa.array(~none))}
+        labels[~none] = _names_of(replace(rows, cells=given), name, self.y_dtype)
         return labels
 
-    def ids(self, column: pa.Array, table: Table, first_row: int) -> np.ndarray:
-        """Return ids (b,) of type `id_dtype`."""
-        return _names_of(column, self.columns.id, table, first_row, self.id_dtype)
+    def ids(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the ids (b,) in a column, of type `id_dtype`."""
+        return _names_of(rows, name, self.id_dtype)
 
     def carried_type(self, name: str) -> pa.DataType:
         """Return the type that all files can have of a column."""
@@ -264,9 +263,9 @@ def _schema(
     options, label = asked.options, columns.roles.label
     kinds = {name: _kind(name, types[name], asked) for name in columns.features}
 
-    def see(cells: Mapping[str, pa.Array], table: Table, first_row: int) -> None:
+    def see(rows: Rows) -> None:
         if label is not None and not asked.may_lack_labels:
-            _check_labels(cells[label], label, table, first_row, asked)
+            _check_labels(rows, label, asked)
 
     looked_at = tuple(
         name
@@ -296,13 +295,11 @@ def _schema(
     return replace(schema, columns=tuple(every)), n_rows
 
 
-def _check_labels(
-    column: pa.Array, name: str | None, table: Table, first_row: int, asked: Asked
-) -> None:
+def _check_labels(rows: Rows, name: str, asked: Asked) -> None:
     """Raise MissingLabelError if a label is null or NaN."""
-    row = pc.index(pc.is_null(column, nan_is_null=True), True).as_py()
+    row = pc.index(pc.is_null(rows.cells[name], nan_is_null=True), True).as_py()
     if row >= 0:
-        raise asked.no_label_error(f"Column {name!r} of {table}", table.place(first_row + row))
+        raise asked.no_label_error(rows.column(name), rows.place(row))
 
 
 def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
@@ -382,25 +379,22 @@ def _id_type(types: Sequence[pa.DataType]) -> np.dtype:
     return INT64 if set(map(_number_type, types)) == {INT64} else STRING
 
 
-def _names_of(
-    column: pa.Array, name: str | None, table: Table, first_row: int, dtype: np.dtype | None
-) -> np.ndarray:
+def _names_of(rows: Rows, name: str, dtype: np.dtype | None) -> np.ndarray:
     """Return labels or ids (b,), text or whole numbers."""
-    where = f"Column {name!r} of {table}"
+    column = rows.cells[name]
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
-        raise no_value_error(where, table.place(first_row + row))
+        raise no_value_error(rows.column(name), rows.place(row))
     if dtype == STRING and kind_of(column.type) != "category":
         column = texts_of(column)
     elif pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
-    return to_labels(label_values(column), where, first_row=first_row)
+    return to_labels(label_values(column), rows.column(name), first_row=rows.first_row)
 
 
-def _plain_numbers(
-    column: pa.Array, name: str, table: Table, first_row: int, dtype: np.dtype
-) -> np.ndarray:
+def _plain_numbers(rows: Rows, name: str, dtype: np.dtype) -> np.ndarray:
     """Return numbers or booleans (b,) as they are, NaN for none, to be stored as `dtype`."""
+    column = rows.cells[name]
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_decimal(column.type):
@@ -409,16 +403,13 @@ def _plain_numbers(
         column = pc.cast(column, pa.uint8())
     if column.null_count and dtype.kind != "f":
         row = pc.index(pc.is_null(column), True).as_py()
-        raise gap_error(
-            f"Column {name!r} of {table} has no value in {table.place(first_row + row)}."
-        )
+        raise gap_error(f"{rows.column(name)} has no value in {rows.place(row)}.")
     if pa.types.is_uint64(column.type) and dtype == INT64:
         try:
             column = pc.cast(column, pa.int64())
         except pa.ArrowInvalid as error:
             raise DataError(
-                f"Column {name!r} of {table} has a number too large for int64 after "
-                f"{table.place(first_row)}.",
+                f"{rows.column(name)} has a number too large for int64 after {rows.place(0)}.",
                 "Write the column as float64.",
             ) from error
     return column.to_numpy(zero_copy_only=False)

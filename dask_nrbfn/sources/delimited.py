@@ -45,7 +45,7 @@ from dask_nrbfn.sources.tables import (
     lacks_label,
     no_value_error,
 )
-from dask_nrbfn.sources.tabular import SURVEY_ROWS, TableSource, survey_tables
+from dask_nrbfn.sources.tabular import SURVEY_ROWS, Rows, TableSource, survey_tables
 from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv, text_files
 from dask_nrbfn.sources.written import number_reading
 
@@ -285,9 +285,9 @@ class CsvSource(TableSource):
         """Raise DataError if columns without names may be others than in a table of a schema."""
         _check_places(trained, self.columns, self.tables, self.asked.origin)
 
-    def labels(self, column: pa.Array, table: CsvTable, first_row: int) -> np.ndarray:
-        """Return labels (b,) of type `y_dtype`."""
-        texts = _bare(column)
+    def labels(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the labels (b,) in a column, of type `y_dtype`."""
+        texts = _bare(rows.cells[name])
         if self.asked.may_lack_labels:
             texts = pc.if_else(pa.array(lacks_label(texts)), str(self.empty_label), texts)
         if self.y_dtype != INT64:
@@ -295,13 +295,13 @@ class CsvSource(TableSource):
         if self.label_is_plain:
             return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
         encoded = texts.dictionary_encode()
-        decimal = table.file.dialect.decimal
+        decimal = rows.table.file.dialect.decimal
         values = [label_of_text(text, decimal) for text in encoded.dictionary.to_pylist()]
         return np.array(values, dtype=INT64)[encoded.indices.to_numpy()]
 
-    def ids(self, column: pa.Array, table: CsvTable, first_row: int) -> np.ndarray:
-        """Return ids (b,) of type `id_dtype`."""
-        texts = _bare(column)
+    def ids(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the ids (b,) in a column, of type `id_dtype`."""
+        texts = _bare(rows.cells[name])
         if self.id_dtype == INT64:
             return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return label_values(texts)
@@ -374,10 +374,10 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     late: dict[str, WrittenNumberError] = {}
     label_kind, id_kind = _LabelKind(asked), _LabelKind()
 
-    def see(cells: Mapping[str, pa.Array], table: CsvTable, first_row: int) -> None:
+    def see(rows: Rows) -> None:
         for name, kind in ((label, label_kind), (ids, id_kind)):
             if name is not None:
-                kind.see(_bare(cells[name]), name, table.file, first_row)
+                kind.see(rows, name)
 
     while True:
         try:
@@ -477,35 +477,37 @@ class _LabelKind:
         self._text = False
         self._refused: DataError | None = None
 
-    def see(self, labels: pa.Array, name: str, file: TextFile, first_row: int) -> None:
-        """Take the labels of a file from `first_row` on; they say whether some may be empty."""
-        given = labels
+    def see(self, rows: Rows, name: str) -> None:
+        """Take the labels in a column of further rows.
+
+        Raises
+        ------
+        DataError
+            If one is empty that must not be.
+        """
+        labels = given = _bare(rows.cells[name])
         if self._asked is not None and self._asked.may_lack_labels:
             given = labels.filter(pa.array(~lacks_label(labels)))
         elif (empty := pc.index(labels, "").as_py()) >= 0:
-            where, line = f"Column {name!r} of {file}", _line_of_row(file, first_row + empty)
             error = no_value_error if self._asked is None else self._asked.no_label_error
-            raise error(where, f"line {line}")
+            raise error(rows.column(name), rows.place(empty))
         if self._text or not len(given):
             return
         if self.plain and _are_integers(given):
             self.boolean = False
             return
         self.plain = False
-        values = {
-            text: label_of_text(text, file.dialect.decimal) for text in pc.unique(given).to_pylist()
-        }
+        decimal = rows.table.file.dialect.decimal
+        values = {text: label_of_text(text, decimal) for text in pc.unique(given).to_pylist()}
         self.boolean = self.boolean and values.keys() <= TRUTH.keys()
         if any(isinstance(value, str) for value in values.values()):
             self._text = True
         elif self._refused is None:
             wrong = [text for text, value in values.items() if isinstance(value, float)]
             if wrong:
-                row = first_row + pc.index(labels, wrong[0]).as_py()
+                place = rows.place(pc.index(labels, wrong[0]).as_py())
                 self._refused = DataError(
-                    f"Column {name!r} of {file} has the label {wrong[0]} in line "
-                    f"{_line_of_row(file, row)}.",
-                    LABEL_RULE,
+                    f"{rows.column(name)} has the label {wrong[0]} in {place}.", LABEL_RULE
                 )
 
     def dtype(self) -> np.dtype:

@@ -69,7 +69,29 @@ class TypedFile(ABC):
         return f"row {row} (the first is 0)"
 
 
-class KeyedFile(TypedFile):
+class _ChangedFile(TypedFile):
+    """A file that is read with other columns than it has itself.
+
+    Parameters
+    ----------
+    of : TypedFile
+    """
+
+    def __init__(self, of: TypedFile) -> None:
+        super().__init__(of.file)
+        self._of = of
+
+    @property
+    def footer(self) -> Footer:
+        """What the file says of itself."""
+        return self._of.footer
+
+    def tells(self, name: str) -> bool:
+        """Return whether it says that a column has a value in every row and cannot be an id."""
+        return self._of.tells(name)
+
+
+class KeyedFile(_ChangedFile):
     """A file with further columns, each of which has one value in all rows.
 
     Parameters
@@ -80,8 +102,7 @@ class KeyedFile(TypedFile):
     """
 
     def __init__(self, of: TypedFile, keys: Mapping[str, pa.Scalar]) -> None:
-        super().__init__(of.file)
-        self._of = of
+        super().__init__(of)
         self._keys = keys
 
     @cached_property
@@ -128,7 +149,7 @@ def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
     return keyed
 
 
-class ListedFile(TypedFile):
+class ListedFile(_ChangedFile):
     """A file of which some columns are lists, whose elements are columns of their own.
 
     Parameters
@@ -139,8 +160,7 @@ class ListedFile(TypedFile):
     """
 
     def __init__(self, of: TypedFile, lengths: Mapping[str, int]) -> None:
-        super().__init__(of.file)
-        self._of = of
+        super().__init__(of)
         self._lengths = lengths
         self._lists = {
             element: name
@@ -202,7 +222,7 @@ class ListedFile(TypedFile):
         return dict(zip(element_names(name, length), columns, strict=True))
 
 
-class MarkedFile(TypedFile):
+class MarkedFile(_ChangedFile):
     """A file in whose text some marks stand for no value.
 
     Parameters
@@ -212,18 +232,8 @@ class MarkedFile(TypedFile):
     """
 
     def __init__(self, of: TypedFile, marks: tuple[str, ...]) -> None:
-        super().__init__(of.file)
-        self._of = of
+        super().__init__(of)
         self._marks = marks
-
-    @cached_property
-    def footer(self) -> Footer:
-        """What the file says of itself."""
-        return self._of.footer
-
-    def tells(self, name: str) -> bool:
-        """Return whether a column has a value in every row and cannot be an id."""
-        return self._of.tells(name)
 
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
@@ -240,7 +250,7 @@ class MarkedFile(TypedFile):
             yield pa.RecordBatch.from_arrays(columns, names=names)
 
 
-class NamedFile(TypedFile):
+class NamedFile(_ChangedFile):
     """A file of which some columns are numbers that stand for names.
 
     Parameters
@@ -252,8 +262,7 @@ class NamedFile(TypedFile):
     """
 
     def __init__(self, of: TypedFile, names: Mapping[str, Sequence[str]]) -> None:
-        super().__init__(of.file)
-        self._of = of
+        super().__init__(of)
         self._names = {column: pa.array(["-1", *own], pa.string()) for column, own in names.items()}
 
     @cached_property

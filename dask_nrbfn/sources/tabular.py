@@ -57,6 +57,35 @@ class Table(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Consecutive rows of a table.
+
+    Attributes
+    ----------
+    table : Table
+    first_row : int
+        The number of the first one, from 0.
+    cells : mapping
+        Some columns, (b,) each, by name.
+    """
+
+    table: Any
+    first_row: int
+    cells: Mapping[str, pa.Array]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.cells.values())))
+
+    def column(self, name: str | None) -> str:
+        """Return what errors call a column."""
+        return f"Column {name!r} of {self.table}"
+
+    def place(self, row: int) -> str:
+        """Return how a person finds one of these rows, the first of which is 0."""
+        return str(self.table.place(self.first_row + row))
+
+
 @dataclass(kw_only=True)
 class TableSource(Source, ABC):
     """Rows of tables, in their order, with what is stored of their columns.
@@ -92,16 +121,14 @@ class TableSource(Source, ABC):
         """
         return recut(self._batches(block_rows), block_rows)
 
-    def stored(self, cells: Mapping[str, pa.Array], table: Table, first_row: int) -> np.ndarray:
+    def stored(self, rows: Rows) -> np.ndarray:
         """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
         columns, spoiled = self.schema.columns, self.asked.spoiled
-        X = np.empty((len(cells[columns[0].name]), len(columns)), self.x_dtype)
+        X = np.empty((len(rows), len(columns)), self.x_dtype)
         for j, column in enumerate(columns):
             remedy = self.asked.cell_remedy(column.name)
-            X[:, j] = cell_values(
-                cells[column.name], column, table, first_row, spoiled=spoiled, remedy=remedy
-            )
-            add_unseen(self.unseen, cells[column.name], X[:, j], column)
+            X[:, j] = cell_values(rows, column, spoiled=spoiled, remedy=remedy)
+            add_unseen(self.unseen, rows.cells[column.name], X[:, j], column)
         return X
 
     @property
@@ -111,12 +138,12 @@ class TableSource(Source, ABC):
         return NO_LABEL if self.y_dtype == INT64 else str("" if mark is None else mark)
 
     @abstractmethod
-    def labels(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
-        """Return labels (b,) of type `y_dtype`."""
+    def labels(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the labels (b,) in a column, of type `y_dtype`."""
 
     @abstractmethod
-    def ids(self, column: pa.Array, table: Any, first_row: int) -> np.ndarray:
-        """Return ids (b,) of type `id_dtype`."""
+    def ids(self, rows: Rows, name: str) -> np.ndarray:
+        """Return the ids (b,) in a column, of type `id_dtype`."""
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
         """Return some columns of all rows as they are, those of CSV as text.
@@ -146,10 +173,8 @@ class TableSource(Source, ABC):
         ids = _IdsAgain(self._ids_again()) if self.columns.id in features else None
         n_mended = n_rows = 0
         self.unseen.clear()
-        for table, first_row, cells in read(
-            self.tables, of_others(self.columns) | features, block_rows
-        ):
-            block = self._block(cells, table, first_row, ids)
+        for rows in read(self.tables, of_others(self.columns) | features, block_rows):
+            block = self._block(rows, ids)
             if self.asked.spoiled:
                 bad = np.isinf(block.X)
                 block.X[bad] = np.nan
@@ -169,46 +194,37 @@ class TableSource(Source, ABC):
         """Yield the ids of consecutive rows, read without anything else."""
         name = self.columns.id
         assert name is not None
-        for table, first_row, cells in read(self.tables, {name: None}, SURVEY_ROWS):
-            yield self.ids(cells[name], table, first_row)
+        for rows in read(self.tables, {name: None}, SURVEY_ROWS):
+            yield self.ids(rows, name)
 
-    def _block(
-        self,
-        cells: Mapping[str, pa.Array],
-        table: Table,
-        first_row: int,
-        ids_again: "_IdsAgain | None",
-    ) -> Block:
-        X = self.stored(cells, table, first_row)
+    def _block(self, rows: Rows, ids_again: "_IdsAgain | None") -> Block:
+        X = self.stored(rows)
         spoiled = self.asked.spoiled
         has_gap = np.isnan(X).any(axis=1)
         if self.schema.missing == "error" and not spoiled and has_gap.any():
             row = int(has_gap.argmax())
             name = self.schema.columns[int(np.isnan(X[row]).argmax())].name
             raise gap_error(
-                f"Column {name!r} of {table} has no value in {table.place(first_row + row)}.",
+                f"{rows.column(name)} has no value in {rows.place(row)}.",
                 decided=self.asked.schema is not None,
             )
         label, targets, weights = self.columns.roles
         y = row_weights = ids = None
         if targets is not None:
-            numbers = [
-                _numbers(cells[name], name, table, first_row, self.asked) for name in targets
-            ]
-            y = np.stack(numbers, axis=1)
+            y = np.stack([_numbers(rows, name, self.asked) for name in targets], axis=1)
         elif label is not None:
-            y = self.labels(cells[label], table, first_row)
+            y = self.labels(rows, label)
         if weights is not None:
-            row_weights = _weights(cells[weights], weights, table, first_row, self.asked)
+            row_weights = _weights(rows, weights, self.asked)
         if ids_again is not None:
             ids = ids_again.take(len(X))
         elif self.columns.id is not None:
-            ids = self.ids(cells[self.columns.id], table, first_row)
+            ids = self.ids(rows, self.columns.id)
         block = Block(X, y, row_weights, ids)
         if not self.asked.drops:
             return block
         whole = ~has_gap
-        for none in _lacking(cells, self.columns, self.asked).values():
+        for none in _lacking(rows, self.columns, self.asked).values():
             whole &= ~none
         return Block(X[whole], *(None if part is None else part[whole] for part in block[1:]))
 
@@ -236,12 +252,13 @@ class _IdsAgain:
 
 def read(
     tables: Iterable[Table], kinds: Mapping[str, CellKind | None], batch_rows: int
-) -> Iterator[tuple[Table, int, dict[str, pa.Array]]]:
-    """Yield batches of columns by name, each with its table and the number of its first row."""
+) -> Iterator[Rows]:
+    """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns."""
     for table in tables:
         first_row = 0
         for batch in table.batches(kinds, batch_rows):
-            yield table, first_row, dict(zip(batch.schema.names, batch.columns, strict=True))
+            cells = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield Rows(table, first_row, cells)
             first_row += batch.num_rows
 
 
@@ -264,7 +281,7 @@ def survey_tables(
     columns: TableColumns,
     kinds: Mapping[str, CellKind],
     asked: Asked,
-    see: Callable[[Mapping[str, pa.Array], Any, int], None],
+    see: Callable[[Rows], None],
 ) -> tuple[Schema, int]:
     """Return what the columns of tables are and how many rows they have, reading them once.
 
@@ -277,7 +294,7 @@ def survey_tables(
     asked : Asked
         With a schema, this is what the columns are.
     see : callable
-        Is given the other columns of each batch, its table, and the number of its first row.
+        Called with each batch of rows; raises MissingLabelError where a label is missing.
     """
     others = of_others(columns)
     fills, decimal = asked.options.missing == "impute", tables[0].decimal
@@ -297,23 +314,20 @@ def survey_tables(
     label_gaps, refused = Counter[str](), None
     n_rows = 0
     batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
-    for table, first_row, cells in read(tables, wanted, batch_rows):
-        n_rows += len(next(iter(cells.values())))
-        lacking = {
-            name: _add(survey, cells[name], name, table, first_row, gaps)
-            for name, survey in surveys.items()
-        }
+    for rows in read(tables, wanted, batch_rows):
+        n_rows += len(rows)
+        lacking = {name: _add(survey, rows, name, gaps) for name, survey in surveys.items()}
         if asked.drops:
-            lacking |= _gaps_of(cells, decided, table, first_row)
-            gap_sets.add(lacking | _lacking(cells, columns, asked))
+            lacking |= _gaps_of(rows, decided)
+            gap_sets.add(lacking | _lacking(rows, columns, asked))
         try:
             for name in columns.roles.targets or ():
-                _numbers(cells[name], name, table, first_row, asked)
-            see(cells, table, first_row)
+                _numbers(rows, name, asked)
+            see(rows)
         except MissingLabelError as error:
             # Other columns may have gaps too: one error names all of them.
             refused = refused or error
-            without = _lacking(cells, columns, asked)
+            without = _lacking(rows, columns, asked)
             label_gaps.update({name: int(none.sum()) for name, none in without.items()})
 
     check_size(asked.origin, n_rows=n_rows, n_features=len(columns.features))
@@ -351,15 +365,9 @@ def survey_tables(
 
 
 def cell_values(
-    array: pa.Array,
-    column: Column,
-    table: Table,
-    first_row: int,
-    *,
-    spoiled: bool = False,
-    remedy: str | None = None,
+    rows: Rows, column: Column, *, spoiled: bool = False, remedy: str | None = None
 ) -> np.ndarray:
-    """Return what is stored of cells, float64 (b,); infinite only if `spoiled`.
+    """Return what is stored of a column of some rows, float64 (b,); infinite only if `spoiled`.
 
     What to do about a cell that is not of the kind of the column is `remedy`, or anything.
 
@@ -368,35 +376,32 @@ def cell_values(
     DataError
         Naming the first cell that cannot be stored.
     """
+    array = rows.cells[column.name]
     try:
         values = stored_values(array, column, spoiled=spoiled)
     except CellError as error:
-        raise error.within(table, table.place(first_row + error.row), remedy) from error
+        raise error.within(rows.table, rows.place(error.row), remedy) from error
     infinite = np.isinf(values)
     if infinite.any() and not spoiled:
         row = int(infinite.argmax())
-        raise _not_finite(array[row], column.name, table, first_row + row)
+        raise not_finite_error(array[row], rows.column(column.name), rows.place(row))
     return values
 
 
 def _add(
-    survey: ColumnSurvey,
-    array: pa.Array,
-    name: str,
-    table: Table,
-    first_row: int,
-    gaps: dict[str, tuple[Table, int]],
+    survey: ColumnSurvey, rows: Rows, name: str, gaps: dict[str, tuple[Table, int]]
 ) -> np.ndarray:
     """Add cells to the survey of a column, note its first gap, and return which have no value."""
     n_missing = survey.n_missing
     if survey.kind in ("category", "text"):
-        none = survey.add(array)
+        none = survey.add(rows.cells[name])
     else:
-        values = cell_values(array, survey.column(name), table, first_row)
+        values = cell_values(rows, survey.column(name))
         survey.add_numbers(values)
         none = np.isnan(values)
     if survey.n_missing > n_missing and name not in gaps:
-        gaps[name] = table, first_row + int(none.argmax())
+        # The line of a row of CSV text is slow to find, and wanted only for an error.
+        gaps[name] = rows.table, rows.first_row + int(none.argmax())
     return none
 
 
@@ -422,18 +427,13 @@ def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
 def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
     """Raise DataError naming the first cell of some columns that is not written as they are."""
     kinds: dict[str, CellKind | None] = dict.fromkeys((column.name for column in columns), "text")
-    for table, first_row, cells in read(tables, kinds, SURVEY_ROWS) if kinds else ():
-        _gaps_of(cells, columns, table, first_row)
+    for rows in read(tables, kinds, SURVEY_ROWS) if kinds else ():
+        _gaps_of(rows, columns)
 
 
-def _gaps_of(
-    cells: Mapping[str, pa.Array], columns: Iterable[Column], table: Table, first_row: int
-) -> dict[str, np.ndarray]:
+def _gaps_of(rows: Rows, columns: Iterable[Column]) -> dict[str, np.ndarray]:
     """Return which rows lack a value in each column."""
-    return {
-        column.name: np.isnan(cell_values(cells[column.name], column, table, first_row))
-        for column in columns
-    }
+    return {column.name: np.isnan(cell_values(rows, column)) for column in columns}
 
 
 def _read_gaps(
@@ -443,9 +443,8 @@ def _read_gaps(
     n_gaps, counts = 0, Counter[str]()
     # An id may be a feature too.
     kinds = of_others(columns) | _kinds_of(schema)
-    for table, first_row, cells in read(tables, kinds, SURVEY_ROWS):
-        lacking = _gaps_of(cells, schema.columns, table, first_row)
-        lacking |= _lacking(cells, columns, asked)
+    for rows in read(tables, kinds, SURVEY_ROWS):
+        lacking = _gaps_of(rows, schema.columns) | _lacking(rows, columns, asked)
         n_gaps += int(np.any([*lacking.values()], axis=0).sum())
         counts.update({name: int(none.sum()) for name, none in lacking.items()})
     return n_gaps, counts
@@ -464,40 +463,35 @@ def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) 
     return n_rows - n_gaps
 
 
-def _lacking(
-    cells: Mapping[str, pa.Array], columns: TableColumns, asked: Asked
-) -> dict[str, np.ndarray]:
+def _lacking(rows: Rows, columns: TableColumns, asked: Asked) -> dict[str, np.ndarray]:
     """Return which cells of labels, targets and weights, by column, have rows left out."""
     label, targets, weights = columns.roles
     names: tuple[str, ...] = () if weights is None else (weights,)
     may_lack = means_empty(asked.unlabelled)
     names += () if may_lack else targets or ()
-    lacking = {name: np.isnan(stored_values(cells[name], Column(name, "number"))) for name in names}
+    lacking = {
+        name: np.isnan(stored_values(rows.cells[name], Column(name, "number"))) for name in names
+    }
     if label is not None and not may_lack:
-        lacking[label] = lacks_label(cells[label])
+        lacking[label] = lacks_label(rows.cells[label])
     return lacking
 
 
-def _numbers(array: pa.Array, name: str, table: Table, first_row: int, asked: Asked) -> np.ndarray:
-    column, remedy = Column(name, "number"), asked.cell_remedy(name)
-    values = cell_values(array, column, table, first_row, remedy=remedy)
+def _numbers(rows: Rows, name: str, asked: Asked) -> np.ndarray:
+    values = cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
     none = np.isnan(values)
     if none.any() and not asked.may_lack_labels:
-        place = table.place(first_row + int(none.argmax()))
-        raise asked.no_label_error(f"Column {name!r} of {table}", place, of_numbers=True)
+        place = rows.place(int(none.argmax()))
+        raise asked.no_label_error(rows.column(name), place, of_numbers=True)
     return values
 
 
-def _weights(array: pa.Array, name: str, table: Table, first_row: int, asked: Asked) -> np.ndarray:
+def _weights(rows: Rows, name: str, asked: Asked) -> np.ndarray:
+    array = rows.cells[name]
     values = stored_values(array, Column(name, "number")).astype(FLOAT64, copy=False)
     if array.null_count and not asked.drops:
-        row = first_row + int(np.isnan(values).argmax())
-        raise no_value_error(f"Column {name!r} of {table}", table.place(row))
+        raise no_value_error(rows.column(name), rows.place(int(np.isnan(values).argmax())))
     return values
-
-
-def _not_finite(cell: pa.Scalar, name: str, table: Table, row: int) -> DataError:
-    return not_finite_error(cell, f"Column {name!r} of {table}", table.place(row))
 
 
 def _without_stops(y: np.ndarray | None, classes: tuple[int | str, ...]) -> int:
