@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_nrbfn.engine import Engine, watched_stage
+from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import check_budget
 from dask_nrbfn.errors import DamagedResultError
 from dask_nrbfn.params import FitParams, TuneParams
@@ -291,8 +291,8 @@ def run_stage(
         context.judged_rows(run.location),
     )
     started = datetime.now(UTC)
-    with watched_stage(
-        context.engine, stage.name, n_rows=seen.n_rows, expected_bytes=cost.held_bytes
+    with context.engine.stage(
+        stage.name, n_rows=seen.n_rows, expected_bytes=cost.held_bytes
     ) as figures:
         record = stage.written(stage.compute(job))
     before_recording()

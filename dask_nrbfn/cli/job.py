@@ -55,7 +55,13 @@ class Job:
 
     @contextmanager
     def engine(
-        self, options: dict[str, Any], *, out: Any = None, expected_s: float = math.inf
+        self,
+        options: dict[str, Any],
+        *,
+        out: Any = None,
+        overwrite: bool | None = None,
+        expected_s: float = math.inf,
+        stage: str | None = None,
     ) -> "Iterator[Engine]":
         """Give the engine that ``engine_options`` and ``watch_options`` of a command ask for.
 
@@ -65,8 +71,13 @@ class Job:
             Values of the options; some are taken out.
         out : path or URL, optional
             The output of the command.
+        overwrite : bool, optional
+            Whether to replace the output and the performance report, of a command whose
+            ``--overwrite`` is for both.
         expected_s : float
             Seconds of work. If they are few and no option asks for a cluster, none is started.
+        stage : str, optional
+            Name of the only stage of the work, which goes over `n_rows` rows.
         """
         from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
         from dask_nrbfn.outputs import check_distinct
@@ -74,6 +85,8 @@ class Job:
         files = {name: options.get(name) for name in ("performance_report", "metrics_file")}
         check_distinct({"out": None if out is None else str(out), **files})
         metrics = {name: options.pop(name, None) for name in ("metrics", "metrics_file")}
+        if overwrite is not None:
+            options["overwrite"] = overwrite and options["performance_report"] is not None
         chosen = EngineOptions(**options, bar=self.bar)
         if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
             logger.info("%s: small work runs in this process, without a cluster", self.command)
@@ -82,7 +95,11 @@ class Job:
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
             connect(chosen, watch=self.watch) as engine,
         ):
-            yield engine
+            if stage is None:
+                yield engine
+                return
+            with engine.stage(stage, n_rows=self.n_rows or 0):
+                yield engine
 
     @contextmanager
     def summary(self) -> Iterator[None]:

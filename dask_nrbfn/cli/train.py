@@ -172,7 +172,6 @@ def embed(
     from dask_nrbfn.commands.fit import embed_dataset
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.commands.small import fit_s
-    from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import run_table
 
     job.begin("embed", run)
@@ -181,12 +180,11 @@ def embed(
     job.n_rows = opened.n_rows
     if output is not None:
         check_prediction_place(output, overwrite=overwrite)
-    options["overwrite"] = overwrite and options["performance_report"] is not None
     expected_s = fit_s(opened, params, embeds=True)
-    with job.engine(options, out=output, expected_s=expected_s) as engine:
+    with job.engine(options, out=output, overwrite=overwrite, expected_s=expected_s) as engine:
         finished = embed_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
         if output is not None:
-            with watched_stage(engine, "predict", n_rows=opened.n_rows):
+            with engine.stage("predict", n_rows=opened.n_rows):
                 predict_dataset(run, opened, output, engine, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps(describe_run(finished)))
@@ -213,7 +211,6 @@ def report(
     from dask_nrbfn.commands.evaluate import evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.small import scores_s
-    from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import write_report
     from dask_nrbfn.storage.model import Model
     from dask_nrbfn.storage.run import Run
@@ -226,10 +223,7 @@ def report(
         with opened_rows(evaluate, run, beside=run) as judged:
             job.n_rows = judged.dataset.n_rows
             expected_s = scores_s(Model.load(run), job.n_rows)
-            with (
-                job.engine(options, expected_s=expected_s) as engine,
-                watched_stage(engine, "evaluate", n_rows=job.n_rows),
-            ):
+            with job.engine(options, expected_s=expected_s, stage="evaluate") as engine:
                 evaluation = evaluate_dataset(run, judged.dataset, engine)
     write_report(opened, target, evaluation=evaluation, overwrite=overwrite)
     click.echo(target)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # What predictions have, by the names of `predict_dataset`.
 _RESULTS = ("probabilities", "scores", "skip_bad", "prediction_name")
 
+# What makes a scene of the rows.
+_SCENE = ("variable", "feature_dim")
+
 
 @click.command()
 @click.argument("run")
@@ -82,8 +85,6 @@ def predict(
     rows: str,
     out: str | None,
     to: str | None,
-    keep: str | None,
-    overwrite: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -98,38 +99,52 @@ def predict(
     OUT a map of its pixels in Zarr. Stopped and started again, it goes on where it was.
     """
     from dask_nrbfn.commands.describe import describe_targets
-    from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.obs import check_one_place
-    from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
-    from dask_nrbfn.commands.small import scores_s
-    from dask_nrbfn.engine import watched_stage
-    from dask_nrbfn.sources.source import named_columns
     from dask_nrbfn.storage.model import Model
 
     job.begin("predict", out or rows)
     model = Model.load(run)
     check_one_place(out, to)
     if to is not None:
-        _annotate(job, model, run, rows, to, overwrite, as_json, {**options, "keep": keep})
-        return
-    assert out is not None
-    scene = {name: options.pop(name) for name in ("variable", "feature_dim")}
-    if any(scene.values()):
-        chosen = {**scene, "overwrite": overwrite}
-        _map(job, model, run, rows, out, chosen, as_json, {**options, "keep": keep})
-        return
+        figures = _annotate(job, model, run, rows, to, **options)
+    elif options["variable"] or options["feature_dim"]:
+        figures = _map(job, run, rows, out, **options)
+    else:
+        figures = _predict(job, model, run, rows, out, **options)
+    targets = describe_targets(len(model.classes), model.target_names)
+    show({**figures, "n_features": model.n_features, **targets}, as_json)
+
+
+def _predict(
+    job: Job,
+    model: "Model",
+    run: str,
+    rows: str,
+    out: Any,
+    *,
+    keep: str | None,
+    overwrite: bool,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write the predictions of a dataset or of files."""
+    from dask_nrbfn.commands.files import opened_rows
+    from dask_nrbfn.commands.predict import check_asked, check_prediction_place, predict_dataset
+    from dask_nrbfn.commands.small import scores_s
+    from dask_nrbfn.sources.source import named_columns
+
     names = () if keep is None else named_columns("keep", keep)
     asked = {name: options.pop(name) for name in _RESULTS}
+    for name in _SCENE:
+        del options[name]
     check_prediction_place(out, overwrite=overwrite)
     check_asked(model, out, **asked, keep=names)
     reading = {**take_reading(options), "keep": names, "spoiled": asked["skip_bad"]}
-    options["overwrite"] = overwrite and options["performance_report"] is not None
     with opened_rows(rows, run, beside=out, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with (
-            job.engine(options, out=out, expected_s=scores_s(model, job.n_rows)) as engine,
-            watched_stage(engine, "predict", n_rows=job.n_rows),
-        ):
+        expected_s = scores_s(model, job.n_rows)
+        with job.engine(
+            options, out=out, overwrite=overwrite, expected_s=expected_s, stage="predict"
+        ) as engine:
             n_skipped = predict_dataset(
                 run,
                 opened.dataset,
@@ -140,95 +155,48 @@ def predict(
                 bad_rows=opened.bad_rows,
                 overwrite=overwrite,
             )
-    show(
-        {
-            "n_rows": job.n_rows,
-            "n_skipped": n_skipped,
-            "ignored_columns": list(opened.ignored),
-            "unseen_categories": opened.unseen,
-            "n_features": model.n_features,
-            **describe_targets(len(model.classes), model.target_names),
-        },
-        as_json,
-    )
+    return {
+        "n_rows": job.n_rows,
+        "n_skipped": n_skipped,
+        "ignored_columns": list(opened.ignored),
+        "unseen_categories": opened.unseen,
+    }
 
 
 def _annotate(
-    job: Job,
-    model: "Model",
-    run: str,
-    rows: Any,
-    to: str,
-    overwrite: bool,
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
-    from dask_nrbfn.commands.describe import describe_targets
+    job: Job, model: "Model", run: str, rows: Any, to: str, *, overwrite: bool, **options: Any
+) -> dict[str, Any]:
+    """Write the predictions of an AnnData store as columns of it."""
     from dask_nrbfn.commands.files import check_nothing_said, opened_rows
     from dask_nrbfn.commands.obs import ObsTarget
-    from dask_nrbfn.engine import watched_stage
 
-    other = ("keep", *_RESULTS, "variable", "feature_dim")
-    said = {name: options.pop(name) for name in other}
+    said = {name: options.pop(name) for name in ("keep", *_RESULTS, *_SCENE)}
     check_nothing_said(rows, "an AnnData store, of which `to` names columns", **said)
     target = ObsTarget(rows, to, model, overwrite=overwrite)
     reading = take_reading(options)
-    options["overwrite"] = overwrite and options["performance_report"] is not None
     with opened_rows(rows, run, beside=rows, labelled=False, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with (
-            job.engine(options, out=rows) as engine,
-            watched_stage(engine, "predict", n_rows=job.n_rows),
-        ):
+        with job.engine(options, out=rows, overwrite=overwrite, stage="predict") as engine:
             target.write(run, opened.dataset, engine)
-    show(
-        {
-            "n_rows": job.n_rows,
-            "columns": [f"obs/{name}" for name in target.columns],
-            "n_features": model.n_features,
-            **describe_targets(len(model.classes), model.target_names),
-        },
-        as_json,
-    )
+    return {"n_rows": job.n_rows, "columns": [f"obs/{name}" for name in target.columns]}
 
 
 def _map(
-    job: Job,
-    model: "Model",
-    run: str,
-    scene: str,
-    out: str,
-    chosen: dict[str, Any],
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
-    from dask_nrbfn.commands.describe import describe_targets
+    job: Job, run: str, scene: str, out: Any, *, overwrite: bool, **options: Any
+) -> dict[str, Any]:
+    """Write the predictions of a scene as a map."""
     from dask_nrbfn.commands.files import check_nothing_said
     from dask_nrbfn.commands.maps import MapWork, check_map_place, write_map
-    from dask_nrbfn.engine import watched_stage
 
-    chosen |= {name: options.pop(name) for name in ("probabilities", "scores")}
+    chosen = {name: options.pop(name) for name in (*_SCENE, "probabilities", "scores")}
     of_files = {name: options.pop(name) for name in ("keep", "skip_bad", "prediction_name")}
     check_nothing_said(scene, "a scene", **of_files, **take_reading(options))
-    overwrite = chosen.pop("overwrite")
-    options["overwrite"] = overwrite and options["performance_report"] is not None
     check_map_place(out, overwrite=overwrite)
     work = MapWork.of(run, scene, **chosen)
     job.n_rows = work.n_pixels
-    with (
-        job.engine(options, out=out) as engine,
-        watched_stage(engine, "predict", n_rows=work.n_pixels),
-    ):
+    with job.engine(options, out=out, overwrite=overwrite, stage="predict") as engine:
         mapped = write_map(work, out, engine, overwrite=overwrite)
-    show(
-        {
-            "n_pixels": mapped.n_pixels,
-            "n_missing": mapped.n_missing,
-            "n_features": model.n_features,
-            **describe_targets(len(model.classes), model.target_names),
-        },
-        as_json,
-    )
+    return {"n_pixels": mapped.n_pixels, "n_missing": mapped.n_missing}
 
 
 @click.command()
@@ -256,7 +224,6 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     from dask_nrbfn.commands.evaluate import Evaluation, evaluate_dataset
     from dask_nrbfn.commands.files import opened_rows
     from dask_nrbfn.commands.small import scores_s
-    from dask_nrbfn.engine import watched_stage
     from dask_nrbfn.report import class_tables
     from dask_nrbfn.storage.model import Model
 
@@ -264,10 +231,8 @@ def evaluate(job: Job, run: str, rows: str, as_json: bool, **options: Any) -> No
     model, reading = Model.load(run), take_reading(options)
     with opened_rows(rows, run, beside=run, **reading) as opened:
         job.n_rows = opened.dataset.n_rows
-        with (
-            job.engine(options, expected_s=scores_s(model, job.n_rows)) as engine,
-            watched_stage(engine, "evaluate", n_rows=job.n_rows),
-        ):
+        expected_s = scores_s(model, job.n_rows)
+        with job.engine(options, expected_s=expected_s, stage="evaluate") as engine:
             evaluation = evaluate_dataset(run, opened.dataset, engine)
     of_file = {"ignored_columns": list(opened.ignored), "unseen_categories": opened.unseen}
     figures = {**of_file, **evaluation.figures()}

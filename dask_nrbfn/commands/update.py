@@ -26,7 +26,7 @@ from dask_nrbfn.commands.version import (
     seen_kind,
     solve_version,
 )
-from dask_nrbfn.engine import Engine, watched_stage
+from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
 from dask_nrbfn.errors import (
     AlreadyAddedError,
@@ -202,7 +202,7 @@ def update_run(
             PartLayout.of(dataset.n_rows, model.params.n_parts),
             (draft.base, codes),
         )
-        with watched_stage(engine, action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
+        with engine.stage(action, n_rows=dataset.n_rows, expected_bytes=held_bytes):
             figures = _sum_and_solve(draft, dataset, engine, reduction)
         return draft.finish([member_of(dataset)], figures, engine, judge)
 
@@ -257,7 +257,7 @@ def merge_runs(
             )
         held_bytes = _checked_bytes(draft, read_full_model(run, draft.base), None, engine)
         n_rows = n_rows_held(attributes)
-        with watched_stage(engine, MERGE, n_rows=n_rows, expected_bytes=held_bytes):
+        with engine.stage(MERGE, n_rows=n_rows, expected_bytes=held_bytes):
             figures = _solve(draft, engine, combine_runs, (added.location, place, n_rows))
         members = [
             {**known[content], "times": times} for content, times in further.items() if times

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dask_nrbfn.engine.logs import log_json
     from dask_nrbfn.engine.metrics import exported_metrics
     from dask_nrbfn.engine.tasks import DaskEngine, Engine, InlineEngine
-    from dask_nrbfn.engine.watch import StageFigures, Watch, watched_stage
+    from dask_nrbfn.engine.watch import StageFigures, Watch
 else:
     # A command that runs no task starts without distributed and prometheus_client.
     __getattr__, __dir__ = lazy_names(
@@ -23,7 +23,7 @@ else:
             "logs": ["log_json"],
             "metrics": ["exported_metrics"],
             "tasks": ["DaskEngine", "Engine", "InlineEngine"],
-            "watch": ["StageFigures", "Watch", "watched_stage"],
+            "watch": ["StageFigures", "Watch"],
         },
     )
 
@@ -38,5 +38,4 @@ __all__ = [
     "describe_engine",
     "exported_metrics",
     "log_json",
-    "watched_stage",
 ]

@@ -160,7 +160,7 @@ def connect(
         return
     with _client(options, client) as connected:
         engine = _engine(connected, bar=options.bar, watch=watch)
-        with reported_performance(
+        with _reported_performance(
             connected, options.performance_report, overwrite=options.overwrite
         ):
             yield engine
@@ -399,7 +399,7 @@ def _parse_memory(text: str) -> int:
 
 
 @contextmanager
-def reported_performance(
+def _reported_performance(
     client: Client, path: str | os.PathLike[str] | None, *, overwrite: bool
 ) -> Iterator[None]:
     """Write what the cluster does in the block to `path`, also if the block fails."""

@@ -17,7 +17,7 @@ from distributed import CancelledError, Client, Future, KilledWorker
 from dask_nrbfn.engine.measure import Measured, measure
 from dask_nrbfn.engine.memory import describe_memory
 from dask_nrbfn.engine.threads import available_threads
-from dask_nrbfn.engine.watch import Watch, progress
+from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
 from dask_nrbfn.private import memory_limit
 
@@ -74,6 +74,31 @@ class Engine(ABC):
         """Memory limit of the worker that has the least for a task."""
         limit = self.worker_limit_bytes
         return self.memory_bytes if limit is None else limit
+
+    @contextmanager
+    def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
+        """Count the tasks of the block as those of a stage; give the figures of the stage.
+
+        Parameters
+        ----------
+        name : str
+        n_rows : int
+            Rows that the stage goes over.
+        expected_bytes : int
+            Expected memory of a task with its process. 0: unknown.
+
+        Examples
+        --------
+        >>> engine = InlineEngine()
+        >>> with engine.stage("width", n_rows=300) as figures:
+        ...     engine.run(abs, [(-1,), (2,)], label="width")
+        [1, 2]
+        >>> figures.n_done, figures.n_tasks, figures.in_progress
+        (2, 2, False)
+        """
+        self.peak_bytes, self.expected_bytes = 0, expected_bytes
+        with self.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
+            yield figures
 
     def run(
         self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str

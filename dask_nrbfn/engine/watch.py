@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import click
 
@@ -120,51 +119,6 @@ class Watch:
         if self._current is not None:
             self._current.n_done += 1
             self._current.peak_bytes = max(self._current.peak_bytes, peak_bytes)
-
-
-class Watched(Protocol):
-    """What every engine has for a stage.
-
-    Attributes
-    ----------
-    expected_bytes : int
-    peak_bytes : int
-    watch : Watch
-    """
-
-    expected_bytes: int
-    peak_bytes: int
-    watch: Watch
-
-
-@contextmanager
-def watched_stage(
-    engine: Watched, name: str, *, n_rows: int, expected_bytes: int = 0
-) -> Iterator[StageFigures]:
-    """Tell an engine that its next tasks are those of a stage; give the stage's figures.
-
-    Parameters
-    ----------
-    engine : Engine
-    name : str
-    n_rows : int
-        Rows that the stage goes over.
-    expected_bytes : int
-        What a task is expected to hold, with its process. 0: unknown.
-
-    Examples
-    --------
-    >>> from dask_nrbfn.engine import InlineEngine
-    >>> engine = InlineEngine()
-    >>> with watched_stage(engine, "width", n_rows=300) as figures:
-    ...     engine.run(abs, [(-1,), (2,)], label="width")
-    [1, 2]
-    >>> figures.n_done, figures.n_tasks, figures.in_progress
-    (2, 2, False)
-    """
-    engine.peak_bytes, engine.expected_bytes = 0, expected_bytes
-    with engine.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
-        yield figures
 
 
 @contextmanager

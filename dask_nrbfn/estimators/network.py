@@ -85,34 +85,35 @@ def workplace(store: Location | None, X: Any) -> Iterator[Location]:
             yield directory
 
 
-def finished_run(dataset: Dataset, place: Location, settings: Settings, **options: Any) -> Run:
-    """Return the finished run of a dataset and settings under `place`.
+def finished_run(
+    dataset: Dataset, place: Location, settings: Settings, *, embeds: bool = False, **options: Any
+) -> Run:
+    """Return the finished run of a dataset and settings; its name depends on nothing else.
 
-    `options` are those of `fit_dataset` and `tune_dataset`.
+    Parameters
+    ----------
+    dataset : Dataset
+    place : Location
+        The run is written under it.
+    settings : Settings
+    embeds : bool
+        Whether to run `embed_dataset`, otherwise `fit_dataset` or `tune_dataset`.
+    **options
+        Of that function.
     """
     params, tuning = settings
-    location = _run_location(dataset, place, settings, "run")
+    location = place
+    if not in_memory(dataset.location):
+        given = [None if values is None else values.to_dict() for values in settings]
+        identity = json.dumps([dataset.fingerprint, *given])
+        digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
+        location = join(place, f"{'embedding' if embeds else 'run'}-{digest}")
     with _active_engine(dataset) as engine:
+        if embeds:
+            return embed_dataset(dataset, location, params, engine, **options)
         if tuning is None:
             return fit_dataset(dataset, location, params, engine, **options)
         return tune_dataset(dataset, location, params, tuning, engine, **options)
-
-
-def finished_embedding(dataset: Dataset, place: Location, params: FitParams, **options: Any) -> Run:
-    """Return the finished embedding of a dataset; `options` are those of `embed_dataset`."""
-    location = _run_location(dataset, place, Settings(params), "embedding")
-    with _active_engine(dataset) as engine:
-        return embed_dataset(dataset, location, params, engine, **options)
-
-
-def _run_location(dataset: Dataset, place: Location, settings: Settings, kind: str) -> Location:
-    """Return a location under `place` that depends on the rows and the settings alone."""
-    if in_memory(dataset.location):
-        return place
-    given = [None if values is None else values.to_dict() for values in settings]
-    identity = json.dumps([dataset.fingerprint, *given])
-    digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
-    return join(place, f"{kind}-{digest}")
 
 
 @contextmanager
@@ -129,7 +130,7 @@ def _active_engine(dataset: Dataset) -> Iterator[Engine]:
         yield engine
 
 
-class KeptRun(NamedTuple):
+class _KeptRun(NamedTuple):
     """A run that is kept after a fit, with its sums over the rows.
 
     Attributes
@@ -169,7 +170,7 @@ class KeptRun(NamedTuple):
         return self._replace(version=self.version + 1)
 
 
-def own_run(kept: KeptRun | None, store: Location | None) -> KeptRun:
+def _own_run(kept: _KeptRun | None, store: Location | None) -> _KeptRun:
     """Return a run that only one network updates: the run of its fit, or a copy in `store`."""
     if kept is not None and not kept.shared:
         if len(versions_of(Run.open(kept.location).attributes)) != kept.version:
@@ -182,7 +183,7 @@ def own_run(kept: KeptRun | None, store: Location | None) -> KeptRun:
     location = join(store, f"updated-{uuid.uuid4().hex}")
     branch_run(kept.location, location)
     merge_runs(location, kept.location, InlineEngine(), of_fit=True)
-    return KeptRun(location, 1, shared=False)
+    return _KeptRun(location, 1, shared=False)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -326,7 +327,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
     n_neighbors: int | None = None
     metric_rounds: int = 5
     unlabelled: Any = None
-    _kept_run: KeptRun | None = field(default=None, init=False)
+    _kept_run: _KeptRun | None = field(default=None, init=False)
 
     min_recall = FitLimits.min_recall
     _of_numbers = False
@@ -464,7 +465,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
         run = finished_run(dataset, place, settings, basis=basis, min_recall=self.min_recall)
         self._take_run(run)
         self._take_model(replace(read_model(run, ""), classes=classes))
-        self._kept_run = KeptRun.of_fit(run, self.store)
+        self._kept_run = _KeptRun.of_fit(run, self.store)
 
     def _take_run(self, run: Run) -> None:
         if "confidence" in run.stages:
@@ -506,7 +507,7 @@ class Network(PredictOutput, ModelEstimator, ABC):
             self._fit_in_memory(X, y, sample_weight, classes)
 
     def _update(self, X: Any, y: Any, sample_weight: Any, *, forget: bool) -> None:
-        own = self._kept_run = own_run(self._kept_run, self.store)
+        own = self._kept_run = _own_run(self._kept_run, self.store)
         with self._batch(X, y, sample_weight, own.location) as dataset:
             self._kept_run = own.update(dataset, forget=forget)
         before, after = self._model, Model.load(own.location)

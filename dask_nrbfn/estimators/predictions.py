@@ -31,7 +31,7 @@ from dask_nrbfn.storage.model import Model
 if TYPE_CHECKING:
     import xarray as xr
 
-LIBRARIES = ("default", "pandas", "polars")
+_LIBRARIES = ("default", "pandas", "polars")
 
 Score = Callable[[NDArray[Any], Any, Floats], Any]
 """Maps predictions (b, ...), targets and weights (b,) to a sum over these rows."""
@@ -83,7 +83,7 @@ def _predict_rows(
         # The number of rows before this block is known only once all blocks are computed.
         first_row, within = 0, f" of block {block_info[0]['chunk-location'][0]}"
     # Other blocks keep the other cores busy.
-    scorer = scorer_of(opened_model(location), threads=1)
+    scorer = scorer_of(_opened_model(location), threads=1)
     scores = scorer.table(X, first_row=int(first_row), within=within)
     # A stored model has fewer label types than an estimator accepts.
     return scorer.result(result, scores).astype(dtype, copy=False)
@@ -112,7 +112,7 @@ def _process_directory() -> str:
 
 # The location contains a digest of the model, so a cached model cannot be out of date.
 @lru_cache(maxsize=1)
-def opened_model(location: str | RemoteLocation) -> Model:
+def _opened_model(location: str | RemoteLocation) -> Model:
     """Return a published model, which a process reads once."""
     return Model.load(location)
 
@@ -199,7 +199,7 @@ def _predict_box(
     pixels: NDArray[Any], location: str | RemoteLocation, result: str, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     # Other blocks keep the other cores busy.
-    return _predict_pixels(pixels, Scorer(opened_model(location), threads=1), result, dtype)
+    return _predict_pixels(pixels, Scorer(_opened_model(location), threads=1), result, dtype)
 
 
 def _predict_pixels(
@@ -244,9 +244,9 @@ class PredictOutput:
             If `predict` is something else.
         """
         if predict is not None:
-            if predict not in LIBRARIES:
+            if predict not in _LIBRARIES:
                 raise ParameterError(
-                    f"predict is {predict!r}.", f"Pass one of {', '.join(LIBRARIES)}."
+                    f"predict is {predict!r}.", f"Pass one of {', '.join(_LIBRARIES)}."
                 )
             self._sklearn_output_config = {"predict": predict}
         return self

@@ -102,7 +102,7 @@ class DrawnCoordinates(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Results(ABC):
-    """What a run learnt, and perhaps how it does on other rows.
+    """What a run learnt, and perhaps how it does on other rows; by default without targets.
 
     Attributes
     ----------
@@ -112,38 +112,52 @@ class Results(ABC):
 
     finished: FinishedRun
 
-    criterion: ClassVar[Criterion]
+    criterion: ClassVar[Criterion] = Criterion("", "", 1.0)
 
     @abstractmethod
     def targets(self) -> str:
-        """Return how many classes were learnt, or which numbers."""
+        """Return how many classes or coordinates were learnt, or which numbers."""
 
-    @abstractmethod
     def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
-        """Return what weights say of the training rows beside the fitting error."""
+        """Return figures of the training rows from a record of weights, beside the fitting error.
 
-    @abstractmethod
+        Parameters
+        ----------
+        record : mapping
+            Of the stage "weights", or of a version.
+        """
+        return []
+
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return how the rows were met that validation held out; `judged` says which."""
+        """Return the figures of held-out rows.
 
-    @abstractmethod
+        Parameters
+        ----------
+        record : mapping
+            Of the stage that judged the rows.
+        judged : str
+            Number and origin of the rows.
+        """
+        return []
+
     def evaluation_facts(self) -> list[Fact]:
-        """Return how the evaluated rows were met, if there are any."""
+        """Return the figures of the evaluated rows, if there are any."""
+        return []
 
-    @abstractmethod
     def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
-        """Return what tuning recorded of a combination, or a penalty, by the name of a column."""
+        """Return the held-out figures of a combination or a penalty by the name of a column."""
+        return {}
 
-    @abstractmethod
     def guessing(self) -> Iterator[Concern]:
-        """Yield that answers that look at no feature do as well."""
+        """Yield a concern if answers that ignore all features do as well."""
+        return iter(())
 
-    @abstractmethod
     def poor_fit(self) -> Iterator[Concern]:
-        """Yield that the training rows are missed."""
+        """Yield a concern if the training rows are fitted badly."""
+        return iter(())
 
     def unknown_labels(self) -> Iterator[Concern]:
-        """Yield that evaluated rows have labels that the model does not know."""
+        """Yield a concern if evaluated rows have labels that the model does not know."""
         return iter(())
 
     def confusions(self) -> list[ConfusionTable]:
@@ -179,10 +193,6 @@ class ClassResults(Results):
     def targets(self) -> str:
         """Return the number of classes."""
         return f"{len(self.finished.labels):,} classes"
-
-    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
-        """Return nothing: the fitting error is all."""
-        return []
 
     def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
         """Return the error and the log loss."""
@@ -384,37 +394,11 @@ class NumberResults(Results):
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingResults(Results):
-    """Where rows lie; of targets nothing is learnt."""
-
-    criterion = Criterion("", "", 1.0)
+    """Where rows lie, without targets."""
 
     def targets(self) -> str:
         """Return the number of coordinates."""
         return plural(self.finished.run.array("model/weights").shape[0], "coordinate")
-
-    def training_facts(self, record: Mapping[str, Any]) -> list[Fact]:
-        """Return nothing."""
-        return []
-
-    def held_out_facts(self, record: Mapping[str, Any], judged: str) -> list[Fact]:
-        """Return nothing."""
-        return []
-
-    def evaluation_facts(self) -> list[Fact]:
-        """Return nothing."""
-        return []
-
-    def judged_cells(self, record: Mapping[str, Any]) -> dict[str, str]:
-        """Return nothing."""
-        return {}
-
-    def guessing(self) -> Iterator[Concern]:
-        """Yield nothing."""
-        return iter(())
-
-    def poor_fit(self) -> Iterator[Concern]:
-        """Yield nothing."""
-        return iter(())
 
     def drawn_coordinates(self) -> DrawnCoordinates | None:
         """Return the sampled rows, with their class or the first of their numbers."""

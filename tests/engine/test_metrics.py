@@ -6,7 +6,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dask_nrbfn.engine import InlineEngine, Watch, exported_metrics, watched_stage
+from dask_nrbfn.engine import InlineEngine, Watch, exported_metrics
 from dask_nrbfn.errors import ParameterError
 from tests.engine import work
 
@@ -26,7 +26,7 @@ def export(textfile, *, run="run.zarr", fails=False):
     engine = InlineEngine()
     with (
         exported_metrics(engine.watch, command="fit", run=run, metrics_file=textfile),
-        watched_stage(engine, "width", n_rows=30, expected_bytes=2**20),
+        engine.stage("width", n_rows=30, expected_bytes=2**20),
     ):
         engine.run(work.fail_on, [(1, 0), (1, int(fails))], label="width")
 
@@ -38,7 +38,7 @@ def test_metrics__served_while_the_block_runs(caplog):
         exported_metrics(engine.watch, command="fit", run="r", metrics=("127.0.0.1", 0)),
     ):
         url = caplog.records[-1].metrics
-        with watched_stage(engine, "width", n_rows=30, expected_bytes=2**20):
+        with engine.stage("width", n_rows=30, expected_bytes=2**20):
             engine.run(work.square, [(1,), (2,)], label="width")
             found = samples(urlopen(url).read().decode())
     labels = {"command": "fit", "run": "r", "stage": "width"}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dask_nrbfn.engine import EngineOptions, InlineEngine, Watch, connect, watched_stage
+from dask_nrbfn.engine import EngineOptions, InlineEngine, Watch, connect
 from dask_nrbfn.engine import watch as watch_module
 from dask_nrbfn.engine.watch import progress
 from tests.engine import work
@@ -26,7 +26,7 @@ def engine(request):
 
 def test_stage__counts_its_tasks(engine):
     engine.run(work.square, [(1,)], label="before")
-    with watched_stage(engine, "moments", n_rows=300, expected_bytes=2**30) as figures:
+    with engine.stage("moments", n_rows=300, expected_bytes=2**30) as figures:
         assert figures.in_progress
         engine.run(work.square, [(i,) for i in range(5)], label="moments")
         engine.run(work.square, [(1,)], label="combine")
@@ -41,12 +41,12 @@ def test_stage__counts_its_tasks(engine):
 
 
 def test_stage__fails_and_is_begun_again(engine):
-    with pytest.raises(ZeroDivisionError), watched_stage(engine, "width", n_rows=3):
+    with pytest.raises(ZeroDivisionError), engine.stage("width", n_rows=3):
         engine.run(work.fail_on, [(2, 0), (2, 2)], label="width")
     failed = engine.watch.stages["width"]
     assert (failed.n_starts, failed.n_errors, failed.in_progress) == (1, 1, False)
     assert failed.n_done < failed.n_tasks == 2
-    with watched_stage(engine, "width", n_rows=3):
+    with engine.stage("width", n_rows=3):
         engine.run(work.square, [(1,)], label="width")
     again = engine.watch.stages["width"]
     assert (again.n_starts, again.n_errors, again.n_tasks, again.n_done) == (2, 1, 1, 1)
@@ -65,7 +65,7 @@ def test_stage__is_seen_from_another_thread_while_it_runs(engine, tmp_path):
 
     thread = threading.Thread(target=look)
     thread.start()
-    with watched_stage(engine, "moments", n_rows=1):
+    with engine.stage("moments", n_rows=1):
         tasks = [(str(path),) for path in (there, there, looked, looked)]
         engine.run(work.wait_for, tasks, label="moments")
     thread.join()
