@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from dask_nrbfn.cli.options import (
 )
 from dask_nrbfn.outputs import check_output_file
 from dask_nrbfn.params import TUNED, FitLimits, FitParams, TuneParams
+
+if TYPE_CHECKING:
+    from dask_nrbfn.storage.run import Run
 
 
 @click.command()
@@ -51,10 +54,8 @@ def fit(
 
     Started again on the same RUN it finishes what is missing.
     """
-    from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.fit import fit_dataset
     from dask_nrbfn.commands.small import fit_s
-    from dask_nrbfn.report import run_table
 
     job.begin("fit", run)
     opened = open_rows(dataset, schema, unlabelled_dataset)
@@ -62,10 +63,7 @@ def fit(
     job.n_rows = opened.n_rows
     with job.engine(options, expected_s=fit_s(opened, params)) as engine:
         finished = fit_dataset(opened, run, params, engine, basis=basis, min_recall=min_recall)
-    if as_json:
-        click.echo(json.dumps(describe_run(finished)))
-    else:
-        click.echo(run_table(finished))
+    _tell(finished, as_json)
 
 
 @click.command()
@@ -97,10 +95,8 @@ def tune(
     Prints what was tried and how it did on rows that were held out. Started again on the same RUN
     it finishes what is missing.
     """
-    from dask_nrbfn.commands.describe import describe_run, describe_tuning
     from dask_nrbfn.commands.fit import tune_dataset
     from dask_nrbfn.commands.small import fit_s
-    from dask_nrbfn.report import run_table, tuning_table
     from dask_nrbfn.storage.dataset import Dataset
 
     job.begin("tune", run)
@@ -120,11 +116,22 @@ def tune(
             basis=basis,
             min_recall=min_recall,
         )
+    _tell(finished, as_json)
+
+
+def _tell(finished: "Run", as_json: bool) -> None:
+    """Print what a run learned, and what its tuning tried."""
+    from dask_nrbfn.commands.describe import describe_run, describe_tuning
+    from dask_nrbfn.report import run_table, tuning_table
+
+    tuned = finished.tuning is not None
     if as_json:
-        click.echo(json.dumps({**describe_run(finished), **describe_tuning(finished)}))
-    else:
+        tuning = describe_tuning(finished) if tuned else {}
+        click.echo(json.dumps({**describe_run(finished), **tuning}))
+        return
+    if tuned:
         click.echo(tuning_table(finished))
-        click.echo(run_table(finished))
+    click.echo(run_table(finished))
 
 
 # What is of targets, what an embedding has no choice of, and what it says in its own words.
@@ -168,11 +175,9 @@ def embed(
     rows, and by report, which draws some. OUT is a Zarr group, or by its suffix a .csv or .parquet
     file. Started again on the same RUN it finishes what is missing.
     """
-    from dask_nrbfn.commands.describe import describe_run
     from dask_nrbfn.commands.fit import embed_dataset
     from dask_nrbfn.commands.predict import check_prediction_place, predict_dataset
     from dask_nrbfn.commands.small import fit_s
-    from dask_nrbfn.report import run_table
 
     job.begin("embed", run)
     opened = open_rows(dataset, schema)
@@ -186,10 +191,7 @@ def embed(
         if output is not None:
             with engine.stage("predict", n_rows=opened.n_rows):
                 predict_dataset(run, opened, output, engine, overwrite=overwrite)
-    if as_json:
-        click.echo(json.dumps(describe_run(finished)))
-    else:
-        click.echo(run_table(finished))
+    _tell(finished, as_json)
 
 
 @click.command()

@@ -54,7 +54,7 @@ def test_tuned_classifier__scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def table():
     return spirals(300)
 
@@ -151,7 +151,7 @@ def test_classifier__options_of_the_search(tmp_path, table):
         clone(network).set_params(overlap=1, min_recall=1).fit(*table)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def expected(table):
     X, y = table
     return NRBFNClassifier(alpha=1e-6, n_parts=3).fit(X, y)

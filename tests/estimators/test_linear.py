@@ -25,7 +25,7 @@ def test_linear_classifier__scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def table():
     return spirals(300)
 
