@@ -28,6 +28,12 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
 
     The directory that it lies in is made.
 
+    Parameters
+    ----------
+    path : path
+    overwrite : bool
+        Whether the file may exist.
+
     Raises
     ------
     ExistsError
@@ -87,6 +93,11 @@ def inside_group(place: object, group: object) -> ParameterError:
 def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Give the path of a file to write, which is called `path` once the block has ended well.
 
+    Parameters
+    ----------
+    path, overwrite
+        As for `check_output_file`.
+
     Raises
     ------
     ExistsError, ParameterError, StorageError
@@ -109,7 +120,13 @@ def new_file(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]
 
 
 def place_new(new: Path, target: Path) -> None:
-    """Give a file or directory the name `target`, where nothing is but perhaps an empty directory.
+    """Rename a file or directory without replacing anything.
+
+    Parameters
+    ----------
+    new : Path
+    target : Path
+        Nothing is there, or an empty directory where `new` is one.
 
     Raises
     ------

@@ -103,7 +103,18 @@ class Option:
         return f"a few values, each {allowed}" if self.several else allowed
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ParameterError if the parameter `name` must not have this value."""
+        """Check the value of a parameter.
+
+        Parameters
+        ----------
+        name : str
+        value : Any
+
+        Raises
+        ------
+        ParameterError
+            If the value is not allowed.
+        """
         if value is None and self.none is not None:
             return
         if not self.several:

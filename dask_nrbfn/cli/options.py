@@ -130,7 +130,14 @@ def together(
 def options_of(
     params: type[Params], *, leave_out: Container[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the parameters as options, but for some."""
+    """Return a decorator that gives a command parameters as options.
+
+    Parameters
+    ----------
+    params : type of Params
+    leave_out : container of str
+        Names of parameters that the command does not have.
+    """
     return together(
         *(
             click.option(
@@ -202,7 +209,15 @@ schema_option = click.option(
 
 
 def open_rows(dataset: Any, schema: Any = None, unlabelled_dataset: Any = None) -> "Dataset":
-    """Open a dataset, by another schema and with the rows of another beside it if they are given.
+    """Open a dataset.
+
+    Parameters
+    ----------
+    dataset : path, URL or RemoteLocation
+    schema : path, URL or RemoteLocation, optional
+        Encodes the rows instead of the schema of the dataset.
+    unlabelled_dataset : path, URL or RemoteLocation, optional
+        A dataset whose rows are added as unlabelled rows.
 
     Raises
     ------
@@ -255,7 +270,13 @@ watch_options = together(
 
 
 def take(options: dict[str, Any], params: type[Params]) -> dict[str, Any]:
-    """Take the values that are parameters out of the options of a command."""
+    """Remove the values of parameters from the options of a command, and return them.
+
+    Parameters
+    ----------
+    options : dict
+    params : type of Params
+    """
     return {name: options.pop(name) for name in params.options() if name in options}
 
 

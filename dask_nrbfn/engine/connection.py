@@ -211,7 +211,16 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
 def local_cluster(
     options: EngineOptions, *, host: str | None = None, port: int = 0
 ) -> Iterator[LocalCluster]:
-    """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS."""
+    """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS.
+
+    Parameters
+    ----------
+    options : EngineOptions
+    host : str, optional
+        Address at which the scheduler listens; default: this machine alone.
+    port : int
+        Port of the scheduler. 0: any that is free.
+    """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)
     with (

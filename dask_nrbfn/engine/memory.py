@@ -35,7 +35,22 @@ class Memory(Protocol):
 
 
 def check_budget(stage: str, held_bytes: int, engine: Memory, *, remedy: str) -> None:
-    """Raise MemoryBudgetError if a task of `stage` holds, with its process, more than it may."""
+    """Check that a task fits into the memory of a worker.
+
+    Parameters
+    ----------
+    stage : str
+    held_bytes : int
+        What a task of the stage holds, with its process.
+    engine : Memory
+    remedy : str
+        A clause that tells what else to change, without a full stop.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the task holds more than it may.
+    """
     if held_bytes > engine.memory_bytes:
         limit = math.ceil(held_bytes * engine.limit_bytes / engine.memory_bytes)
         raise MemoryBudgetError(
@@ -57,6 +72,13 @@ def usable_bytes(limit_bytes: int, n_threads: int) -> int:
 
     A nanny kills its worker at a fraction of the limit, before the limit is reached. The fraction
     is read from this process's dask configuration, which may differ from the nanny's.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Memory limit of the worker.
+    n_threads : int
+        Tasks that the worker runs at the same time.
     """
     # Absent or False: workers are not killed.
     fraction = float(dask.config.get("distributed.worker.memory.terminate", 0) or 1)

@@ -90,7 +90,14 @@ class Watch:
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, predicted_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage."""
+        """Count the tasks of the block as those of a stage.
+
+        Parameters
+        ----------
+        name : str
+        n_rows, predicted_bytes : int
+            As of `StageFigures`.
+        """
         before = self.stages.get(name, StageFigures())
         figures = StageFigures(
             n_rows=n_rows,

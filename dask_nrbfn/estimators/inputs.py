@@ -183,7 +183,21 @@ class TrainingRows(NamedTuple):
     def of(
         cls, rows: Rows, targets: NDArray[Any], sample_weight: Any, class_weights: Any = None
     ) -> Self:
-        """Return the rows whose sample weight times class weight (n,) is not 0."""
+        """Return the rows whose sample weight times class weight is not 0.
+
+        Parameters
+        ----------
+        rows, targets
+            As of `TrainingRows`.
+        sample_weight : array-like (n,) or None
+        class_weights : float64 (n,), optional
+            The weight of the class of each row.
+
+        Raises
+        ------
+        ValueError
+            If sample weights are negative, not finite, or not one for each row.
+        """
         weights = class_weights
         if sample_weight is not None:
             given = _check_sample_weight(
@@ -310,7 +324,13 @@ def chunked_dataset(
 
 
 def chunked_rows(X: Any, place: Location, name: str, missing: str) -> Dataset:
-    """Return chunked rows without targets as a dataset, as `chunked_dataset` does."""
+    """Return chunked rows without targets as a dataset.
+
+    Parameters
+    ----------
+    X, place, name, missing
+        As for `chunked_dataset`.
+    """
     if isinstance(X, Dataset):
         return X
     if isinstance(X, Pixels):

@@ -74,7 +74,11 @@ class Settings(NamedTuple):
 def workplace(store: Location | None, X: Any) -> Iterator[Location]:
     """Give the place of datasets and runs: `store`, or a temporary directory.
 
-    For a dataset in memory it is a store in memory.
+    Parameters
+    ----------
+    store : Location or None
+    X
+        The rows. For a dataset in memory the place is a store in memory.
     """
     if isinstance(X, Dataset) and in_memory(X.location):
         yield MemoryStore()

@@ -92,7 +92,15 @@ def _predict_rows(
 def published(model: Model, store: Location | None) -> str | RemoteLocation:
     """Write the model where workers can open it, so that no graph contains it.
 
-    Without a store it is removed when this process ends; lazy predictions do not outlive it.
+    Parameters
+    ----------
+    model : Model
+    store : Location or None
+        None: the model is removed when this process ends, which lazy predictions do not outlive.
+
+    Returns
+    -------
+    location : str or RemoteLocation
     """
     place = _process_directory() if store is None else store
     location = join(place, f"model-{model.digest()}")
@@ -269,7 +277,14 @@ class PredictOutput:
 
 
 def accuracy(predicted: da.Array, y: Any, sample_weight: Any) -> float:
-    """Return the share of rows, or of the sample weight, with the right label (n,)."""
+    """Return the share of rows, or of the sample weight, with the right label.
+
+    Parameters
+    ----------
+    predicted : dask array (n,)
+    y, sample_weight
+        As for `fit`.
+    """
 
     def hits(predicted: NDArray[Any], y: Any, weights: Floats) -> Floats:
         hit = predicted == np.asarray(plain_labels(y))

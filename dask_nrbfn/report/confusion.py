@@ -77,10 +77,18 @@ class ConfusionTable:
     def of(
         cls, title: str, labels: Sequence[str], confusion: ArrayLike, *, most: int = _MOST_CLASSES
     ) -> Self:
-        """Lay out counts, or weights, (K, K) of true classes by the label they got.
+        """Lay out the confusion of classes.
 
-        One row more, the last, is of rows whose class is none of `labels`. More than `most` classes
-        are too many.
+        Parameters
+        ----------
+        title : str
+            Names the rows.
+        labels : sequence of str (K,)
+        confusion : array-like (K, K) or (K + 1, K)
+            Counts, or weights, of true classes by the label they got. The last row of K + 1 counts
+            rows whose class is none of `labels`.
+        most : int
+            Most classes that are shown in a table.
         """
         counts = np.asarray(confusion, dtype=np.float64)
         own = [*labels, _UNKNOWN][: len(counts)]

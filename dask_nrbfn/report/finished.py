@@ -164,7 +164,17 @@ class NamedRows:
         return cls(np.empty(0, dtype=np.int64), np.empty(0))
 
     def least(self, start: int, values: Floats, *, sign: float = 1.0) -> Self:
-        """Return the first of these rows and those from `start` on, by ``sign * values``."""
+        """Return the least of these rows and further ones, by ``sign * value``.
+
+        Parameters
+        ----------
+        start : int
+            Index of the first further row.
+        values : float64 (m,)
+            The confidence of the further rows.
+        sign : float
+            -1.0 finds the most confident rows.
+        """
         own = np.argsort(sign * values, kind="stable")[:_NAMED]
         rows = np.concatenate([self.rows, start + own])
         merged = np.concatenate([self.values, values[own]])

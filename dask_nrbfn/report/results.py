@@ -436,7 +436,13 @@ def _judged_columns(rows: str, record: Mapping[str, Any]) -> dict[str, Iterable[
 def results_of(
     finished: FinishedRun, evaluation: Evaluation | NumberEvaluation | None = None
 ) -> Results:
-    """Return what a run learnt, as results with its targets are shown.
+    """Return what a run learnt, by the kind of its targets.
+
+    Parameters
+    ----------
+    finished : FinishedRun
+    evaluation : Evaluation or NumberEvaluation, optional
+        Of the run's model, on other rows.
 
     Raises
     ------
