@@ -371,8 +371,7 @@ def _label_type(types: Sequence[pa.DataType], name: str, asked: Asked) -> np.dty
             f"Column {name!r} is numbers in some files of {asked.origin} and strings in others.",
             "Write labels with one type.",
         )
-    as_text = any(isinstance(known, str) for known in asked.classes or ())
-    return STRING if as_text or "category" in kinds else INT64
+    return STRING if asked.classes_are_text or "category" in kinds else INT64
 
 
 def _id_type(types: Sequence[pa.DataType]) -> np.dtype:

@@ -396,8 +396,7 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     check_size(asked.origin, n_rows=n_rows, n_features=len(schema.columns))
     y_dtype = None if columns.roles.targets is None else FLOAT64
     if label is not None:
-        as_text = any(isinstance(known, str) for known in asked.classes or ())
-        y_dtype = STRING if as_text else label_kind.dtype()
+        y_dtype = STRING if asked.classes_are_text else label_kind.dtype()
     id_dtype = INT64 if id_kind.plain else STRING
     return CsvSource(
         n_rows=n_rows,

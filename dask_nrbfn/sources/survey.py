@@ -4,7 +4,8 @@ import copy
 import heapq
 import math
 import zlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -54,6 +55,11 @@ _OPTIONS_OF_KINDS: dict[Kind, str] = {
     "date": "date",
     "boolean": "boolean",
 }
+
+# What is held of the sets of columns that rows lack values in, at most.
+_GAP_SETS_BYTES = 16 << 20
+# What Python takes for a set beside its bytes.
+_SET_BYTES = 150
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,6 +433,49 @@ class ColumnSurvey:
         if not len(hashes):
             return self._hashes
         return np.unique(np.append(self._hashes, hashes))[:_MOST_HASHES]
+
+
+class GapSets:
+    """How many rows lack values in the same columns.
+
+    Attributes
+    ----------
+    are_all : bool
+        Whether all sets of columns are held, which take 16 MiB at most.
+
+    Examples
+    --------
+    >>> gap_sets = GapSets()
+    >>> gap_sets.add({"a": np.array([True, False, True]), "b": np.array([False, False, True])})
+    >>> gap_sets.among(["a", "b"]), gap_sets.among(["b"])
+    ((2, {'a': 2, 'b': 1}), (1, {'b': 1}))
+    """
+
+    def __init__(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._sets: Counter[bytes] = Counter()
+        self.are_all = True
+
+    def add(self, lacking: Mapping[str, np.ndarray]) -> None:
+        """Add rows: which of them, bool (b,), lack a value in each column."""
+        self._names = tuple(lacking)
+        none = np.stack([*lacking.values()], axis=1)
+        if self.are_all:
+            packed = np.packbits(none[none.any(axis=1)], axis=1)
+            self._sets.update(row.tobytes() for row in packed)
+            self.are_all = len(self._sets) * (packed.shape[1] + _SET_BYTES) <= _GAP_SETS_BYTES
+            if not self.are_all:
+                self._sets.clear()
+
+    def among(self, names: Collection[str]) -> tuple[int, dict[str, int]]:
+        """Return how many rows lack a value in some columns, and how many in each of them."""
+        packed = np.frombuffer(b"".join(self._sets), np.uint8)
+        packed = packed.reshape(len(self._sets), (len(self._names) + 7) // 8)
+        kept = [place for place, name in enumerate(self._names) if name in names]
+        none = np.unpackbits(packed, axis=1, count=len(self._names))[:, kept].astype(bool)
+        counts = np.fromiter(self._sets.values(), np.int64, len(self._sets))
+        lacking = dict(zip((self._names[place] for place in kept), counts @ none, strict=True))
+        return int(counts[none.any(axis=1)].sum()), {name: int(n) for name, n in lacking.items()}
 
 
 def _checksum(text: str) -> int:

@@ -114,6 +114,11 @@ class Asked:
         """Whether the cells of labels and targets may be empty."""
         return self.drops or means_empty(self.unlabelled)
 
+    @property
+    def classes_are_text(self) -> bool:
+        """Whether a model knows labels that are text."""
+        return any(isinstance(known, str) for known in self.classes or ())
+
     def cell_remedy(self, name: str) -> str | None:
         """Return what to do about a cell of a column that is not of its kind; None: anything."""
         roles, known = self.roles, self.schema or Schema(())

@@ -15,9 +15,8 @@ from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
 from dask_nrbfn.sources.cells import CellError, filtered, stored_values
 from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty
-from dask_nrbfn.sources.gaps import GapSets
 from dask_nrbfn.sources.source import Block, Source, check_size, recut
-from dask_nrbfn.sources.survey import CellKind, ColumnSurvey
+from dask_nrbfn.sources.survey import CellKind, ColumnSurvey, GapSets
 from dask_nrbfn.sources.tables import (
     Asked,
     MissingLabelError,

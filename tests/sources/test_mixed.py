@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.schema import UNSEEN, Schema
-from dask_nrbfn.sources import delimited, gaps, open_source
+from dask_nrbfn.sources import delimited, open_source, survey
 from dask_nrbfn.sources.survey import TableOptions
 
 N = 60
@@ -125,7 +125,7 @@ def test_csv__rows_that_lack_values_are_left_out_and_counted(tmp_path, caplog):
 def test_csv__rows_that_lack_values_need_two_reads(
     tmp_path, monkeypatch, caplog, held_bytes, n_reads, with_schema
 ):
-    monkeypatch.setattr(gaps, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(survey, "_GAP_SETS_BYTES", held_bytes)
     rng = np.random.default_rng(0)
     rows = [[str(rng.integers(9) / 2) for _ in range(8)] for _ in range(300)]
     for row, place in zip(rng.integers(300, size=400), rng.integers(8, size=400), strict=True):
