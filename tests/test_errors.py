@@ -1,9 +1,18 @@
-"""Errors respell the parameters that they name, and nothing that a user wrote."""
+"""Errors travel whole, and respell the parameters that they name and nothing that a user wrote."""
+
+import pickle
 
 import pytest
 
-from dask_nrbfn.errors import Advice, DataError
+from dask_nrbfn import errors
+from dask_nrbfn.errors import Advice, DamagedResultError, DataError, NRBFNError
 from dask_nrbfn.sources import open_source
+
+ERRORS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, NRBFNError)
+]
 
 
 def spelled(text):
@@ -46,3 +55,26 @@ def test_error__names_a_column_as_it_is(tmp_path):
     assert str(caught.value) == (
         f"{path} has no column '`id`'; it has 'a', '`drop`'. Name one of its columns with label."
     )
+
+
+def make(kind):
+    """Return an error of a kind, with all it can carry."""
+    more = {DamagedResultError: ("moments", (3, 4))}
+    return kind("X is bad.", "Mend it.", *more.get(kind, ()))
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_error__pickles(kind):
+    error, made = pickle.loads(pickle.dumps(make(kind))), make(kind)
+    assert type(error) is kind
+    assert vars(error) == vars(made)
+    assert (error.problem, error.remedy) == ("X is bad.", "Mend it.")
+    assert str(error) == "X is bad. Mend it."
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_error__is_a_builtin_too(kind):
+    ours = {base for base in kind.__mro__ if issubclass(base, NRBFNError)}
+    bases = set(kind.__mro__) - ours - {Exception, BaseException, object}
+    assert bool(bases) == (kind is not NRBFNError)
+    assert all(base.__module__ == "builtins" for base in bases)

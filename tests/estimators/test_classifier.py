@@ -286,7 +286,6 @@ def test_classifier__digits():
 
 
 def test_classifier__columns_in_another_order(tmp_path, table):
-
     frame = pd.DataFrame(table[0], columns=list("abcd"))
     lazy = dd.from_pandas(frame, npartitions=2)
     network = NRBFNClassifier(alpha=1e-6).fit(frame, table[1])
@@ -403,8 +402,8 @@ def test_classifier__missing_lazy_labels(table, missing):
 def test_classifier__lazy_labels_of_any_type(table, dtype):
     X, codes = table
     y = np.array(["a", "b", "c"], dtype=object)[codes] if dtype == "object" else codes.astype(dtype)
-    lazy = NRBFNClassifier(alpha=1e-6).fit(da.from_array(X), y)
-    eager = NRBFNClassifier(alpha=1e-6).fit(X, y)
+    network = NRBFNClassifier(alpha=1e-6, basis=X[:9])
+    lazy, eager = clone(network).fit(da.from_array(X), y), network.fit(X, y)
     assert lazy.classes_.tolist() == eager.classes_.tolist()
     np.testing.assert_allclose(lazy.weights_, eager.weights_, rtol=1e-9)
 
@@ -429,13 +428,14 @@ def test_classifier__lazy_predictions_outlive_their_network(table):
     X, y = table
 
     def predictions(alpha):
-        return NRBFNClassifier(alpha=alpha).fit(X, y).predict(da.from_array(X))
+        network = NRBFNClassifier(alpha=alpha, basis=X[:9]).fit(X, y)
+        return network.predict(da.from_array(X)), network.predict(X)
 
-    first, second = predictions(1e-6), predictions(1e-2)
+    pairs = predictions(1e-6), predictions(1.0)
     gc.collect()
-    for lazy, alpha in ((first, 1e-6), (second, 1e-2)):
-        eager = NRBFNClassifier(alpha=alpha).fit(X, y).predict(X)
+    for lazy, eager in pairs:
         np.testing.assert_array_equal(lazy.compute(), eager)
+    assert (pairs[0][1] != pairs[1][1]).any()
 
 
 def test_classifier__huge_values(table):
