@@ -1,5 +1,6 @@
 """Scenes as people have them: dates as features, netCDF, several variables, files that change."""
 
+import gc
 import subprocess
 import sys
 
@@ -180,6 +181,8 @@ def test_netcdf__damaged_or_without_an_engine(dated, tmp_path):
     place.write_bytes(written[:middle] + bytes(2000) + written[middle + 2000 :])
     problem, _ = refuse(*arguments)
     assert f"ndvi in {place} cannot be read" in problem
+    # The error keeps the file open, and xarray would reuse what is open.
+    gc.collect()
     place.write_bytes(written[:20_000])
     problem, _ = refuse(*arguments)
     assert f"{place} cannot be opened by xarray" in problem
