@@ -18,14 +18,16 @@ from dask_nrbfn.storage.dense import (
     Array,
     chunk_checksums,
     chunk_rows_stored,
+    get_member,
     read_dense,
     sealed,
+    sound_array,
     write_dense,
 )
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
 from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.strict import checksum, metadata_named
+from dask_nrbfn.storage.strict import checksum
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -310,13 +312,12 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
     DamagedDataError
         If it is not there, or not what was written.
     """
-    with metadata_named(f"{group.store_path}/{name}"):
-        member = group.get(name)
+    member = get_member(group, name)
     if isinstance(member, zarr.Group) and is_csr(member):
         return SparseArray.open(member)
     if isinstance(member, zarr.Group) and refers(member):
         return ReferencedRows.open(member)
-    return get_array(group, name)
+    return sound_array(member, f"{group.store_path}/{name}")
 
 
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:

@@ -251,9 +251,36 @@ def get_array(group: zarr.Group, name: str) -> Array:
     DamagedDataError
         If it is not there.
     """
-    place = f"{group.store_path}/{name}"
+    return sound_array(get_member(group, name), f"{group.store_path}/{name}")
+
+
+def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
+    """Return an array or group inside a group, None if it is not there.
+
+    Raises
+    ------
+    DamagedDataError
+        If its metadata cannot be read.
+    """
+    with metadata_named(f"{group.store_path}/{name}"):
+        return group.get(name)
+
+
+def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
+    """Return a member of a group if it is an array with the metadata that was written.
+
+    Parameters
+    ----------
+    member : Array, Group or None
+    place : str
+        For errors.
+
+    Raises
+    ------
+    DamagedDataError
+        If it is not.
+    """
     with metadata_named(place):
-        member = group.get(name)
         sound = isinstance(member, zarr.Array) and member.attrs.get("checksum") == checksum(
             _layout(member)
         )
