@@ -13,7 +13,7 @@ from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What a file begins with and a stream does not.
-MAGIC = b"ARROW1"
+_MAGIC = b"ARROW1"
 
 
 def open_rows(reading: Reading) -> ColumnarSource:
@@ -62,7 +62,7 @@ class ArrowFile(TypedFile):
     @cached_property
     def _is_stream(self) -> bool:
         with self.file.open() as stream:
-            return stream.read(len(MAGIC)) != MAGIC
+            return stream.read(len(_MAGIC)) != _MAGIC
 
     @contextmanager
     def _opened(self) -> Iterator[pa.NativeFile]:

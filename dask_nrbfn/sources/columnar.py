@@ -140,14 +140,14 @@ def open_typed(
         files[NamedFile(typed, names) if names else typed] = keys
     keyed, x = with_keys(files), reading.names("x") or ()
     if "missing_values" not in asked.options.said:
-        return open_columnar(keyed, asked, x)
-    source = open_columnar([MarkedFile(file, marks) for file in keyed], asked, x)
+        return _open_columnar(keyed, asked, x)
+    source = _open_columnar([MarkedFile(file, marks) for file in keyed], asked, x)
     written = {**source.schema.written, "missing_values": list(marks)}
     source.schema = replace(source.schema, written=written)
     return source
 
 
-def open_columnar(
+def _open_columnar(
     files: Sequence[TypedFile], asked: Asked, x: tuple[str, ...] = ()
 ) -> ColumnarSource:
     """Source of the rows of files, whose footers give size and types.

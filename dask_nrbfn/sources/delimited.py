@@ -54,25 +54,25 @@ from dask_nrbfn.sources.written import number_reading
 TEXT_BYTES = 256 << 10
 # A CSV batch must hold whole lines, and the first two only hint at the longest.
 LINES_PER_BATCH = 16
-CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
-BAD_CELL = re.compile(
+_CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]*)$"
+_BAD_CELL = re.compile(
     r"CSV column #(\d+): Row #(\d+): CSV conversion error to (\w+): invalid value '(.*)'$",
     re.DOTALL,
 )
 # pyarrow's name of the type of numbers.
-DOUBLE = "double"
-BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
+_DOUBLE = "double"
+_BAD_LENGTH = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 # What pyarrow says when a cell goes on over more than two batches, or a header to the end.
-LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
-THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
-DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
+_LONG_CELL = re.compile("straddling object|out of sync|Empty CSV file")
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2},[0-9]{3}")
+_DECIMAL_COMMA = re.compile(r"[ \t]*[+-]?[0-9]*,[0-9]+[ \t]*")
 
 
 # Text of what is read together, once it is divided into columns: pyarrow's batches are small, and
 # each costs calls for every column.
 TOGETHER_BYTES = 2 << 20
 # Blanks of which a cell may consist that has no value.
-MOST_BLANKS = 16
+_MOST_BLANKS = 16
 _BLANK = ("", " ")
 
 
@@ -168,8 +168,8 @@ class CsvTable:
 
     def _is_padded_mark(self, error: Exception) -> bool:
         """Return whether a number was refused for the blanks around what stands for no value."""
-        cell = BAD_CELL.search(str(error))
-        return bool(cell and cell[3] == DOUBLE and cell[4].strip(BLANKS) in self.missing_values)
+        cell = _BAD_CELL.search(str(error))
+        return bool(cell and cell[3] == _DOUBLE and cell[4].strip(BLANKS) in self.missing_values)
 
     def types_further_on(self, names: Sequence[str]) -> dict[str, pa.DataType]:
         """Return the types that the first values suggest of columns whose first rows have none."""
@@ -252,8 +252,8 @@ def _shown(cells: pa.Array, marks: Sequence[str], dialect: Dialect) -> pa.DataTy
         texts = with_points(texts)
     else:
         different = texts.unique().to_pylist()
-        has_marks = dialect.delimiter != ";" and all(map(THOUSANDS.fullmatch, different))
-        if not has_marks and all(map(DECIMAL_COMMA.fullmatch, different)):
+        has_marks = dialect.delimiter != ";" and all(map(_THOUSANDS.fullmatch, different))
+        if not has_marks and all(map(_DECIMAL_COMMA.fullmatch, different)):
             return pa.float64()
     # What has marks between thousands is text until all of it has been looked at.
     for arrow in (pa.float64(), pa.bool_(), pa.timestamp("us"))[has_marks:]:
@@ -371,7 +371,7 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         kind = asked.options.kind(name, types[name])
         assert kind is not None  # Of text there is always one.
         kinds[name] = kind
-    late: dict[str, WrittenNumberError] = {}
+    late: dict[str, _WrittenNumberError] = {}
     label_kind, id_kind = _LabelKind(asked), _LabelKind()
 
     def see(rows: Rows) -> None:
@@ -383,7 +383,7 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         try:
             schema, n_rows = survey_tables(tables, columns, kinds, asked, see)
             break
-        except WrittenNumberError as error:
+        except _WrittenNumberError as error:
             if error.column in late or kinds.get(error.column) != "number":
                 raise
             # Its first values are bare: only all of them show how they are written.
@@ -448,7 +448,7 @@ def _types_of(
     return types
 
 
-class WrittenNumberError(DataError):
+class _WrittenNumberError(DataError):
     """A cell of a column of bare numbers has a number with marks or a unit."""
 
     column = ""
@@ -565,7 +565,7 @@ def _padded(texts: Iterable[str]) -> list[str]:
     It has a table of them for each column: of 16 blanks 0.35 MiB, measured at 1,000 columns.
     """
     padded = [f"{before}{text}{after}" for text in texts for before in _BLANK for after in _BLANK]
-    return [*padded, *(" " * n for n in range(MOST_BLANKS + 1) if "" in padded)]
+    return [*padded, *(" " * n for n in range(_MOST_BLANKS + 1) if "" in padded)]
 
 
 def _block_bytes(head: list[bytes]) -> int:
@@ -590,7 +590,7 @@ def _csv_errors(file: TextFile, asked: Asked | None = None) -> Iterator[None]:
 
 def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNError:
     message = str(error)
-    if LONG_CELL.search(message):
+    if _LONG_CELL.search(message):
         with file.open() as text:
             opened = open_quote(text, file.scan())
         if opened is not None:
@@ -604,15 +604,15 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNEr
                 f"{file} has a row of more than {limit} bytes in line {line}.",
                 "Shorten its cells; labels are names of classes.",
             )
-    if cell := BAD_CELL.search(message):
+    if cell := _BAD_CELL.search(message):
         return _bad_cell_error(file, *cell.groups(), asked=asked)
     if "Empty CSV file" in message:
         return DataError(f"{file} is empty: it has no rows.", "Give at least one row.")
-    if length := BAD_LENGTH.search(message):
+    if length := _BAD_LENGTH.search(message):
         row, n_expected, n_found = map(int, length.groups())
         return DataError(
             f"{file} has a line of another length than its first row: line "
-            f"{_line_of_row(file, _counted(file, row))} has {n_found} cells, not {n_expected}.",
+            f"{_line_of_counted_row(file, row)} has {n_found} cells, not {n_expected}.",
             "Write as many cells in every line, with quotes around text that holds the delimiter.",
         )
     return not_csv(file.file, error)
@@ -623,15 +623,15 @@ def _bad_cell_error(
 ) -> DataError:
     with _csv_reader(file, {}, ()) as reader:
         name = file.dialect.names(reader.schema.names)[int(column)]
-    place = f"line {_line_of_row(file, _counted(file, int(row)))}"
+    place = f"line {_line_of_counted_row(file, int(row))}"
     kind = "boolean" if arrow == "bool" else "number"
     remedy = None if asked is None else asked.cell_remedy(name)
     error = CellError(name, value, NOT_OF_KIND[kind]).within(file, place, remedy)
     if number_reading({value.strip(BLANKS): 1}, _decimal_of(file.dialect))[0].written != ("",):
-        written = WrittenNumberError(*error.args)
+        written = _WrittenNumberError(*error.args)
         written.column = name
         return written
-    if file.dialect.decimal != "," and DECIMAL_COMMA.fullmatch(value):
+    if file.dialect.decimal != "," and _DECIMAL_COMMA.fullmatch(value):
         return DataError(error.args[0], "Say `decimal`=, if numbers have decimal commas.")
     return error
 
@@ -647,9 +647,9 @@ def _open_quote_error(file: TextFile, opened: int) -> DataError:
     )
 
 
-def _counted(file: TextFile, row: int) -> int:
-    """Return from 0 and without the header what pyarrow counts from 1 and with it."""
-    return row - 1 - file.dialect.header
+def _line_of_counted_row(file: TextFile, row: int) -> int:
+    """Line, from 1, in which a row begins whose number pyarrow counts from 1 with the header."""
+    return _line_of_row(file, row - 1 - file.dialect.header)
 
 
 def _line_of_row(file: TextFile, row: int) -> int:
@@ -661,7 +661,7 @@ def _line_of_row(file: TextFile, row: int) -> int:
 
 
 def _are_integers(labels: pa.Array) -> bool:
-    if not pc.all(pc.match_substring_regex(labels, CANONICAL_INTEGER), min_count=0).as_py():
+    if not pc.all(pc.match_substring_regex(labels, _CANONICAL_INTEGER), min_count=0).as_py():
         return False
     try:
         pc.cast(labels, pa.int64())

@@ -25,8 +25,8 @@ MARKS = {*string.punctuation, "\t", BLANK_RUNS} - {*"\"'.+-_"}
 _TYPED = {"tab": "\t", r"\t": "\t"}
 # Blanks around a cell are no part of it.
 BLANKS = " \t"
-COLUMN_NAME = "column_{}"
-_NUMBERED = re.compile(COLUMN_NAME.format("([0-9]+)"))
+_COLUMN_NAME = "column_{}"
+_NUMBERED = re.compile(_COLUMN_NAME.format("([0-9]+)"))
 # The line with which Excel is told the delimiter.
 _SEP_LINE = re.compile(r"\"?sep=(.)\"?[\r\n]*", re.IGNORECASE)
 # So many numbers in ascending or descending order are names, such as wavelengths; fewer may be a
@@ -87,7 +87,7 @@ class Dialect:
         """
         if self.header:
             return tuple(name.strip(BLANKS) for name in header)
-        return tuple(COLUMN_NAME.format(j) for j, _ in enumerate(header))
+        return tuple(_COLUMN_NAME.format(j) for j, _ in enumerate(header))
 
 
 def delimiter_of(typed: str) -> str:

@@ -13,7 +13,7 @@ from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
-COLUMN_BYTES = 64 << 10
+_COLUMN_BYTES = 64 << 10
 
 
 def open_rows(reading: Reading) -> ColumnarSource:
@@ -76,7 +76,7 @@ class ParquetFile(TypedFile):
                 with parquet.ParquetFile(
                     self.file,
                     read_dictionary=categories,
-                    buffer_size=COLUMN_BYTES,
+                    buffer_size=_COLUMN_BYTES,
                     pre_buffer=False,
                 ) as opened:
                     yield opened

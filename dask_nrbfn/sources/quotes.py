@@ -6,8 +6,8 @@ from typing import IO
 
 import numpy as np
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-SCAN_BYTES = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SCAN_BYTES = 1 << 20
 
 
 class QuoteScan:
@@ -47,8 +47,8 @@ class QuoteScan:
 
     def feed(self, text: bytes) -> None:
         """Take the next piece."""
-        if self._offset == 0 and text.startswith(BYTE_ORDER_MARK):
-            self._offset = len(BYTE_ORDER_MARK)
+        if self._offset == 0 and text.startswith(_BYTE_ORDER_MARK):
+            self._offset = len(_BYTE_ORDER_MARK)
             text = text[self._offset :]
         if self._quote in text:
             values = np.frombuffer(text, dtype=np.uint8)
@@ -118,7 +118,7 @@ class BlanksOut:
     def feed(self, text: bytes) -> bytes:
         """Return the next piece without its blanks; an empty one is the end."""
         if self._begins:
-            text, self._begins = text.removeprefix(BYTE_ORDER_MARK), False
+            text, self._begins = text.removeprefix(_BYTE_ORDER_MARK), False
         *parts, rest = (self._held + text).split(self._quote)
         found = [self._before_quote(part) for part in parts]
         self._held = b""
@@ -183,7 +183,7 @@ class ScannedFile(io.RawIOBase):
 
 def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
     """Byte of the quote that a whole stream leaves open, or None; `scan` is a fresh one."""
-    while text := stream.read(SCAN_BYTES):
+    while text := stream.read(_SCAN_BYTES):
         scan.feed(text)
     return scan.opened if scan.inside else None
 

@@ -91,7 +91,7 @@ class _ChangedFile(TypedFile):
         return self._of.tells(name)
 
 
-class KeyedFile(_ChangedFile):
+class _KeyedFile(_ChangedFile):
     """A file with further columns, each of which has one value in all rows.
 
     Parameters
@@ -145,7 +145,7 @@ def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
     for place, (file, keys) in enumerate(files.items()):
         own = set(file.footer.schema.names)
         further = {name: values[name][place] for name in keys if name not in own}
-        keyed.append(KeyedFile(file, further))
+        keyed.append(_KeyedFile(file, further))
     return keyed
 
 

@@ -21,7 +21,7 @@ from dask_nrbfn.sources.survey import Roles, TableOptions
 
 logger = logging.getLogger(__name__)
 
-NAMES_SHOWN = 10
+_NAMES_SHOWN = 10
 
 
 def common_columns(columns: Mapping[Any, tuple[str, ...]]) -> tuple[str, ...]:
@@ -283,8 +283,8 @@ def shown_names(names: Sequence[str]) -> str:
     >>> shown_names([f"c{j}" for j in range(12)]).split(", ")[-2:]
     ["'c8'", "'c9' and 2 more"]
     """
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(map(repr, names[:NAMES_SHOWN])) + more
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
 
 
 def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:

@@ -30,7 +30,7 @@ from dask_nrbfn.sources.tables import (
 logger = logging.getLogger(__name__)
 
 # Rows and cells that are looked at together, at most.
-SURVEY_ROWS, SURVEY_CELLS = 1 << 16, 1 << 22
+SURVEY_ROWS, _SURVEY_CELLS = 1 << 16, 1 << 22
 
 
 class Table(Protocol):
@@ -126,7 +126,7 @@ class TableSource(Source, ABC):
         X = np.empty((len(rows), len(columns)), self.x_dtype)
         for j, column in enumerate(columns):
             remedy = self.asked.cell_remedy(column.name)
-            X[:, j] = cell_values(rows, column, spoiled=spoiled, remedy=remedy)
+            X[:, j] = _cell_values(rows, column, spoiled=spoiled, remedy=remedy)
             add_unseen(self.unseen, rows.cells[column.name], X[:, j], column)
         return X
 
@@ -172,7 +172,7 @@ class TableSource(Source, ABC):
         ids = _IdsAgain(self._ids_again()) if self.columns.id in features else None
         n_mended = n_rows = 0
         self.unseen.clear()
-        for rows in read(self.tables, of_others(self.columns) | features, block_rows):
+        for rows in read(self.tables, _of_others(self.columns) | features, block_rows):
             block = self._block(rows, ids)
             if self.asked.spoiled:
                 bad = np.isinf(block.X)
@@ -266,7 +266,7 @@ def _kinds_of(schema: Schema) -> dict[str, CellKind | None]:
     return {column.name: "text" if column.written else column.kind for column in schema.columns}
 
 
-def of_others(columns: TableColumns) -> dict[str, CellKind | None]:
+def _of_others(columns: TableColumns) -> dict[str, CellKind | None]:
     """Return as what the columns are read that are no features."""
     label, targets, weights = columns.roles
     numbers: dict[str, CellKind | None] = dict.fromkeys(targets or (), "number")
@@ -295,7 +295,7 @@ def survey_tables(
     see : callable
         Called with each batch of rows; raises MissingLabelError where a label is missing.
     """
-    others = of_others(columns)
+    others = _of_others(columns)
     fills, decimal = asked.options.missing == "impute", tables[0].decimal
     surveys = {
         name: ColumnSurvey(kinds[name], fills=fills, decimal=decimal) for name in columns.features
@@ -312,7 +312,7 @@ def survey_tables(
     gaps: dict[str, tuple[Table, int]] = {}
     label_gaps, refused = Counter[str](), None
     n_rows = 0
-    batch_rows = max(1, min(SURVEY_ROWS, SURVEY_CELLS // len(wanted)))
+    batch_rows = max(1, min(SURVEY_ROWS, _SURVEY_CELLS // len(wanted)))
     for rows in read(tables, wanted, batch_rows):
         n_rows += len(rows)
         lacking = {name: _add(survey, rows, name, gaps) for name, survey in surveys.items()}
@@ -353,7 +353,7 @@ def survey_tables(
     if refused is not None:
         raise refused
     if asked.drops:
-        names = {column.name for column in schema.columns} | {*of_others(columns)}
+        names = {column.name for column in schema.columns} | {*_of_others(columns)}
         among = (
             gap_sets.among(names)
             if gap_sets.are_all
@@ -363,7 +363,7 @@ def survey_tables(
     return schema, n_rows
 
 
-def cell_values(
+def _cell_values(
     rows: Rows, column: Column, *, spoiled: bool = False, remedy: str | None = None
 ) -> np.ndarray:
     """Return what is stored of a column of some rows, float64 (b,); infinite only if `spoiled`.
@@ -395,7 +395,7 @@ def _add(
     if survey.kind in ("category", "text"):
         none = survey.add(rows.cells[name])
     else:
-        values = cell_values(rows, survey.column(name))
+        values = _cell_values(rows, survey.column(name))
         survey.add_numbers(values)
         none = np.isnan(values)
     if survey.n_missing > n_missing and name not in gaps:
@@ -432,7 +432,7 @@ def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
 
 def _gaps_of(rows: Rows, columns: Iterable[Column]) -> dict[str, np.ndarray]:
     """Return which rows lack a value in each column."""
-    return {column.name: np.isnan(cell_values(rows, column)) for column in columns}
+    return {column.name: np.isnan(_cell_values(rows, column)) for column in columns}
 
 
 def _read_gaps(
@@ -441,7 +441,7 @@ def _read_gaps(
     """Read how many rows lack a value, and how many in each column."""
     n_gaps, counts = 0, Counter[str]()
     # An id may be a feature too.
-    kinds = of_others(columns) | _kinds_of(schema)
+    kinds = _of_others(columns) | _kinds_of(schema)
     for rows in read(tables, kinds, SURVEY_ROWS):
         lacking = _gaps_of(rows, schema.columns) | _lacking(rows, columns, asked)
         n_gaps += int(np.any([*lacking.values()], axis=0).sum())
@@ -477,7 +477,7 @@ def _lacking(rows: Rows, columns: TableColumns, asked: Asked) -> dict[str, np.nd
 
 
 def _numbers(rows: Rows, name: str, asked: Asked) -> np.ndarray:
-    values = cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
+    values = _cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
     none = np.isnan(values)
     if none.any() and not asked.may_lack_labels:
         place = rows.place(int(none.argmax()))

@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 # What Python and pyarrow say of bytes that are not packed or encoded so.
 UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 # Bounds the search for a line end in a file that has none.
-LONGEST_LINE_BYTES = 64 << 20
+_LONGEST_LINE_BYTES = 64 << 20
 # What a dialect is sniffed on.
-SNIFFED_LINES = 1000
-SNIFFED_BYTES = 1 << 20
+_SNIFFED_LINES = 1000
+_SNIFFED_BYTES = 1 << 20
 # A label and values with their indices; also a line without values.
 _SVMLIGHT = re.compile(r"([+-]?[0-9.]+( +(qid:)?[0-9]+:[0-9.eE+-]+)*)? *(#.*)?")
 _NO_TEXT = re.compile(r"[^\t\n\f\r\x20-\uffff\U00010000-\U0010ffff]")
@@ -94,7 +94,7 @@ class TextFile:
         """
         with damage_named(self.file):
             with self.open() as text:
-                lines = [*islice(lines_of(text, LONGEST_LINE_BYTES), 2)] or [b""]
+                lines = [*islice(lines_of(text, _LONGEST_LINE_BYTES), 2)] or [b""]
             if any(b"\0" in line for line in lines):
                 raise ValueError("it has NUL bytes")
             lines[0].decode("utf-8")
@@ -250,13 +250,13 @@ def text_files(
 def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
     """First lines of a file, whether more come, and the encoding: the one given, or its mark's."""
     with damage_named(file), _unpacked(file) as stream:
-        beginning, more = stream.read(SNIFFED_BYTES), bool(stream.read(1))
+        beginning, more = stream.read(_SNIFFED_BYTES), bool(stream.read(1))
     marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     encoding = encoding or ("utf-16" if marked else "utf-8")
     text = beginning.decode(encoding, "replace").removeprefix("\ufeff")
     lines = [*io.StringIO(text, newline="")]
     # The last line is part of one if more comes.
-    whole = lines[: len(lines) - more][:SNIFFED_LINES]
+    whole = lines[: len(lines) - more][:_SNIFFED_LINES]
     return whole, len(whole) < len(lines), encoding
 
 
