@@ -58,6 +58,11 @@ def csv_of(tmp_path, text, name="d.csv"):
     return path
 
 
+def small_batches(monkeypatch, n_bytes):
+    monkeypatch.setattr(delimited, "TEXT_BYTES", n_bytes)
+    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+
+
 @pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_table__rows_equal_the_frame(tmp_path, table, name, block_rows):
     assert y.tolist() == table["kind"].tolist()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__without_label_all_columns_are_features(tmp_path, table, suffix):
     write(table[["a", "b"]], tmp_path / f"d{suffix}")
     source = open_source(tmp_path / f"d{suffix}")
@@ -114,8 +119,7 @@ def test_table__any_division_into_files_gives_the_same_rows(
 @pytest.mark.parametrize("batch_bytes", [40, 64, 100])
 def test_csv__many_small_batches(tmp_path, table, monkeypatch, batch_bytes):
     monkeypatch.setattr(columnar, "BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, batch_bytes)
     for suffix in (".csv", ".parquet"):
         write(table, tmp_path / f"d{suffix}")
         X, y = collect(open_source(tmp_path / f"d{suffix}", label="kind"))
@@ -182,8 +186,7 @@ def test_csv__numbers_of_one_file_and_text_of_another_are_text(tmp_path):
 
 
 def test_csv__labels_of_many_batches_are_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 64)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, 64)
     labels = [1, 2] * 20 + [3.0, 4.0] * 20
     path = csv_of(tmp_path, "a,y\n" + "".join(f"1,{label}\n" for label in labels))
     source = open_source(path, label="y")
@@ -206,8 +209,7 @@ def test_csv__true_and_false_are_features(tmp_path):
     ],
 )
 def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, cell, message):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, 40)
     path = csv_of(tmp_path, "a,b\n" + "true,1\nfalse,1\n" * 20 + f"{cell},1\n")
     with pytest.raises(DataError, match=f"Column 'a' of .* {message}"):
         list(open_source(path).blocks(5))
@@ -215,8 +217,7 @@ def test_csv__column_of_true_and_false_has_nothing_else(tmp_path, monkeypatch, c
 
 @pytest.mark.parametrize("weights", [None, "a"])
 def test_csv__column_of_numbers_has_no_true(tmp_path, monkeypatch, weights):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", 40)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, 40)
     path = csv_of(tmp_path, "a,b\n" + "1,1\n" * 40 + "true,1\n")
     remedy = "one number above 0 per row" if weights else ".*missing_values.*categorical"
     message = rf"'true' in line 42, which is not a number\. Write {remedy}"
@@ -247,8 +248,7 @@ def test_csv__empty_cells_and_blank_lines(tmp_path):
 def test_csv__value_that_is_not_finite_is_named(
     tmp_path, monkeypatch, suffix, cell, has, batch_bytes
 ):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, batch_bytes)
     lines = ["a,y,b", *[f'{i},"x, \n",{i}' for i in range(9)], "", f"9,x,{cell}", "10,x,10", ""]
     text = "\n".join(lines)
     if suffix == ".tsv":
@@ -277,8 +277,7 @@ def test_csv__empty_line_of_one_column_is_a_row(tmp_path):
 def test_csv__quote_that_is_left_open_is_named_by_its_line(
     tmp_path, monkeypatch, suffix, label, batch_bytes, end
 ):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, batch_bytes)
     rows = [f'{i},"a ""quoted"" word"' for i in range(50)]
     rows += ['50,"open']
     rows += [f"{i},x" for i in range(51, 200)]
@@ -289,22 +288,15 @@ def test_csv__quote_that_is_left_open_is_named_by_its_line(
     assert caught.value.problem == f"{path} ends inside a quote that opens in line 52."
 
 
-def test_csv__header_may_not_leave_its_quote_open(tmp_path):
-    path = csv_of(tmp_path, 'a,"b\n1,2\n3,4\n')
-    with pytest.raises(DataError, match="ends inside a quote that opens in line 1"):
-        open_source(path)
-
-
-def test_csv__last_cell_may_not_leave_its_quote_open(tmp_path):
-    path = csv_of(tmp_path, 'a,y\n1,x\n2,"y')
-    with pytest.raises(DataError, match="ends inside a quote that opens in line 3"):
-        open_source(path, label="y")
+@pytest.mark.parametrize(("text", "line"), [('a,"b\n1,2\n3,4\n', 1), ('a,y\n1,x\n2,"y', 3)])
+def test_csv__neither_header_nor_last_cell_may_leave_its_quote_open(tmp_path, text, line):
+    with pytest.raises(DataError, match=f"ends inside a quote that opens in line {line}"):
+        open_source(csv_of(tmp_path, text))
 
 
 @pytest.mark.parametrize("batch_bytes", [40, 1000])
 def test_csv__cells_of_several_lines(tmp_path, monkeypatch, batch_bytes):
-    monkeypatch.setattr(delimited, "TEXT_BYTES", batch_bytes)
-    monkeypatch.setattr(delimited, "LINES_PER_BATCH", 2)
+    small_batches(monkeypatch, batch_bytes)
     labels = [f'of {i}\nlines, "say"' for i in range(40)]
     table = pd.DataFrame({"a": np.arange(40.0), "y": labels})
     write(table, tmp_path / "d.csv")
@@ -622,7 +614,7 @@ def weights_of(source, block_rows=5):
 
 @pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.parquet"])
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
 @pytest.mark.parametrize("labelled", [True, False])
 def test_table__weights_are_no_feature(tmp_path, table, name, block_rows, labelled):
     frame = weighted(table) if labelled else weighted(table).drop(columns="kind")
@@ -684,7 +676,7 @@ def numbered(table):
 
 @pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("block_rows", BLOCK_ROWS)
-@pytest.mark.parametrize("name", ["d.csv", "d.csv.gz", "d.tsv", "d.parquet"])
+@pytest.mark.parametrize("name", ["d.csv", "d.parquet"])
 @pytest.mark.parametrize("targets", ["t", "u,t"])
 def test_table__targets_are_no_features(tmp_path, table, name, block_rows, targets):
     frame = numbered(table)
@@ -699,7 +691,7 @@ def test_table__targets_are_no_features(tmp_path, table, name, block_rows, targe
     np.testing.assert_array_equal(y, frame[names])
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_table__targets_of_a_directory(tmp_path, table, suffix):
     frame = numbered(table).assign(w=1.5)
     write(frame[:10], tmp_path / f"part-1{suffix}")
