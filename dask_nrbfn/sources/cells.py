@@ -140,9 +140,9 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 
 
 def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
-    """Return some cells; views of strings, which pyarrow filters not, as a dictionary."""
+    """Return some cells; views of strings, which pyarrow cannot filter, as strings."""
     if array.type == pa.string_view():
-        array = array.dictionary_encode()
+        array = array.cast(pa.string())
     return array.filter(pa.array(kept))
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Schema
-from dask_nrbfn.sources.cells import kind_of, texts_of
+from dask_nrbfn.sources.cells import filtered, kind_of, texts_of
 from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -102,7 +102,7 @@ class ColumnarSource(TableSource):
             return _names_of(rows, name, self.y_dtype)
         none = lacks_label(rows.cells[name])
         labels = np.full(len(rows), self.empty_label, dtype=self.y_dtype)
-        given = {name: rows.cells[name].filter(pa.array(~none))}
+        given = {name: filtered(rows.cells[name], ~none)}
         labels[~none] = _names_of(replace(rows, cells=given), name, self.y_dtype)
         return labels
 
