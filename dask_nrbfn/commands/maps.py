@@ -376,8 +376,14 @@ def write_map(
     work: "MapWork", out: Location, engine: Engine, *, overwrite: bool = False
 ) -> MapResult:
     """Write a prepared map, as `predict_scene` does."""
-    model, opened = work.model.load(), open_scene(work.scene.place)
-    cube = work.scene.cube(opened)
+    with open_scene(work.scene.place) as opened:
+        return _write_opened(work, opened, out, engine, overwrite=overwrite)
+
+
+def _write_opened(
+    work: "MapWork", opened: "xr.Dataset", out: Location, engine: Engine, *, overwrite: bool
+) -> MapResult:
+    model, cube = work.model.load(), work.scene.cube(opened)
     layout = MapLayout.of(cube, model)
     _check_memory(cube, model, engine)
     identity = {
@@ -465,11 +471,12 @@ class MapWork:
         pinned = PinnedModel.at(model)
         opened, found = pinned.load(), _scene_at(scene, variable, feature_dim)
         names = _checked_names(opened, probabilities=probabilities, scores=scores)
-        cube = found.cube()
-        for name in names:
-            check_no_dimension(cube, name)
-        layout = MapLayout.of(cube, opened)
-        return cls(pinned, found, feature_order(opened, cube), names, layout.grid.n_pixels)
+        with open_scene(found.place) as stored:
+            cube = found.cube(stored)
+            for name in names:
+                check_no_dimension(cube, name)
+            layout = MapLayout.of(cube, opened)
+            return cls(pinned, found, feature_order(opened, cube), names, layout.grid.n_pixels)
 
 
 def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
@@ -499,8 +506,14 @@ def _map_boxes(
     work: MapWork, group: zarr.Group, indices: Sequence[tuple[int, ...]]
 ) -> tuple[int, int]:
     """Map some boxes; return how many pixels have no result and how many boxes were finished."""
+    with open_scene(work.scene.place) as opened:
+        return _map_opened(work, work.scene.cube(opened), group, indices)
+
+
+def _map_opened(
+    work: MapWork, cube: Cube, group: zarr.Group, indices: Sequence[tuple[int, ...]]
+) -> tuple[int, int]:
     model = work.model.load()
-    cube = work.scene.cube()
     layout = MapLayout.of(cube, model)
     found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
     boxes = [layout.grid.box(index) for index in indices if found[index] is None]

@@ -53,12 +53,12 @@ class Scene:
                 "Name their dimension with `feature_dim`, or several variables with `variable`.",
             )
         if variables is None:
-            opened = open_scene(place)
-            variables = [
-                str(name)
-                for name, array in opened.data_vars.items()
-                if feature_dim in array.dims and array.ndim > 1
-            ]
+            with open_scene(place) as opened:
+                variables = [
+                    str(name)
+                    for name, array in opened.data_vars.items()
+                    if feature_dim in array.dims and array.ndim > 1
+                ]
             if len(variables) != 1:
                 raise ParameterError(
                     f"{place} has {len(variables) or 'no'} variables along {feature_dim}"
@@ -67,9 +67,8 @@ class Scene:
                 )
         return cls(place, tuple(variables), feature_dim)
 
-    def cube(self, opened: "xr.Dataset | None" = None) -> Cube:
-        """Return the variables, opened anew unless what is opened is given."""
-        opened = open_scene(self.place) if opened is None else opened
+    def cube(self, opened: "xr.Dataset") -> Cube:
+        """Return the variables of what `open_scene` has opened."""
         arrays = {name: self.variable(opened, name) for name in self.variables}
         return Cube(arrays, self.feature_dim, str(self.place))
 
@@ -134,6 +133,12 @@ def open_rows(reading: Reading) -> CubeSource:
 def open_scene(place: File) -> "xr.Dataset":
     """Open what xarray reads, its values decoded and not loaded.
 
+    Returns
+    -------
+    Dataset
+        To be closed: HDF5 gives what a file held as long as the process has it open, also if the
+        file was written anew.
+
     Raises
     ------
     MissingDataError, DamagedDataError, DataError, ParameterError
@@ -167,7 +172,9 @@ def open_scene(place: File) -> "xr.Dataset":
         ) from error
     words = (str(each.attrs.get("grid_mapping", "")) for each in opened.data_vars.values())
     mappings = {word.rstrip(":") for text in words for word in text.split()}
-    return opened.set_coords([name for name in opened.data_vars if name in mappings])
+    named = opened.set_coords([name for name in opened.data_vars if name in mappings])
+    named.set_close(opened.close)
+    return named
 
 
 def _digest(told: list[Any]) -> str:

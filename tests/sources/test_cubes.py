@@ -6,7 +6,7 @@ import zarr
 from dask_nrbfn.errors import DamagedDataError, DataError, MissingDataError, ParameterError
 from dask_nrbfn.sources.cubes import Grid, matching
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.scene import Scene
+from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.scenes import drawn_scene, write_scene
 
 PACKINGS = [
@@ -28,7 +28,8 @@ def test_scene__reads_what_xarray_reads(tmp_path, zarr_format, packing):
     if "scale_factor" not in packing and packing["dtype"].startswith("int"):
         scene["reflectance"] = (50 + 10 * scene["reflectance"]).round()
     written = write_scene(scene, tmp_path / "scene", zarr_format=zarr_format, **packing)
-    cube = Scene.at(File(written), ["reflectance"], "band").cube()
+    place = File(written)
+    cube = Scene.at(place, ["reflectance"], "band").cube(open_scene(place))
     expected = xr.open_zarr(written, chunks=None)["reflectance"].transpose(..., "band")
     assert cube.dtype == expected.dtype
     np.testing.assert_array_equal(cube.values(), expected)
@@ -79,8 +80,8 @@ def test_scene__refuses(tmp_path):
     bare = zarr.create_group(tmp_path / "bare").create_array("a", shape=(3, 2), dtype="f4")
     bare[...] = 1
     with pytest.raises(DamagedDataError, match="all dimensions have names"):
-        Scene(File(str(tmp_path / "bare")), ("a",), "band").cube()
+        open_scene(File(str(tmp_path / "bare")))
     chunk = next(file for file in (place / "reflectance/c").rglob("*") if file.is_file())
     chunk.write_bytes(b"damaged")
     with pytest.raises(DamagedDataError, match=f"reflectance in {place} cannot be read"):
-        Scene.at(File(str(place)), None, "band").cube().values()
+        Scene.at(File(str(place)), None, "band").source().cube.values()
