@@ -147,7 +147,7 @@ def by_kind(test):
     return pytest.mark.parametrize("kind", KINDS, indirect=True)(test)
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @by_kind
 @pytest.mark.parametrize(("chunk_rows", "n_parts"), [(1, 9), (37, 4)])
 def test_every_fit__any_chunks_and_parts(kind, chunk_rows, n_parts):
@@ -172,7 +172,7 @@ def stop(kind, tables, place, n_done):
         finish(kind, tables, place, CountingEngine(n_done))
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @by_kind
 def test_every_fit__stopped_in_any_stage_ends_with_the_same_bits(kind):
     tables, whole = write(kind, None, chunk_rows=50), CountingEngine()

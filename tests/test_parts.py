@@ -111,6 +111,7 @@ def test_reduce_parts__same_bits_whoever_is_first(dataset, n_parts):
         assert bits(total) == bits(expected)
 
 
+@pytest.mark.slow
 def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     """One task at a time leaves the last part and at most three finished siblings on each level."""
     run, _, _, engine = total_of(dataset, 64)
@@ -118,6 +119,7 @@ def test_reduce_parts__few_sums_lie_on_the_disk(dataset):
     assert engine.most_stored <= 3 * 3 + 1
 
 
+@pytest.mark.slow
 def test_reduce_parts__parts_whose_family_nobody_added(dataset, monkeypatch):
     """As after a job that was killed between the last part of a family and their sum."""
     _, _, expected, _ = total_of(dataset, 22)
@@ -208,6 +210,7 @@ def test_add_up__a_sibling_that_nobody_used_and_is_gone(dataset, monkeypatch):
     assert caught.value.parts == (1,)
 
 
+@pytest.mark.slow
 def test_reduce_parts__a_damaged_sum_costs_its_parts(tmp_path, dataset):
     local = write(tmp_path / "data")
     run, reduction = begin(local, 10, tmp_path / "run")

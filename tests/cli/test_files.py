@@ -140,6 +140,7 @@ def test_predict__an_id_that_is_a_feature_too(tmp_path, monkeypatch, place, suff
     assert zarr.open_array(tmp_path / "group" / "ids", mode="r").shape == (90,)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("targets", "options", "names"),
     [
@@ -332,6 +333,7 @@ def test_update__a_file_is_known_by_its_name(tmp_path, place):
     assert sorted(each.name for each in tmp_path.iterdir()) == ["rows.csv", "run"]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_refresh__takes_files(tmp_path, place, suffix):
     frames = [people(90, seed=seed) for seed in (1, 2)]
@@ -359,6 +361,7 @@ def test_refresh__takes_files(tmp_path, place, suffix):
     assert "the same rows" in refuse("refresh", run, files[0], files[0], *INLINE)[0]
 
 
+@pytest.mark.slow
 def test_refresh__reads_files_that_were_added_again(tmp_path, place):
     run, file = tmp_path / "run", write(tmp_path / "rows.csv", people(90, seed=1))
     shutil.copytree(place / "run", run)

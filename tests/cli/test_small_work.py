@@ -52,6 +52,7 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
         succeed(*command)
 
 
+@pytest.mark.slow
 def test_fit__has_the_bits_of_a_cluster(place, tmp_path):
     succeed("fit", place / "data", tmp_path / "here", *FIT)
     succeed("fit", place / "data", tmp_path / "there", *FIT, "--workers", 1)

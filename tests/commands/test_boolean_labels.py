@@ -34,6 +34,7 @@ def rows_of(texts):
     return pd.DataFrame(X, columns=list("abcd")).assign(y=np.array(texts)[TRUTH.astype(int)])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("texts", [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]])
 def test_csv__labels_come_back_as_true_and_false(tmp_path, texts):
     rows_of(texts).to_csv(tmp_path / "rows.csv", index=False)
@@ -104,6 +105,7 @@ def test_estimator__boolean_labels():
         assert network.classes_.dtype == network.predict(X).dtype == bool
 
 
+@pytest.mark.slow
 def test_models_and_datasets_of_numbers_and_truth_go_together(tmp_path):
     truth, numbers = (
         ingest_arrays(X, labels, tmp_path / name)
@@ -122,6 +124,7 @@ def test_models_and_datasets_of_numbers_and_truth_go_together(tmp_path):
     assert len({*found}) == 1
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("others", ["truth", "numbers", "further"])
 def test_refresh__several_datasets_keep_truth(tmp_path, others):
     later = {"truth": TRUTH, "numbers": TRUTH.astype(int), "further": TRUTH + 1}[others]

@@ -306,7 +306,7 @@ def in_turn(places, *kinds):
     return [(*place, kind) for place, kind in zip(places, cycle(kinds), strict=False)]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("params", "stop", "pattern", "label", "n_tasks", "kind"),
     in_turn(DAMAGE, "flipped", "missing"),

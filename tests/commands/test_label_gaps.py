@@ -104,6 +104,7 @@ def test_ingest__several_targets_with_gaps(tmp_path, suffix):
         ingest_file(file, MemoryStore(), target="t,u", unlabelled="nan")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_cli__a_label_is_missing(tmp_path, suffix):
     file, rows = write(tmp_path / f"rows{suffix}", table(NAMES[Y])), tmp_path / "rows"
@@ -210,6 +211,7 @@ def test_csv__gaps_that_are_written_as_text(tmp_path, labels, text):
     assert (dataset.n_rows, dataset.n_classes) == (N - GAPS.sum(), len(np.unique(labels)))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix):
     frame = table(NAMES[Y])

@@ -132,6 +132,7 @@ def test_task_spans__as_many_rows_for_every_worker(n_rows, n_workers, n_tasks):
     assert max(lengths) - min(lengths) <= chunk_rows
 
 
+@pytest.mark.slow
 def test_predict__on_a_cluster(tmp_path, place, two_workers):
     X, y = spirals(9000, seed=1)
     dataset = write_table(tmp_path / "new", X, NAMES[y], chunk_rows=900)

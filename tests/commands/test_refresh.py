@@ -273,6 +273,7 @@ def flip_in_the_middle(path):
     path.write_bytes(content)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("harm", [Path.unlink, flip_in_the_middle], ids=["removed", "flipped"])
 def test_refresh_run__needs_no_file_of_the_model(tmp_path, harm):
     (rows,) = tables(tmp_path, 1, n_rows=40)

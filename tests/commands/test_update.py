@@ -160,7 +160,7 @@ def test_update_run__digits_in_ten_slices_are_one_fit(tmp_path):
     assert describe(run.location)["n_rows"] == len(X)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "params",
     [

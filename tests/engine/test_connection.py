@@ -68,6 +68,7 @@ def test_connect__no_workers_is_this_process(threads):
     assert [pool["num_threads"] for pool in threadpool_info()] == before
 
 
+@pytest.mark.slow
 def test_connect__client_stays_open(two_workers):
     client = two_workers.client
     with connect(client=client) as engine:
@@ -162,6 +163,7 @@ def test_local_cluster__gets_its_memory_and_is_closed(used):
     assert used["engine"].client.status == "closed"
 
 
+@pytest.mark.slow
 def test_local_cluster__gets_its_threads(used):
     assert used["told"]["variables"] == worker_environment(2)
     assert set(used["told"]["blas"]) == {2}

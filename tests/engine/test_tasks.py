@@ -74,6 +74,7 @@ def test_run__peak_starts_anew(engine):
     assert 0 < engine.peak_bytes < large - n_bytes // 2
 
 
+@pytest.mark.slow
 def test_run__many_more_tasks_than_slots(two_workers):
     n_tasks = 500
     numbers = two_workers.run(work.square, [(i,) for i in range(n_tasks)], label="squares")

@@ -176,6 +176,7 @@ def test_classifier__fits_dask_arrays(table, expected):
     same_network(clone(expected).fit(X, table[1]), expected)
 
 
+@pytest.mark.slow
 def test_classifier__fits_dask_dataframes(table, expected):
     frame = pd.DataFrame(table[0], columns=list("abcd")).assign(label=table[1])
     lazy = dd.from_pandas(frame, npartitions=4)
@@ -319,6 +320,7 @@ def test_classifier__nan_in_a_later_lazy_block(table, expected, frame_with_nan, 
         predict(lazy.to_dask_array(lengths=True)).compute(scheduler="sync")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -335,6 +337,7 @@ def test_classifier__lazy_frames_are_checked_as_at_fit(expected, frame_with_nan,
         expected.predict_proba(lazy).compute(scheduler="sync")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("X", "message"),
     [

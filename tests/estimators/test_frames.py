@@ -86,6 +86,7 @@ FORMS = {
 }
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_frames__same_table_of_every_library(table, network, form):
     frame, labels = table

@@ -269,6 +269,7 @@ def test_tuned__chooses_a_penalty():
     assert tuned.params_.penalty == tuned.penalty_
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("balanced", [None, "balanced"])
 @pytest.mark.parametrize("names", [np.arange(3), np.array(["ant", "bee", "cow"])])
 @pytest.mark.parametrize("basis", ["sknn", "random", "kmeans"])

@@ -78,6 +78,7 @@ def test_near__few_pairs_of_tight_clusters_that_lie_far_apart():
     assert np.mean(nearest.distances <= distances[:, -1:] * (1 + 1e-6)) > 0.95
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("alike", ["far apart", "equally far"])
 def test_search__no_more_pairs_at_a_time_than_the_lists_have_places(alike, monkeypatch):
     rows, numbers = drawn_rows(200)

@@ -62,7 +62,7 @@ def test_balanced__no_partition_is_much_larger_than_the_mean(name, overlap):
     assert counts.min() >= 1
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-6])
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_balanced__a_cluster_that_k_means_would_not_split(width, overlap):

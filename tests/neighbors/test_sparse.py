@@ -84,6 +84,7 @@ def test_find_repeats__those_of_arrays(rows, n_neighbors):
         np.testing.assert_array_equal(each, other)
 
 
+@pytest.mark.slow
 @given(rows=sparse_rows(min_rows=12), n_partitions=st.integers(1, 4))
 @settings(max_examples=6, deadline=None)
 def test_candidates__those_of_arrays(rows, n_partitions):
@@ -99,6 +100,7 @@ def test_candidates__those_of_arrays(rows, n_partitions):
     np.testing.assert_allclose(search.nearest().distances, expected, rtol=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("n_partitions", [6, 40])
 def test_candidates__partitions_find_most(n_partitions):
     rows, numbers = texts(1500), np.arange(0, 1500, 30)
@@ -123,6 +125,7 @@ def test_balanced__even_partitions_that_route_as_arrays_are(overlap):
     assert np.bincount(members[members >= 0]).max() <= 1.2 * 2000 * overlap / 8
 
 
+@pytest.mark.slow
 def test_balanced__halved_where_means_do_not_settle():
     # Rows of very different lengths, of which k-means makes one partition for all the short ones.
     lengths = 10.0 ** np.random.default_rng(0).uniform(-4, 2, 2000)

@@ -807,7 +807,7 @@ def packed(path):
     return open(path, "w")
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.zst", ".parquet", ".feather"])
 def test_table__memory_stays_far_below_the_file(tmp_path, suffix):
     n, p = 400_000, 50

@@ -143,6 +143,7 @@ def stored(stage, run):
     return {*stage.leaves(run), *stage.passes, *stage.scratch, f"{stage.name}/parts"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FITS, *TUNINGS, "embedding"])
 def test_stages__touch_nothing_that_they_do_not_declare(finished, name):
     run = finished[name]

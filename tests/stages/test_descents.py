@@ -62,7 +62,7 @@ def test_kept__are_read_again(dataset, tmp_path, monkeypatch):
     fit_dataset(dataset, tmp_path / "run", PARAMS, ENGINE)
 
 
-@pytest.mark.fast_cases(1)
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("damage", ["lost", "short"])
 def test_kept__come_to_the_same_bits_if_they_are_lost(dataset, tmp_path, damage):

@@ -86,6 +86,7 @@ def naive_weights(Phi, T, alpha, strength, R, *, numbers=False, plain=True):
     return W, mean - middle @ W
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -370,6 +371,7 @@ def test_plan__has_the_stage():
     assert "locality" not in {each.name for each in without}
 
 
+@pytest.mark.slow
 def test_report__says_it(tmp_path):
     X, y = table()
     run = fit(X, y)

@@ -95,7 +95,7 @@ def naive_optimum(Phi, y, name, alpha, row_weights=1.0):
     return found.fun, found.x.reshape(-1, Phi.shape[1])
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.usefixtures("to_the_end")
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("loss", REFINED)
@@ -255,6 +255,7 @@ def test_probabilities__of_two_classes_are_those_of_logistic_regression():
     np.testing.assert_allclose(shares, [0.125, 0.375, 0.625, 0.875], atol=0.2)
 
 
+@pytest.mark.slow
 def test_model__is_saved_with_its_loss(tmp_path):
     X, y = table()
     dataset = write_table(tmp_path / "data", X, y)

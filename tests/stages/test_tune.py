@@ -232,6 +232,7 @@ def test_search__rules_of_the_basis(rules):
     assert run.read("basis/rows").tolist() == plain.read("basis/rows").tolist()
 
 
+@pytest.mark.slow
 def test_search__rules_do_not_matter_without_a_size():
     X, y = spirals(150)
     both = replace(ONE, basis_rules=("least-confident", "uniform"))
@@ -449,6 +450,7 @@ def test_tune__other_values_to_try_are_another_run(tmp_path):
     tune(X, y, tuning=replace(TWO, alphas=np.array(ALPHAS)), place=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_tune__rows_sorted_by_class():
     X, y = spirals(240)
     order = np.argsort(y, kind="stable")

@@ -79,7 +79,7 @@ def naive_scores(run, X, y, n_passes, row_weights):
     return scores
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("features", ["plain", "normalized"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_judged__equals_a_recomputation(features, weighted):

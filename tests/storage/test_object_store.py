@@ -225,6 +225,7 @@ def test_object_store__flipped_byte(place):
         Dataset.open(dataset.location).read_chunk(1)
 
 
+@pytest.mark.slow
 @pytest.mark.ci
 def test_object_store__another_process_reads_a_group_that_was_sent(bucket):
     dataset = write_dataset(join(bucket, "data"), table(9))
@@ -262,6 +263,7 @@ def test_object_store__a_run_is_updated_branched_merged_and_refreshed(place, tmp
     assert not [name for name in fs.ls(path, detail=False) if name.split("/")[-1].startswith(".")]
 
 
+@pytest.mark.slow
 @pytest.mark.ci
 def test_object_store__parts_of_other_processes_are_seen(bucket):
     dataset = write_dataset(join(bucket, "data"), table(9), np.arange(9) % 2)

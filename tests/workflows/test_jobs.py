@@ -136,6 +136,7 @@ def test_jobs__fit_before_ingest(tmp_path):
     assert f"there is no dataset at {tmp_path}/output/train.zarr." in process.stderr
 
 
+@pytest.mark.slow
 def test_jobs__anything_else_is_a_traceback_and_1(tmp_path):
     process = run_job("fit", tmp_path)
     assert process.returncode == 1

@@ -253,6 +253,7 @@ def test_night__refresh_when_an_update_says_so(tmp_path):
     assert "was refreshed with other parameters" in other.stderr
 
 
+@pytest.mark.slow
 def test_night__refused_refresh_leaves_what_the_update_made(tmp_path):
     place = Place(tmp_path, SETTINGS.replace("refresh = false", "refresh = true"))
     place.write_sources()
