@@ -5,11 +5,12 @@ import math
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.errors import DataError, ParameterError
 from dask_nrbfn.numeric.bins import RankedScores
@@ -19,15 +20,8 @@ from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.group import (
-    Location,
-)
+from dask_nrbfn.storage.group import Location
 from dask_nrbfn.storage.model import PinnedModel
-
-if TYPE_CHECKING:
-    pass
-
-from dask_nrbfn.commands.predict import SAMPLED_ROWS, encoded_for, task_spans
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,13 @@
 """Maps: predictions for all pixels of a scene, stored as Zarr arrays that xarray opens."""
 
+import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask.array as da
@@ -12,38 +17,33 @@ from numpy.typing import NDArray
 from zarr.codecs import ZstdCodec
 from zarr.errors import ZarrUserWarning
 
-from dask_nrbfn.errors import DataError
-from dask_nrbfn.sources.cubes import Box, Cube, Grid
-from dask_nrbfn.storage.dense import read_finished
-from dask_nrbfn.storage.group import RECORDED, mark_complete
-from dask_nrbfn.storage.model import Model
-
-if TYPE_CHECKING:
-    import xarray as xr
-
-import logging
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import PurePath
-
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
 from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
-from dask_nrbfn.errors import ParameterError, RunMismatchError
+from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
 from dask_nrbfn.parts import run_tasks
 from dask_nrbfn.scorer import Scorer, scoring_rows
-from dask_nrbfn.sources.cubes import matching
+from dask_nrbfn.sources.cubes import Box, Cube, Grid, matching
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from dask_nrbfn.sources.source import named_columns
 from dask_nrbfn.storage.blocks import one_ahead
-from dask_nrbfn.storage.group import Location, check_target, resumed_group
+from dask_nrbfn.storage.dense import read_finished
+from dask_nrbfn.storage.group import (
+    RECORDED,
+    Location,
+    check_target,
+    mark_complete,
+    resumed_group,
+)
 from dask_nrbfn.storage.location import RemoteLocation, normalize
-from dask_nrbfn.storage.model import PinnedModel, check_columns
+from dask_nrbfn.storage.model import Model, PinnedModel, check_columns
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 logger = logging.getLogger(__name__)
 

@@ -103,12 +103,17 @@ class Scene:
             If there are no such variables, or `CubeSource` cannot use them.
         """
         opened = open_scene(self.place)
-        return CubeSource(
-            self.cube(opened),
-            label=None if label is None else self.variable(opened, label, "label"),
-            targets={name: self.variable(opened, name, "target") for name in targets},
-            unlabelled=unlabelled,
-        )
+        try:
+            return CubeSource(
+                self.cube(opened),
+                label=None if label is None else self.variable(opened, label, "label"),
+                targets={name: self.variable(opened, name, "target") for name in targets},
+                unlabelled=unlabelled,
+            )
+        except BaseException:
+            # The error would keep it open.
+            opened.close()
+            raise
 
     def digest(self, cube: Cube) -> str:
         """Return a name for a scene: its place, what is chosen of it, and the boxes of its cube."""

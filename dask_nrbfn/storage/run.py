@@ -36,6 +36,7 @@ from dask_nrbfn.storage.array import (
 )
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
+    FORMAT_VERSION,
     SPARSE_VERSION,
     projection_attributes,
     read_schema,
@@ -438,6 +439,7 @@ class Run:
         kept = ("n_features", "n_classes", "target_names", "schema", "basis_n_rows", "environment")
         return {
             **{name: own.get(name) for name in kept},
+            "format_version": max(FORMAT_VERSION, own["format_version"]),
             "run_id": uuid.uuid4().hex,
             "branch_of": self.run_id,
             "params": self.chosen_params.to_dict(),

@@ -21,7 +21,9 @@ from dask_nrbfn import (
 )
 from dask_nrbfn.commands.maps import MapLayout
 from dask_nrbfn.engine import InlineEngine
+from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.scorer import Scorer
+from dask_nrbfn.sources import open_source
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.scene import Scene, open_scene
 from tests.cli.program import refuse, succeed
@@ -185,6 +187,21 @@ def test_netcdf__damaged_or_without_an_engine(dated, tmp_path):
     problem, _ = refuse(*arguments)
     assert f"{place} cannot be opened by xarray" in problem
     assert not out.exists()
+
+
+def test_netcdf__rewritten_while_an_error_is_kept(tmp_path):
+    place, kept = tmp_path / "scene.nc", []
+    dated_scene().to_netcdf(place, engine="h5netcdf", encoding={"ndvi": {"zlib": True}})
+    written = place.read_bytes()
+    middle = len(written) // 2
+    for content, problem in (
+        (written[:middle] + bytes(2000) + written[middle + 2000 :], "ndvi in .* cannot be read"),
+        (written[:20_000], "cannot be opened by xarray"),
+    ):
+        place.write_bytes(content)
+        with pytest.raises(DamagedDataError, match=problem) as caught:
+            open_source(place, variable="ndvi", feature_dim="time")
+        kept.append(caught)
 
 
 def many_variables():

@@ -187,6 +187,8 @@ def test_run__updated_merged_and_refreshed_as_with_dense_rows(tmp_path):
         run = fit_dataset(first, place / "run", PARAMS, InlineEngine())
         update_run(run.location, second, InlineEngine())
         branch = branch_run(run.location, place / "branch")
+        versions = [each.attributes["format_version"] for each in (run, branch)]
+        assert versions == [6 if form == "csr" else 4] * 2
         update_run(branch.location, third, InlineEngine())
         merge_runs(run.location, branch.location, InlineEngine())
         update_run(run.location, second, InlineEngine(), forget=True)
