@@ -12,6 +12,7 @@ import click
 
 from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
+from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.engine.watch import Watch
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ class Job:
         chosen = EngineOptions(**options, bar=self.bar)
         if expected_s <= SMALL_WORK_S and not chosen.asks_for_cluster:
             logger.info("%s: small work runs in this process, without a cluster", self.command)
-            chosen = replace(chosen, workers=0)
+            # As many threads as the worker of a cluster gives the same bits.
+            threads = chosen.threads or threads_of_workers(1)
+            chosen = replace(chosen, workers=0, threads=threads)
         with (
             exported_metrics(self.watch, command=self.command, run=self.what, **metrics),
             connect(chosen, watch=self.watch) as engine,

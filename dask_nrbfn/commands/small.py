@@ -53,7 +53,7 @@ def fit_s(
     float
         Infinite if the fit cannot start as it is.
     """
-    engine = describe_engine(EngineOptions(workers=0))
+    engine = describe_engine(EngineOptions())
     try:
         context = FitContext.resolve(dataset, params, engine, tuning, embeds=embeds)
         costs = stage_costs(with_planned_basis(with_search(context)))

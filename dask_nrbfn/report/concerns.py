@@ -107,7 +107,10 @@ def _grid_borders(finished: FinishedRun) -> Iterator[Concern]:
             # The search went beyond what it began with, and ended.
             step = 0.5 if side == "smallest" else 2.0
             beyond = [f"{params.width_factor * step**power:.3g}" for power in range(3)]
-            remedy = f"Tune a new run with width_factors={','.join(beyond)}, which begin there."
+            remedy = (
+                f"Tune a new run with --width-factors {','.join(beyond)} (`width_factors` in "
+                "Python), which begin there."
+            )
         yield Concern(f"width_factor={params.width_factor:g} is the {side} that was tried.", remedy)
 
 
@@ -151,11 +154,13 @@ def _small_classes(finished: FinishedRun) -> Iterator[Concern]:
 
 
 def _memory(finished: FinishedRun) -> Iterator[Concern]:
-    over = [
-        f"{name} {format_bytes(record['peak_bytes'])} of {format_bytes(record['predicted_bytes'])}"
-        for name, record in finished.stages.items()
-        if record["peak_bytes"] > record["predicted_bytes"]
-    ]
+    over, expected_bytes = [], 0
+    for name, record in finished.stages.items():
+        # A process keeps much of what an earlier stage took.
+        expected_bytes = max(expected_bytes, record["predicted_bytes"])
+        if record["peak_bytes"] > expected_bytes:
+            held = format_bytes(record["peak_bytes"])
+            over.append(f"{name} {held} of {format_bytes(expected_bytes)}")
     if over:
         yield Concern(
             f"Stages held more memory than predicted: {listed(over)}.",

@@ -123,7 +123,10 @@ class Asked:
         """Return what to do about a cell of a column that is not of its kind; None: anything."""
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
-            return "Write numbers in the column of a `target`, or name one of classes as `label`."
+            return (
+                "Write plain numbers, such as 1234.5, in the column of a `target`, or name one of "
+                "classes as `label`."
+            )
         if name in (roles.weights, known.weights):
             return "Write one number above 0 per row in the column of `weights`."
         if self.schema is None:
@@ -223,7 +226,10 @@ class Asked:
     def _ids(self, names: tuple[str, ...]) -> str | None:
         """Return the column of ids that is asked for, or that of the schema if it is there."""
         own = None if self.schema is None else self.schema.id
-        return self.options.id or (own if own in names else None)
+        # A column may have no name.
+        if self.options.id is not None:
+            return self.options.id
+        return own if own in names else None
 
 
 class TableColumns(NamedTuple):
@@ -260,10 +266,11 @@ def schema_columns(
         If one is not there.
     """
     columns = tuple(column.name for column in schema.columns)
-    for name in columns:
-        if name not in names:
-            remedy = "Give a table with all columns of the schema, in any order."
-            raise _no_column(origin, name, all_names, remedy)
+    if absent := [name for name in columns if name not in names]:
+        raise DataError(
+            f"{origin} has no column {shown_names(absent)}; it has {shown_names(all_names)}.",
+            "Give a table with all columns of the schema, in any order.",
+        )
     roles = (schema.label, schema.weights, schema.id)
     expected = {*columns, *schema.ignored, *(schema.targets or ()), *roles}
     if further := [name for name in names if name not in expected]:

@@ -168,7 +168,7 @@ class TableSource(Source, ABC):
         return pa.string()
 
     def _batches(self, block_rows: int) -> Iterator[Block]:
-        features = _kinds_of(self.schema)
+        features = _kinds_of(self.schema.columns)
         ids = _IdsAgain(self._ids_again()) if self.columns.id in features else None
         n_mended = n_rows = 0
         self.unseen.clear()
@@ -261,9 +261,9 @@ def read(
             first_row += batch.num_rows
 
 
-def _kinds_of(schema: Schema) -> dict[str, CellKind | None]:
-    """Return as what the columns of a schema are read: as text where they are not as usual."""
-    return {column.name: "text" if column.written else column.kind for column in schema.columns}
+def _kinds_of(columns: Iterable[Column]) -> dict[str, CellKind | None]:
+    """Return as what columns are read: as text where their numbers or dates are not bare."""
+    return {column.name: "text" if column.written else column.kind for column in columns}
 
 
 def _of_others(columns: TableColumns) -> dict[str, CellKind | None]:
@@ -304,7 +304,7 @@ def survey_tables(
     surveys = surveys if asked.schema is None else {}
     wanted: dict[str, CellKind | None] = {name: kinds[name] for name in surveys}
     if asked.drops and asked.schema is not None:
-        wanted |= _kinds_of(asked.schema)
+        wanted |= _kinds_of(asked.schema.columns)
     wanted |= others
     gap_sets = GapSets()
     if not wanted:
@@ -326,7 +326,7 @@ def survey_tables(
         except MissingLabelError as error:
             # Other columns may have gaps too: one error names all of them.
             refused = refused or error
-            without = _lacking(rows, columns, asked)
+            without = _without_targets(rows, columns)
             label_gaps.update({name: int(none.sum()) for name, none in without.items()})
 
     check_size(asked.origin, n_rows=n_rows, n_features=len(columns.features))
@@ -425,8 +425,7 @@ def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
 
 def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
     """Raise DataError naming the first cell of some columns that is not written as they are."""
-    kinds: dict[str, CellKind | None] = dict.fromkeys((column.name for column in columns), "text")
-    for rows in read(tables, kinds, SURVEY_ROWS) if kinds else ():
+    for rows in read(tables, _kinds_of(columns), SURVEY_ROWS) if columns else ():
         _gaps_of(rows, columns)
 
 
@@ -441,7 +440,7 @@ def _read_gaps(
     """Read how many rows lack a value, and how many in each column."""
     n_gaps, counts = 0, Counter[str]()
     # An id may be a feature too.
-    kinds = _of_others(columns) | _kinds_of(schema)
+    kinds = _of_others(columns) | _kinds_of(schema.columns)
     for rows in read(tables, kinds, SURVEY_ROWS):
         lacking = _gaps_of(rows, schema.columns) | _lacking(rows, columns, asked)
         n_gaps += int(np.any([*lacking.values()], axis=0).sum())
@@ -464,14 +463,22 @@ def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) 
 
 def _lacking(rows: Rows, columns: TableColumns, asked: Asked) -> dict[str, np.ndarray]:
     """Return which cells of labels, targets and weights, by column, have rows left out."""
-    label, targets, weights = columns.roles
-    names: tuple[str, ...] = () if weights is None else (weights,)
-    may_lack = means_empty(asked.unlabelled)
-    names += () if may_lack else targets or ()
+    name, lacking = columns.roles.weights, {}
+    if name is not None:
+        values = _cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
+        lacking[name] = np.isnan(values)
+    return lacking | ({} if means_empty(asked.unlabelled) else _without_targets(rows, columns))
+
+
+def _without_targets(rows: Rows, columns: TableColumns) -> dict[str, np.ndarray]:
+    """Return which cells of labels and targets, by column, have no value."""
+    label, targets, _ = columns.roles
     lacking = {
-        name: np.isnan(stored_values(rows.cells[name], Column(name, "number"))) for name in names
+        # Other passes tell of cells that are no numbers.
+        name: np.isnan(stored_values(rows.cells[name], Column(name, "number"), spoiled=True))
+        for name in targets or ()
     }
-    if label is not None and not may_lack:
+    if label is not None:
         lacking[label] = lacks_label(rows.cells[label])
     return lacking
 

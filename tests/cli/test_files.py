@@ -242,7 +242,10 @@ def test_predict__a_column_of_another_type(tmp_path, place):
 def test_ingest__a_target_of_text(tmp_path):
     file = write(tmp_path / "rows.csv", people(9))
     _, fix = refuse("ingest", file, tmp_path / "rows", "--target", "city")
-    assert fix == "Write numbers in the column of a --target, or name one of classes as --label."
+    assert fix == (
+        "Write plain numbers, such as 1234.5, in the column of a --target, or name one of classes "
+        "as --label."
+    )
     _, fix = refuse("ingest", file, tmp_path / "rows", "--weights", "city")
     assert fix == "Write one number above 0 per row in the column of --weights."
 

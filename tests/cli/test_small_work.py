@@ -1,6 +1,8 @@
 """Commands with a few seconds of work start no cluster, unless an option asks for one."""
 
 import math
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from dask_nrbfn.engine import EngineOptions
 from dask_nrbfn.params import FitParams, TuneParams
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.model import Model
-from tests.cli.program import succeed
+from dask_nrbfn.storage.run import Run
+from tests.cli.program import PROGRAM, succeed
 from tests.tables import spirals, write_table
 
 FIT = ("--basis-size", 6, "--alpha", 1e-6)
@@ -54,8 +57,15 @@ def test_commands__start_no_cluster_for_small_work(place, tmp_path):
 
 @pytest.mark.slow
 def test_fit__has_the_bits_of_a_cluster(place, tmp_path):
-    succeed("fit", place / "data", tmp_path / "here", *FIT)
-    succeed("fit", place / "data", tmp_path / "there", *FIT, "--workers", 1)
+    # As a batch system sets it: a cluster takes all cores all the same.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = (*FIT, "--scale", "learned", "--n-parts", 13)
+    threads = []
+    for name, asked in (("here", ()), ("there", ("--workers", 1))):
+        command = (*PROGRAM, "fit", place / "data", tmp_path / name, *options, *asked)
+        subprocess.run([*map(str, command)], env=environment, check=True)
+        threads.append(Run.open(tmp_path / name).attributes["environment"]["threads"])
+    assert threads[0] == threads[1]
     assert Model.load(tmp_path / "here").digest() == Model.load(tmp_path / "there").digest()
 
 

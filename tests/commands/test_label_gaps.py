@@ -223,3 +223,13 @@ def test_cli__labels_and_features_with_gaps_are_in_one_message(tmp_path, suffix)
         assert all(option in fix for option in options[::2])
         succeed("ingest", file, rows, "--label", "y", *options)
         shutil.rmtree(rows)
+
+
+def test_ingest__weights_have_no_part_in_the_message_about_labels(tmp_path):
+    frame = table(NAMES[Y]).assign(w=1.0)
+    frame.loc[3, "a"] = None
+    frame.loc[[5, 7], "w"] = None
+    file = write(tmp_path / "rows.parquet", frame)
+    with pytest.raises(DataError) as caught:
+        ingest_file(file, MemoryStore(), label="y", weights="w")
+    assert f"2 columns: 'y' {GAPS.sum()}, 'a' 1." in caught.value.problem
