@@ -12,7 +12,6 @@ import click
 
 from dask_nrbfn.cli.show import readable_bytes
 from dask_nrbfn.engine.measure import peak_resident_bytes
-from dask_nrbfn.engine.threads import threads_of_workers
 from dask_nrbfn.engine.watch import Watch
 
 if TYPE_CHECKING:
@@ -81,6 +80,7 @@ class Job:
             Name of the only stage of the work, which goes over `n_rows` rows.
         """
         from dask_nrbfn.engine import EngineOptions, connect, exported_metrics
+        from dask_nrbfn.engine.threads import threads_of_workers
         from dask_nrbfn.outputs import check_distinct
 
         files = {name: options.get(name) for name in ("performance_report", "metrics_file")}
