@@ -1,9 +1,7 @@
 """The group of all commands: its errors, and the spelling of parameters in them."""
 
 import errno
-import gc
 import logging
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,7 +51,6 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
         yield
     except NRBFNError as error:
         job.tell_error(*error.spelled(spelling(ctx)))
-        _end_generators(error)
         ctx.exit(EXIT_MENDABLE)
     except BrokenPipeError:
         # The reader of the output has closed it, as `head` does; click then ends silently.
@@ -64,17 +61,6 @@ def _mendable_errors(ctx: click.Context, job: Job) -> Iterator[None]:
             remedy = "Free some space, or write elsewhere; finished parts are kept."
         job.tell_error(f"{error}.", remedy)
         ctx.exit(EXIT_MENDABLE)
-
-
-def _end_generators(error: BaseException | None) -> None:
-    """End the generators that the frames of an error hold, such as readers of files.
-
-    The process would otherwise end while their threads run: C++ then aborts it.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-    gc.collect()
 
 
 @contextmanager
