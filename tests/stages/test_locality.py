@@ -105,7 +105,9 @@ def test_fit__sums_rows_and_neighbours(change, monkeypatch):
     monkeypatch.setattr(locality, "_block_rows", lambda n_basis, k: 7)
     X, y = table()
     run = fit(X, y, replace(PARAMS, **change))
-    assert_same(R_of(run), naive_R(run, X, y))
+    # The distance of a basis row to itself is the root of rounding, which this kernel shows.
+    rtol = 1e-6 if change.get("kernel") == "laplacian" else 1e-11
+    assert_same(R_of(run), naive_R(run, X, y), rtol)
     record = LOCALITY.recorded(run)
     assert record.n_drawn == 120
     assert 0 < record.n_bound < 120
