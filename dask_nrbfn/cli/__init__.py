@@ -103,8 +103,8 @@ def main() -> None:
 def _end_at_once(code: int) -> NoReturn:
     """End the process without the destructors of C++.
 
-    Those of pyarrow abort, or wait without end, if a thread still reads a CSV file that was
-    refused: of 120 such errors on two busy cores four aborted and one did not end.
+    If a thread of pyarrow still reads a CSV file that was refused, its destructors abort or never
+    end: of about a hundred such errors on two busy cores, four aborted and one did not end.
     """
     logging.shutdown()
     # The reader of the output may be gone.
