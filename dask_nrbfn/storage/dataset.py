@@ -44,7 +44,7 @@ from dask_nrbfn.storage.dense import (
 )
 from dask_nrbfn.storage.format import read_schema
 from dask_nrbfn.storage.group import Location, attributes_of, normalize, open_group
-from dask_nrbfn.storage.location import Encoded, LabelledRows, Projected, SideBySide, WrittenFrom
+from dask_nrbfn.storage.location import View, viewed
 from dask_nrbfn.storage.projection import Projection
 from dask_nrbfn.storage.referenced import ReferencedRows
 from dask_nrbfn.storage.strict import recorded_by
@@ -129,16 +129,10 @@ class Dataset:
         MissingDataError, DamagedDataError
             If there is none, or it was not finished.
         """
-        if isinstance(location, LabelledRows):
-            return cls.open(location.place).of_labelled()
-        if isinstance(location, SideBySide):
-            return cls.open(location.labelled).with_unlabelled(cls.open(location.unlabelled))
-        if isinstance(location, Encoded):
-            return cls.open(location.place).encoded_by(location.schema)
-        if isinstance(location, Projected):
-            return cls.open(location.place).projected_by(location.run, location.n_coordinates)
-        if isinstance(location, WrittenFrom):
-            return replace(cls.open(location.place), location=location)
+        if isinstance(location, View):
+            first, *others = (cls.open(place, as_it_is=as_it_is) for place in location.places)
+            made: Self = getattr(first, location.form)(*others, *location.arguments)
+            return made
         location = normalize(location)
         group = open_group(location, kind="dataset")
         attributes = attributes_of(group)
@@ -422,7 +416,7 @@ class Dataset:
         """Return the rows that have a label, or numbers, as a dataset of their own."""
         if not self.n_unlabelled:
             return self
-        location = LabelledRows(self.location)
+        location = View((self.location,), "of_labelled")
         return replace(self, location=location, further=None, labelled_only=True)
 
     def with_unlabelled(self, further: "Dataset") -> Self:
@@ -441,7 +435,7 @@ class Dataset:
         content = (int(self.content, 16) + int(further.content, 16)) % 2**64
         return replace(
             self,
-            location=SideBySide(self.location, further.location),
+            location=View((self.location, further.location), "with_unlabelled"),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             content=f"{content:016x}",
             further=all_further,
@@ -466,8 +460,8 @@ class Dataset:
         same = own.digest == schema.digest or (own.is_plain and schema.is_plain)
         if difference is None and same:
             return self
-        if isinstance(self.location, SideBySide):
-            first, second = map(self.open, (self.location.labelled, self.location.unlabelled))
+        if places := viewed(self.location, "with_unlabelled"):
+            first, second = map(self.open, places)
             return first.encoded_by(schema).with_unlabelled(second)
         difference = difference or own.difference(schema)
         if not isinstance(self.X, zarr.Array):
@@ -480,7 +474,7 @@ class Dataset:
         both = f"{self.fingerprint} as {schema.digest}".encode()
         return replace(
             self,
-            location=Encoded(self.location, schema),
+            location=View((self.location,), "encoded_by", (schema,)),
             fingerprint=hashlib.blake2b(both, digest_size=16).hexdigest(),
             feature_names=schema.feature_names,
             # The name of the ids stays that of this dataset.
@@ -498,9 +492,13 @@ class Dataset:
             return self
         return replace(
             self,
-            location=Projected(self.location, run, n_coordinates),
+            location=View((self.location,), "projected_by", (run, n_coordinates)),
             projection=Projection(run, self.n_stored, n_coordinates),
         )
+
+    def named(self, name: str) -> Self:
+        """Return the same rows, which errors and records call by a name, such as a file's."""
+        return replace(self, location=View((self.location,), "named", (name,)))
 
     def blocks(self, start: int, stop: int, block_rows: int) -> Iterator[LabelledBlock]:
         """Yield rows `start` to `stop` in blocks of exactly `block_rows`, the last one shorter.

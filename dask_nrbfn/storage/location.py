@@ -9,7 +9,6 @@ import zarr.abc.store
 from zarr.storage import LocalStore, MemoryStore
 
 from dask_nrbfn.errors import ParameterError
-from dask_nrbfn.numeric.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -57,71 +56,32 @@ class RemoteLocation:
 
 
 @dataclass(frozen=True)
-class LabelledRows:
-    """The rows with labels of what is at `place`, a dataset or a run: tasks open the same of it."""
+class View:
+    """What is stored at some places in another form, which every task that opens it makes anew.
 
-    place: "Location"
+    Attributes
+    ----------
+    places : tuple of Location
+        Whatever is opened first; the form of the first is asked for, and the others are handed to
+        it.
+    form : str
+        The method of `Dataset`, or of `Run`, that makes the form: "of_labelled", "with_unlabelled",
+        "encoded_by", "projected_by" or "named".
+    arguments : tuple
+        Further arguments of the method.
+    """
 
-    def __str__(self) -> str:
-        return str(self.place)
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """Two datasets whose rows follow one another; those of the second have no labels."""
-
-    labelled: "Location"
-    unlabelled: "Location"
-
-    def __str__(self) -> str:
-        return f"{self.labelled} with {self.unlabelled}"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The dataset at `place` with the features that another schema makes of it."""
-
-    place: "Location"
-    schema: Schema = field(repr=False, hash=False)
+    places: "tuple[Location, ...]"
+    form: str
+    arguments: tuple[Any, ...] = field(default=(), repr=False, hash=False)
 
     def __str__(self) -> str:
-        return str(self.place)
+        if self.form == "named":
+            return str(self.arguments[0])
+        return " with ".join(map(str, self.places))
 
 
-@dataclass(frozen=True)
-class Projected:
-    """The dataset at `place` as `n_coordinates` products with the singular vectors of a run."""
-
-    place: "Location"
-    run: "Location | None"
-    n_coordinates: int
-
-    def __str__(self) -> str:
-        return str(self.place)
-
-
-@dataclass(frozen=True)
-class WrittenFrom:
-    """The dataset at `place`, which what is said and recorded calls by its `origin`, a file."""
-
-    place: "Location"
-    origin: str
-
-    def __str__(self) -> str:
-        return self.origin
-
-
-Location = (
-    str
-    | os.PathLike[str]
-    | RemoteLocation
-    | zarr.abc.store.Store
-    | LabelledRows
-    | SideBySide
-    | Encoded
-    | Projected
-    | WrittenFrom
-)
+Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
 """A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
 
 
@@ -134,11 +94,27 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
     return RemoteLocation(text, storage_options) if storage_options and "://" in text else text
 
 
+def viewed(location: Location, form: str) -> "tuple[Location, ...]":
+    """Return the places that a view of some form shows; none for any other location.
+
+    Parameters
+    ----------
+    location : Location
+    form : str
+        As in `View`.
+
+    Returns
+    -------
+    tuple of Location
+    """
+    return location.places if isinstance(location, View) and location.form == form else ()
+
+
 def normalize(location: Location) -> Location:
     """Return `location` with a local path made absolute, so that it means the same everywhere."""
-    if isinstance(location, LabelledRows | Encoded | Projected | WrittenFrom):
-        return normalize(location.place)
-    if isinstance(location, zarr.abc.store.Store | SideBySide):
+    if isinstance(location, View):
+        return normalize(location.places[0]) if len(location.places) == 1 else location
+    if isinstance(location, zarr.abc.store.Store):
         return location
     if isinstance(location, RemoteLocation):
         return normalize(location.url) if location.url.startswith("file://") else location
@@ -167,8 +143,8 @@ def join(location: Location, name: str) -> str | RemoteLocation:
 
 def in_memory(location: Location) -> bool:
     """Return whether what is at a location is in this process's memory, some of it at least."""
-    if isinstance(location, SideBySide):
-        return in_memory(location.labelled) or in_memory(location.unlabelled)
+    if isinstance(location, View):
+        return any(map(in_memory, location.places))
     return isinstance(normalize(location), MemoryStore)
 
 

@@ -40,6 +40,7 @@ from dask_nrbfn.storage.format import (
     SPARSE_VERSION,
     projection_attributes,
     read_schema,
+    schema_attributes,
     stored_params,
     stored_tuning,
 )
@@ -55,7 +56,7 @@ from dask_nrbfn.storage.group import (
     update_record,
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
-from dask_nrbfn.storage.location import LabelledRows
+from dask_nrbfn.storage.location import View
 from dask_nrbfn.storage.strict import checksum, metadata_named, recorded_by
 from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 
@@ -161,7 +162,7 @@ class Run:
                 "n_features": dataset.n_features,
                 "n_classes": dataset.n_classes,
                 "target_names": dataset.target_names,
-                "schema": None if dataset.schema is None else dataset.schema.to_dict(),
+                "schema": None,
                 "n_parts": params.n_parts or default_parts(dataset.n_rows, n_workers),
                 "part_rows": layout.part_rows,
                 "chunk_rows": layout.chunk_rows,
@@ -169,6 +170,7 @@ class Run:
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
+                **schema_attributes(dataset.schema),
                 **projection_attributes(params.svd),
                 **({"format_version": SPARSE_VERSION} if dataset.is_sparse else {}),
             },
@@ -184,8 +186,8 @@ class Run:
         MissingDataError, DamagedDataError
             If there is none.
         """
-        if isinstance(location, LabelledRows):
-            return cls.open(location.place).of_labelled()
+        if isinstance(location, View):
+            return cls.open(location.places[0]).of_labelled()
         location = normalize(location)
         stored = open_group(location, kind="run")
         attributes = attributes_of(stored)
@@ -247,10 +249,10 @@ class Run:
     def of_labelled(self) -> Self:
         """Return the run as stages see it that work on the rows with labels alone."""
         layout = self.attributes.get("labelled")
-        if layout is None or isinstance(self.location, LabelledRows):
+        if layout is None or isinstance(self.location, View):
             return self
         labelled = PartLayout(**layout)
-        location = LabelledRows(self.location)
+        location = View((self.location,), "of_labelled")
         return replace(self, location=location, n_rows=labelled.n_rows, layout=labelled)
 
     @property

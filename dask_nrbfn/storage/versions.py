@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dask_nrbfn.storage.dataset import Dataset
-from dask_nrbfn.storage.location import SideBySide
+from dask_nrbfn.storage.location import viewed
 
 ADD, FORGET, MERGE = "add", "forget", "merge"
 
@@ -79,10 +79,10 @@ def member_of(dataset: Dataset) -> dict[str, Any]:
 
 def members_of(dataset: Dataset) -> list[dict[str, Any]]:
     """Return how a run records the datasets whose rows follow one another in one."""
-    location = dataset.location
-    if not isinstance(location, SideBySide):
+    places = viewed(dataset.location, "with_unlabelled")
+    if not places:
         return [member_of(dataset)]
-    first, second = Dataset.open(location.labelled), Dataset.open(location.unlabelled)
+    first, second = map(Dataset.open, places)
     return [*members_of(first), member_beside(second)]
 
 
