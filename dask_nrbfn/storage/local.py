@@ -6,16 +6,16 @@ import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
+from zarr.abc.buffer import Buffer
 from zarr.storage import LocalStore
 
 from dask_nrbfn.errors import DamagedDataError, ExistsError
 from dask_nrbfn.outputs import place_new
 from dask_nrbfn.private import run_in_zarr
+from dask_nrbfn.storage.strict import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -34,37 +34,28 @@ class DurableStore(LocalStore):
     whoever made the data would choose which of the reader's files are read or replaced.
     """
 
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        """Return a value, None if it is not there."""
-        self._check_links(key)
-        return await super().get(key, prototype, byte_range)
+    get = guarded(LocalStore.get)
+    exists = guarded(LocalStore.exists)
+    set_if_not_exists = guarded(LocalStore.set_if_not_exists)
+    delete = guarded(LocalStore.delete)
 
-    async def delete(self, key: str) -> None:
-        """Remove a value."""
-        self._check_links(key)
-        await super().delete(key)
-
+    @guarded
     async def delete_dir(self, prefix: str) -> None:
         """Remove a directory and what is in it, also if another task does so too."""
-        self._check_links(prefix)
         while True:
             with suppress(FileNotFoundError):
                 return await super().delete_dir(prefix)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Give the names in a directory."""
-        self._check_links(prefix)
-        async for name in super().list_dir(prefix):
+        async with self.guard(prefix):
+            names = super().list_dir(prefix)
+        async for name in names:
             yield name
 
+    @guarded
     async def set(self, key: str, value: Buffer) -> None:
         """Store a value; the metadata at the top so that it is on the disk when this returns."""
-        self._check_links(key)
         if key != "zarr.json":
             await super().set(key, value)
             return
@@ -72,17 +63,8 @@ class DurableStore(LocalStore):
         await super().set(unfinished, value)
         await asyncio.to_thread(_publish, self.root / unfinished, self.root / key)
 
-    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Store a value where none is."""
-        self._check_links(key)
-        await super().set_if_not_exists(key, value)
-
-    async def exists(self, key: str) -> bool:
-        """Return whether there is a value."""
-        self._check_links(key)
-        return await super().exists(key)
-
-    def _check_links(self, key: str) -> None:
+    @asynccontextmanager
+    async def guard(self, key: str) -> AsyncIterator[None]:
         """Raise DamagedDataError if a link leads out of the directory on the way to a key."""
         path = os.fspath(self.root)
         for name in key.split("/"):
@@ -92,6 +74,7 @@ class DurableStore(LocalStore):
                     f"{path} is a link that leads out of {self.root}, to {os.path.realpath(path)}.",
                     "Put what it leads to in its place if it belongs there, or remove it.",
                 )
+        yield
 
     def _holds(self, path: str) -> bool:
         root = os.path.realpath(self.root)

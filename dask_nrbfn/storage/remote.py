@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from fsspec.core import url_to_fs
-from zarr.abc.buffer import Buffer, BufferPrototype
-from zarr.abc.store import ByteRequest
 from zarr.storage import FsspecStore
 
 from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
 from dask_nrbfn.storage.location import RemoteLocation
+from dask_nrbfn.storage.strict import guarded
 
 # Metadata is a few kilobytes and the first thing that is asked for. File systems may retry for
 # many minutes on a server that accepts connections and never answers: s3fs 6, gcsfs more.
@@ -30,36 +29,20 @@ class _RemoteStore(FsspecStore):
     def __str__(self) -> str:
         return str(self.fs.unstrip_protocol(self.path))
 
-    async def get(
-        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        async with self._explained(key):
-            return await super().get(key, prototype, byte_range)
+    get = guarded(FsspecStore.get)
+    set = guarded(FsspecStore.set)
+    exists = guarded(FsspecStore.exists)
+    delete = guarded(FsspecStore.delete)
+    delete_dir = guarded(FsspecStore.delete_dir)
 
     async def getsize(self, key: str) -> int:
-        async with self._explained(key):
+        async with self.guard(key):
             with suppress(FileNotFoundError):
                 return await super().getsize(key)
         raise FileNotFoundError(key)
 
-    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        async with self._explained(key):
-            await super().set(key, value, byte_range)
-
-    async def exists(self, key: str) -> bool:
-        async with self._explained(key):
-            return await super().exists(key)
-
-    async def delete(self, key: str) -> None:
-        async with self._explained(key):
-            await super().delete(key)
-
-    async def delete_dir(self, prefix: str) -> None:
-        async with self._explained(prefix):
-            await super().delete_dir(prefix)
-
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        async with self._explained(prefix):
+        async with self.guard(prefix):
             names = []
             async for name in super().list_dir(prefix):
                 names.append(name)
@@ -67,7 +50,8 @@ class _RemoteStore(FsspecStore):
             yield name
 
     @asynccontextmanager
-    async def _explained(self, key: str) -> AsyncIterator[None]:
+    async def guard(self, key: str) -> AsyncIterator[None]:
+        """Let the block use a key, and explain its errors."""
         seconds = _METADATA_TIMEOUT_S if key.endswith("zarr.json") else None
         with explained(str(self)):
             async with asyncio.timeout(seconds):

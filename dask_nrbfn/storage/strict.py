@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 import zarr.abc.store
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -19,6 +21,20 @@ CHECKSUM_BYTES = 4
 
 # Whatever else is asked for is a chunk.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def guarded(method: Method) -> Method:
+    """Return a method of a store whose first argument is a key, run inside `guard` of the store."""
+
+    @wraps(method)
+    async def run(store: Any, key: str, *arguments: Any, **options: Any) -> Any:
+        async with store.guard(key):
+            return await method(store, key, *arguments, **options)
+
+    return cast(Method, run)
 
 
 class StrictStore(WrapperStore[zarr.abc.store.Store]):
