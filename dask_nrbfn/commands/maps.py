@@ -20,7 +20,7 @@ from zarr.errors import ZarrUserWarning
 from dask_nrbfn.commands.ingest import Names
 from dask_nrbfn.commands.predict import GROUPS
 from dask_nrbfn.engine import Engine
-from dask_nrbfn.engine.memory import PROCESS_BYTES, check_budget
+from dask_nrbfn.engine.memory import PROCESS_BYTES
 from dask_nrbfn.errors import DataError, ParameterError, RunMismatchError
 from dask_nrbfn.numeric.held_out import keep_largest
 from dask_nrbfn.numeric.svd import project_bytes
@@ -492,7 +492,7 @@ def _check_memory(cube: Cube, model: Model, engine: Engine) -> None:
         held += project_bytes(rows, p, n_scaled)
     engine.expected_bytes = PROCESS_BYTES + held
     remedy = "Write the scene in smaller chunks"
-    check_budget("predict", engine.expected_bytes, engine, remedy=remedy)
+    engine.check_budget("predict", engine.expected_bytes, remedy=remedy)
 
 
 def _task_spans(n_boxes: int, n_pixels: int, engine: Engine) -> list[tuple[int, int]]:

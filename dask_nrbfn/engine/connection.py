@@ -131,6 +131,10 @@ def connect(
     watch : Watch, optional
         Where the engine counts what it does; default: one of its own.
 
+    Yields
+    ------
+    Engine
+
     Raises
     ------
     ClusterError
@@ -220,6 +224,10 @@ def local_cluster(
         Address at which the scheduler listens; default: this machine alone.
     port : int
         Port of the scheduler. 0: any that is free.
+
+    Yields
+    ------
+    distributed.LocalCluster
     """
     workers = options.workers or 1
     threads = options.threads or threads_of_workers(workers)

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def exported_metrics(
     if metrics_file is not None:
         check_path_outside_groups(metrics_file)
         job.last_success = _last_success(metrics_file)
-        _check_write(registry, metrics_file)
+        _write(registry, metrics_file)
     try:
         with _served(registry, metrics):
             yield
@@ -118,7 +118,11 @@ def exported_metrics(
         raise
     finally:
         if metrics_file is not None:
-            _try_write(registry, metrics_file)
+            try:
+                _write(registry, metrics_file)
+            except ParameterError as error:
+                # The work of the job counts for more.
+                logger.warning("%s", error.problem)
 
 
 class _JobCollector(Collector):
@@ -130,6 +134,7 @@ class _JobCollector(Collector):
         self.last_success: tuple[tuple[str, ...], float] | None = None
 
     def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its present values."""
         # A copy, because the job goes on meanwhile.
         stages = [((*self.labels, name), stage) for name, stage in list(self.watch.stages.items())]
         for name, attribute, about in _OF_STAGE:
@@ -178,29 +183,25 @@ def _served(registry: CollectorRegistry, address: tuple[str, int] | None) -> Ite
         thread.join()
 
 
-def _check_write(registry: CollectorRegistry, textfile: Path) -> None:
+def _write(registry: CollectorRegistry, textfile: Path) -> None:
     try:
         write_to_textfile(str(textfile), registry)
     except OSError as error:
         raise ParameterError(
-            f"metrics cannot be written to {textfile} ({error.strerror}).",
+            f"metrics could not be written to {textfile} ({error.strerror}).",
             "Give a file in a directory that is there and can be written to.",
         ) from error
-
-
-def _try_write(registry: CollectorRegistry, textfile: Path) -> None:
-    """Write the file, or log that it cannot be: what the job did counts for more."""
-    try:
-        write_to_textfile(str(textfile), registry)
-    except OSError as error:
-        logger.warning("metrics could not be written to %s (%s)", textfile, error.strerror)
 
 
 def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
     """Return labels and time of the last success that a file of metrics tells of."""
     if not os.path.lexists(textfile):
         return None
-    families = _families(textfile)
+    families: list[Metric] = []
+    if textfile.is_file():
+        # Of a file that is none of metrics there are no families.
+        with suppress(ValueError):
+            families = list(text_string_to_metric_families(textfile.read_text()))
     if not families or not all(
         family.name.startswith(_PREFIX) and {*_JOB_LABELS} <= sample.labels.keys()
         for family in families
@@ -215,13 +216,3 @@ def _last_success(textfile: Path) -> tuple[tuple[str, ...], float] | None:
             (sample,) = family.samples
             return tuple(sample.labels[name] for name in _JOB_LABELS), sample.value
     return None
-
-
-def _families(textfile: Path) -> list[Metric]:
-    """Return the metrics in a file, none if it is no file of them."""
-    if not textfile.is_file():
-        return []
-    try:
-        return list(text_string_to_metric_families(textfile.read_text()))
-    except ValueError:
-        return []

@@ -1,6 +1,7 @@
 """Engines run a list of tasks and return their results in order."""
 
 import logging
+import math
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -15,7 +16,6 @@ from dask.utils import format_bytes
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from dask_nrbfn.engine.measure import Measured, measure
-from dask_nrbfn.engine.memory import describe_memory
 from dask_nrbfn.engine.threads import available_threads
 from dask_nrbfn.engine.watch import StageFigures, Watch, progress
 from dask_nrbfn.errors import ClusterError, MemoryBudgetError, NRBFNError, WorkerLostError
@@ -75,6 +75,37 @@ class Engine(ABC):
         limit = self.worker_limit_bytes
         return self.memory_bytes if limit is None else limit
 
+    @property
+    def memory_text(self) -> str:
+        """A clause that says what a task may use, and of which limit."""
+        usable, limit = format_bytes(self.memory_bytes), format_bytes(self.limit_bytes)
+        if self.memory_bytes == self.limit_bytes:
+            return f"workers have {usable} for a task"
+        return f"workers are limited to {limit}, of which {usable} can be used by a task"
+
+    def check_budget(self, stage: str, held_bytes: int, *, remedy: str) -> None:
+        """Check that a task fits into the memory of a worker.
+
+        Parameters
+        ----------
+        stage : str
+        held_bytes : int
+            Memory that a task of the stage holds, with its process.
+        remedy : str
+            A clause that tells what else to change, without a full stop.
+
+        Raises
+        ------
+        MemoryBudgetError
+            If the task holds more than it may.
+        """
+        if held_bytes > self.memory_bytes:
+            limit = math.ceil(held_bytes * self.limit_bytes / self.memory_bytes)
+            raise MemoryBudgetError(
+                f"a {stage} task needs {format_bytes(held_bytes)}, {self.memory_text}.",
+                f"{remedy}, or raise the workers' memory to {_rounded_up(limit)}.",
+            )
+
     @contextmanager
     def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
         """Count the tasks of the block as those of a stage; give the figures of the stage.
@@ -86,6 +117,10 @@ class Engine(ABC):
             Rows that the stage goes over.
         expected_bytes : int
             Expected memory of a task with its process. 0: unknown.
+
+        Yields
+        ------
+        StageFigures
 
         Examples
         --------
@@ -111,6 +146,10 @@ class Engine(ABC):
         arguments : sequence of tuple
         label : str
             Names the tasks in the log, in errors and on dask's dashboard.
+
+        Returns
+        -------
+        list
 
         Raises
         ------
@@ -250,7 +289,7 @@ class _Batch:
             if future.status == "error":
                 raise
             if isinstance(error, CancelledError):
-                raise self._workers.scheduler_lost() from error
+                raise scheduler_lost(self._workers.address) from error
             time.sleep(0.1)
             return None
         return measured
@@ -265,14 +304,14 @@ class _Workers:
         self.n_slots, self.watch = n_slots, watch
         self._addresses: set[str] = set()
         self._client, self._label, self._patience_s = client, label, patience_s
-        self._address = scheduler_address(client)
+        self.address = scheduler_address(client)
         self._next_look = time.monotonic() + _LOOK_INTERVAL_S
         self._none_since: float | None = None
 
     def look(self) -> None:
         """Count the tasks that can run, now and then; raise ClusterError if that stays 0."""
         if self._client.status != "running":
-            raise self.scheduler_lost()
+            raise scheduler_lost(self.address)
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -280,7 +319,7 @@ class _Workers:
         try:
             threads = self._client.nthreads()
         except OSError as error:
-            raise self.scheduler_lost() from error
+            raise scheduler_lost(self.address) from error
         self.watch.n_workers_lost += len(self._addresses - threads.keys())
         self._addresses, n_slots = set(threads), sum(threads.values())
         if n_slots:
@@ -292,12 +331,9 @@ class _Workers:
             )
         elif now - self._none_since > self._patience_s:
             raise ClusterError(
-                f"the scheduler {self._address} has had no workers for {self._patience_s:g} s.",
+                f"the scheduler {self.address} has had no workers for {self._patience_s:g} s.",
                 "Start workers and the job again: finished parts are kept.",
             )
-
-    def scheduler_lost(self) -> ClusterError:
-        return scheduler_lost(self._address)
 
 
 def scheduler_address(client: Client) -> str:
@@ -321,7 +357,7 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
     if engine.expected_bytes:
         expected = format_bytes(engine.expected_bytes)
         needed = f"; a {label} task is expected to need {expected}"
-    known = f"{needed}; {describe_memory(engine)}."
+    known = f"{needed}; {engine.memory_text}."
     remedy = (
         "raise the workers' memory, run one task at a time on each, lower `basis_size`, or raise "
         "`n_partitions` for the neighbour search. Started again, the run goes on where it stopped."
@@ -340,3 +376,9 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
             f"a {label} task could not allocate memory ({error}){known}",
             remedy[0].upper() + remedy[1:],
         ) from error
+
+
+def _rounded_up(n_bytes: int) -> str:
+    """Return a size that `--memory` takes and that is enough."""
+    hundredths = math.ceil(n_bytes / 2**30 * 100)
+    return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

@@ -52,6 +52,10 @@ def side_by_side(
     at_once : int
         Steps at the same time at most; no more than the threads that BLAS had.
 
+    Returns
+    -------
+    list
+
     Notes
     -----
     The results have the same bits however many run at the same time. Threads that share a small
