@@ -20,14 +20,14 @@ from dask_nrbfn.storage.dense import (
     chunk_rows_stored,
     get_member,
     read_dense,
-    sealed,
+    seal_layout,
     sound_array,
     write_dense,
 )
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
 from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.strict import checksum
+from dask_nrbfn.storage.strict import is_sealed, sealed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -81,7 +81,7 @@ class SparseArray:
         """
         place = group.store_path
         recorded: dict[str, Any] = group.attrs.asdict()
-        if recorded.pop("checksum", None) != checksum(recorded):
+        if not is_sealed(recorded):
             raise _changed(place)
         n_rows, n_features = recorded["shape"]
         rows = cls(
@@ -232,8 +232,8 @@ def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
     for part in ("data", "indices"):
         if arrays[part].shape != (n_values,):
             arrays[part].resize((n_values,))
-            sealed(arrays[part])
-    _record(member, n_values=n_values)
+            seal_layout(arrays[part])
+    member.update_attributes(sealed({**member.attrs.asdict(), "n_values": n_values}))
     return {
         f"{name}/{part}": chunk_checksums(array, range(array.nchunks))
         for part, array in arrays.items()
@@ -256,11 +256,6 @@ def _end(indptr: Array, row: int) -> int:
     return int(np.asarray(indptr[row]))
 
 
-def _record(member: zarr.Group, **further: Any) -> None:
-    recorded = {**member.attrs.asdict(), **further}
-    member.update_attributes({**recorded, "checksum": checksum(recorded)})
-
-
 def write_sparse(
     group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
 ) -> None:
@@ -275,8 +270,8 @@ def write_sparse(
     chunk_rows = slice_rows or n_rows
     firsts = ends[:-1:chunk_rows]
     most = int(np.diff(np.append(firsts, n_values)).max(initial=0))
-    shape = {"shape": X.shape, "chunk_rows": chunk_rows}
-    _record(member, **ENCODING, **shape, most_values=most, n_values=n_values)
+    recorded = {"shape": X.shape, "chunk_rows": chunk_rows, "most_values": most}
+    member.update_attributes(sealed({**ENCODING, **recorded, "n_values": n_values}))
 
 
 def is_csr(group: zarr.Group) -> bool:

@@ -69,10 +69,10 @@ def create_array(
         config={"write_empty_chunks": True},
     )
     recorded = {} if content is None else {"content": content}
-    return sealed(array, **recorded)
+    return seal_layout(array, **recorded)
 
 
-def sealed(array: Array, **recorded: str) -> Array:
+def seal_layout(array: Array, **recorded: str) -> Array:
     """Return an array with the checksum of its layout, and what else is recorded of it."""
     return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
 

@@ -54,7 +54,7 @@ from dask_nrbfn.storage.remote import (
     open_store,
     remove_tree,
 )
-from dask_nrbfn.storage.strict import StrictStore, checksum, metadata_named
+from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, sealed
 
 # The kind of what takes its place when it is finished.
 _UNFINISHED = "unfinished"
@@ -73,7 +73,7 @@ def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]
     """
     check_outside_groups(location)
     return zarr.create_group(
-        _store(location), attributes=_identity(kind, attributes), overwrite=False
+        store_at(location), attributes=_identity(kind, attributes), overwrite=False
     )
 
 
@@ -132,13 +132,12 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
         )
     version = attributes.get("format_version")
     if version not in READ_VERSIONS:
-        if isinstance(version, int) and version > READ_VERSIONS[-1]:
-            raise _newer_format(place, version)
+        _check_not_newer(place, version)
         raise DamagedDataError(
             _format_problem(place, version),
             "Use the version of dask_nrbfn that wrote it, or write it again.",
         )
-    if attributes.pop("checksum", None) != checksum(attributes):
+    if not is_sealed(attributes):
         raise DamagedDataError(
             f"the attributes of {place} fail their checksum.",
             f"Restore its zarr.json from a copy, or write the {kind} again.",
@@ -170,11 +169,15 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         with metadata_named(location):
             # Without the format zarr asks for five names at once, and when one request fails the
             # others are left to complain.
-            store = _store(location)
+            store = store_at(location)
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
     except DamagedDataError:
-        _check_not_newer(location)
+        # Metadata of a newer format may be unreadable for zarr, and readable as JSON.
+        version = None
+        with suppress(ValueError, TypeError, KeyError):
+            version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
+        _check_not_newer(location, version)
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if path is not None and os.path.lexists(path):
@@ -186,18 +189,10 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
         ) from error
 
 
-def _check_not_newer(location: Location) -> None:
-    """Raise NewerVersionError if metadata that zarr cannot read names a newer format."""
-    try:
-        version = json.loads(_stored_metadata(location))["attributes"]["format_version"]
-    except (ValueError, TypeError, KeyError):
-        return
+def _check_not_newer(place: object, version: object) -> None:
+    """Raise NewerVersionError if a recorded format is newer than this package reads."""
     if isinstance(version, int) and version > READ_VERSIONS[-1]:
-        raise _newer_format(location, version)
-
-
-def _newer_format(place: object, version: object) -> NewerVersionError:
-    return NewerVersionError(_format_problem(place, version), UPGRADE)
+        raise NewerVersionError(_format_problem(place, version), UPGRADE)
 
 
 def _format_problem(place: object, version: object) -> str:
@@ -218,9 +213,8 @@ def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
     """Change attributes of a group that is marked complete."""
     changed = {**attributes_of(group), **attributes}
-    changed.pop("checksum")
-    attributes = {**attributes, "format_version": max(FORMAT_VERSION, changed["format_version"])}
-    group.update_attributes({**attributes, "checksum": checksum(changed | attributes)})
+    changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
+    group.update_attributes(sealed(changed))
 
 
 @contextmanager
@@ -252,11 +246,10 @@ def replacing_group(
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
     check()
+    build: AbstractContextManager[zarr.Group]
     if (path := local_path(location)) is not None:
-        place = partial(_replace, location, kind=kind) if overwrite else partial(_place, check)
-        build: AbstractContextManager[zarr.Group] = _built_beside(
-            Path(os.path.realpath(path)), place, flush=flush
-        )
+        publish = partial(_publish, location=location, kind=kind, overwrite=overwrite, flush=flush)
+        build = _built_beside(Path(os.path.realpath(path)), publish)
     elif (url := remote(location)) is not None:
         build = _built_remotely(url, check)
     else:
@@ -266,9 +259,7 @@ def replacing_group(
 
 
 @contextmanager
-def _built_beside(
-    target: Path, place: Callable[[Path, Path], None], *, flush: bool
-) -> Iterator[zarr.Group]:
+def _built_beside(target: Path, publish: Callable[[str], None]) -> Iterator[zarr.Group]:
     unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.unfinished")
     try:
         with disk_errors_named(target):
@@ -276,24 +267,12 @@ def _built_beside(
             group = zarr.create_group(DurableStore(unfinished))
         with full_disk_named(target):
             yield group
-            if flush:
-                flush_tree(unfinished)
-            place(unfinished, target)
+            publish(str(unfinished))
     except BaseException:
         finish_writes()
         raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _place(check: Callable[[], None], new: Path, target: Path) -> None:
-    check()
-    place_path(new, target)
-
-
-def _replace(location: Location, new: Path, target: Path, *, kind: str) -> None:
-    check_outside_groups(location)
-    replace_path(new, target, partial(_check_kind, location, kind))
 
 
 @contextmanager
@@ -317,7 +296,7 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
 @contextmanager
 def _built_in_place(store: Location) -> Iterator[zarr.Group]:
     with locked_run(store):
-        yield zarr.create_group(_store(store), overwrite=True)
+        yield zarr.create_group(store_at(store), overwrite=True)
 
 
 @contextmanager
@@ -386,18 +365,22 @@ def _kind_begun(
     )
 
 
-def _publish(new: Location, location: Location, *, kind: str, overwrite: bool) -> None:
+def _publish(
+    new: Location, location: Location, *, kind: str, overwrite: bool, flush: bool = True
+) -> None:
     """Put a complete group, beside `location`, in its place."""
     path, url = local_path(location), remote(location)
     if path is not None:
-        target = Path(os.path.realpath(path))
-        flush_tree(Path(str(new)))
+        source, target = Path(str(new)), Path(os.path.realpath(path))
+        if flush:
+            flush_tree(source)
         if overwrite:
-            _replace(location, Path(str(new)), target, kind=kind)
+            check_outside_groups(location)
+            replace_path(source, target, partial(_check_kind, location, kind))
             return
     check_target(location, kind=kind, overwrite=overwrite)
     if path is not None:
-        place_path(Path(str(new)), target)
+        place_path(source, target)
     elif url is not None:
         move_group(cast(RemoteLocation, remote(new)), url)
 
@@ -509,7 +492,7 @@ def _stored_metadata(location: Location) -> bytes:
     """Return the bytes of a group's own metadata, empty if there is none."""
     path = local_path(location)
     # Opened for writing, zarr would make a directory that does not exist any more.
-    store = _store(location) if path is None else DurableStore(path, read_only=True)
+    store = store_at(location) if path is None else DurableStore(path, read_only=True)
     stored = None
     with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
         stored = run_in_zarr(store.get("zarr.json", default_buffer_prototype()))
@@ -546,11 +529,11 @@ def exists(location: Location) -> bool:
 
 
 def _identity(kind: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    identity = {"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes}
-    return {**identity, "checksum": checksum(identity)}
+    return sealed({"kind": f"dask_nrbfn.{kind}", "format_version": FORMAT_VERSION, **attributes})
 
 
-def _store(location: Location) -> zarr.abc.store.Store:
+def store_at(location: Location) -> zarr.abc.store.Store:
+    """Return the zarr store of a location."""
     location = normalize(location)
     if type(location) is LocalStore:
         return DurableStore(location.root, read_only=location.read_only)
@@ -558,6 +541,4 @@ def _store(location: Location) -> zarr.abc.store.Store:
         return location
     if (url := remote(location)) is not None:
         return open_store(url)
-    path = local_path(location)
-    assert path is not None
-    return DurableStore(path)
+    return DurableStore(str(local_path(location)))

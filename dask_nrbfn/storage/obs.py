@@ -29,10 +29,9 @@ from dask_nrbfn.errors import (
 )
 from dask_nrbfn.sources.elements import Frame, installed, is_array
 from dask_nrbfn.storage.dense import Array, read_dense
-from dask_nrbfn.storage.group import replace_group
-from dask_nrbfn.storage.local import DurableStore, flush_tree, replace_path
-from dask_nrbfn.storage.location import Location, join, local_path, remote
-from dask_nrbfn.storage.remote import open_store
+from dask_nrbfn.storage.group import replace_group, store_at
+from dask_nrbfn.storage.local import flush_tree, replace_path
+from dask_nrbfn.storage.location import Location, join, local_path
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class Obs:
             return
         with self._opened() as root:
             new = zarr.open_group(
-                _store(place := join(scratch, "columns")),
+                store_at(place := join(scratch, "columns")),
                 mode="w",
                 zarr_format=root.metadata.zarr_format,
             )
@@ -194,7 +193,9 @@ class Obs:
 
                     root: Any = opened.enter_context(h5py.File(self._file, "r"))
                 else:
-                    root = zarr.open_group(_store(self.location), mode="r+", use_consolidated=False)
+                    root = zarr.open_group(
+                        store_at(self.location), mode="r+", use_consolidated=False
+                    )
                 root["obs"]
             except NRBFNError:
                 raise
@@ -212,7 +213,7 @@ class Obs:
 
     def _is_consolidated(self) -> bool:
         try:
-            root = zarr.open_group(_store(self.location), mode="r")
+            root = zarr.open_group(store_at(self.location), mode="r")
         except (ValueError, TypeError, KeyError):
             # Of an array in uns zarr may not know the type.
             return True
@@ -233,11 +234,3 @@ class Obs:
                 "use_consolidated=False to see the new columns",
                 *(self.location, error),
             )
-
-
-def _store(location: Location) -> Any:
-    path, url = local_path(location), remote(location)
-    if path is not None:
-        return DurableStore(path)
-    assert url is not None
-    return open_store(url)

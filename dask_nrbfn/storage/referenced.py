@@ -4,8 +4,7 @@ A digest of each chunk of rows tells whether they are those that were ingested.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from dask_nrbfn.sources.source import StoredAt
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, Array
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store
-from dask_nrbfn.storage.strict import checksum, is_our_mistake, metadata_named
+from dask_nrbfn.storage.strict import is_our_mistake, is_sealed, metadata_named, sealed
 
 _DIGEST_BYTES = 8
 
@@ -66,7 +65,7 @@ class ReferencedRows:
             If they have another shape than they had.
         """
         recorded: dict[str, Any] = group.attrs.asdict()
-        if recorded.pop("checksum", None) != checksum(recorded):
+        if not is_sealed(recorded):
             raise DamagedDataError(
                 f"the attributes of {group.store_path} fail their checksum.",
                 "Restore its zarr.json from a copy, or ingest the rows again.",
@@ -129,19 +128,8 @@ class ReferencedRows:
             If they are others than were ingested, or cannot be read.
         """
         stop = min(stop, self.shape[0])
-        with self._rows_named(start, stop):
-            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
-        if self.digests and digest_of(rows) != self._digest(start // self.chunk_rows):
-            raise DamagedDataError(
-                f"rows {start} to {stop} of {self} are not those that were ingested.",
-                "Restore them, or ingest them again.",
-            )
-        return rows
-
-    @contextmanager
-    def _rows_named(self, start: int, stop: int) -> Iterator[None]:
         try:
-            yield
+            rows: Rows = self.matrix.read(start, stop).astype(self.dtype, copy=False)
         # Every codec has errors of its own.
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, NRBFNError) or is_our_mistake(error):
@@ -150,10 +138,13 @@ class ReferencedRows:
                 f"rows {start} to {stop} of {self} cannot be read ({error}).",
                 "Restore them from a copy, or ingest them again.",
             ) from error
-
-    def _digest(self, chunk: int) -> str:
-        width = 2 * _DIGEST_BYTES
-        return self.digests[chunk * width : (chunk + 1) * width]
+        place = 2 * _DIGEST_BYTES * (start // self.chunk_rows)
+        if self.digests and digest_of(rows) != self.digests[place : place + 2 * _DIGEST_BYTES]:
+            raise DamagedDataError(
+                f"rows {start} to {stop} of {self} are not those that were ingested.",
+                "Restore them, or ingest them again.",
+            )
+        return rows
 
     def chunks_stored(self) -> set[int]:
         """Return the numbers of all chunks of rows; which are there shows as they are read."""
@@ -207,8 +198,7 @@ def finish_reference(
     values: dict[str, int | None] = {"n_values": None, "most_values": None}
     if values_of_chunks is not None:
         values = {"n_values": sum(values_of_chunks), "most_values": max(values_of_chunks)}
-    recorded = {**member.attrs.asdict(), "digests": digests, **values}
-    member.attrs.update({**recorded, "checksum": checksum(recorded)})
+    member.attrs.update(sealed({**member.attrs.asdict(), "digests": digests, **values}))
 
 
 def refers(member: object) -> bool:

@@ -57,7 +57,7 @@ from dask_nrbfn.storage.group import (
 )
 from dask_nrbfn.storage.layout import PartLayout, default_parts, part_name, parts_in
 from dask_nrbfn.storage.location import View
-from dask_nrbfn.storage.strict import checksum, metadata_named, recorded_by
+from dask_nrbfn.storage.strict import is_sealed, metadata_named, recorded_by, sealed
 from dask_nrbfn.storage.versions import VERSIONS, members_of, versions_of
 
 logger = logging.getLogger(__name__)
@@ -537,7 +537,7 @@ class Run:
         written = attributes_of(group) if isinstance(group, zarr.Group) else {}
         if not written:
             return None
-        if written.pop("checksum", None) != checksum(written) or "record" not in written:
+        if not is_sealed(written) or "record" not in written:
             logger.warning("The record of %s is damaged. The part is done again.", name)
             return None
         # Another run's is of a task that outlived the run that was here before.
@@ -570,7 +570,7 @@ class Run:
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
         group = self.group(f"{stage}/parts/{part_name(part)}")
-        group.update_attributes({**written, "checksum": checksum(written)})
+        group.update_attributes(sealed(written))
 
     def read_part(
         self, stage: str, part: int | range, name: str, start: int = 0, stop: int | None = None

@@ -140,3 +140,14 @@ def checksum(content: object) -> str:
     """Return a digest of JSON content, which zarr's metadata has no checksum of its own for."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with their checksum, in the place of one that they may have."""
+    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    return {**content, "checksum": checksum(content)}
+
+
+def is_sealed(attributes: Mapping[str, Any]) -> bool:
+    """Return whether attributes have the checksum that belongs to them."""
+    return attributes.get("checksum") == sealed(attributes)["checksum"]
