@@ -3,7 +3,7 @@
 Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools open.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,9 +13,8 @@ from numpy.typing import DTypeLike
 from dask_nrbfn.errors import DamagedDataError
 from dask_nrbfn.numeric.rows import Rows, canonical, is_sparse
 from dask_nrbfn.storage.dense import (
-    INDEX_BYTES,
-    ROW_BYTES,
     Array,
+    ChunkedRows,
     chunk_checksums,
     chunk_rows_stored,
     get_member,
@@ -34,14 +33,16 @@ if TYPE_CHECKING:
 
 ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 
+_PARTS = ("data", "indices", "indptr")
+
 # 8 MiB of float64, 4 MiB of the numbers of columns.
 _CHUNK_VALUES = 2**20
 # Ends of rows: 1 MiB.
 _CHUNK_ROWS = 2**17
 
 
-@dataclass(frozen=True, eq=False)
-class SparseArray:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SparseArray(ChunkedRows):
     """Rows in CSR as they are stored, opened for reading.
 
     Attributes
@@ -52,23 +53,14 @@ class SparseArray:
         Their columns, ascending in a row.
     indptr : zarr.Array int64 (n + 1,)
         Where the values of each row begin, and those of the last one end.
-    shape : tuple of int
-        n and p.
-    chunk_rows : int
-        Rows that are read together.
     n_values : int
-        All values m that are stored.
-    most_values : int
-        Those of the chunk of rows that has the most.
+        All values m.
     """
 
     data: Array
     indices: Array
     indptr: Array
-    shape: tuple[int, int]
-    chunk_rows: int
     n_values: int
-    most_values: int
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
@@ -84,45 +76,22 @@ class SparseArray:
         if not is_sealed(recorded):
             raise _changed(place)
         n_rows, n_features = recorded["shape"]
+        arrays: dict[str, Any] = {name: get_array(group, name) for name in _PARTS}
         rows = cls(
-            get_array(group, "data"),
-            get_array(group, "indices"),
-            get_array(group, "indptr"),
-            (n_rows, n_features),
-            recorded["chunk_rows"],
-            recorded["n_values"],
-            recorded["most_values"],
+            **arrays,
+            shape=(n_rows, n_features),
+            dtype=np.dtype(arrays["data"].dtype),
+            **{name: recorded[name] for name in ("chunk_rows", "n_values", "most_values")},
         )
-        lengths = [array.shape for array in rows.arrays.values()]
+        lengths = [array.shape for array in arrays.values()]
         if lengths != [(rows.n_values,), (rows.n_values,), (n_rows + 1,)]:
             raise _changed(place)
         return rows
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return np.dtype(self.data.dtype)
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """Rows that are read together, and the columns p."""
-        return self.chunk_rows, self.shape[1]
-
-    @property
-    def row_values(self) -> float:
-        """Values of a row on average."""
-        return self.n_values / self.shape[0]
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the largest chunk of rows."""
-        value_bytes = self.dtype.itemsize + INDEX_BYTES
-        return self.most_values * value_bytes + self.chunk_rows * ROW_BYTES
-
-    @property
     def arrays(self) -> dict[str, Array]:
         """What is stored, by name."""
-        return {"data": self.data, "indices": self.indices, "indptr": self.indptr}
+        return {name: getattr(self, name) for name in _PARTS}
 
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR.
@@ -155,16 +124,6 @@ class SparseArray:
             first, stop = index * size, min((index + 1) * size, most)
             found.update(range(first // self.chunk_rows, -(-stop // self.chunk_rows)))
         return found
-
-    def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these, but as many as are given, which are not there."""
-        return replace(
-            self,
-            shape=(n_rows, self.shape[1]),
-            chunk_rows=chunk_rows,
-            n_values=round(n_rows * self.row_values),
-            most_values=round(self.most_values * chunk_rows / self.chunk_rows),
-        )
 
 
 def _changed(place: object) -> DamagedDataError:
@@ -244,7 +203,7 @@ def _being_written(group: zarr.Group, name: str) -> tuple[zarr.Group, dict[str, 
     member = group[name]
     assert isinstance(member, zarr.Group)
     arrays = {}
-    for part in ("data", "indices", "indptr"):
+    for part in _PARTS:
         array = member[part]
         assert isinstance(array, zarr.Array)
         # The setting belongs to the open array, not to what is stored.

@@ -29,7 +29,7 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
 from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, schema_attributes
 from dask_nrbfn.storage.group import mark_complete
-from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers
+from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
 # A chunk is one request and one unit of decoding: large enough for an object store's latency,
 # small enough that a worker holds several.
@@ -101,31 +101,27 @@ def create_dataset_arrays(
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
+    columns: dict[str, tuple[DTypeLike | None, tuple[int, ...]]] = {
+        "X": (x_dtype, (n_features,)),
+        "y": (y_dtype, (n_numbers,) if n_numbers else ()),
+        "weights": (np.float64 if weighted else None, ()),
+        "ids": (id_dtype, ()),
+    }
     if stored_at is not None:
         refer(group, "X", stored_at, shape, x_dtype, chunk_rows=chunk_rows)
+        del columns["X"]
     elif n_values is not None:
         create_sparse(group, "X", shape, x_dtype, chunk_rows=chunk_rows, n_values=n_values)
-    else:
-        create_array(
-            group,
-            "X",
-            shape=shape,
-            dtype=x_dtype,
-            chunks=(chunk_rows, n_features),
-            dimensions=("row", "feature"),
-            compress=True,
-        )
-    columns = {"y": y_dtype, "weights": np.float64 if weighted else None, "ids": id_dtype}
-    for name, dtype in columns.items():
+        del columns["X"]
+    for name, (dtype, inner) in columns.items():
         if dtype is not None:
-            inner = (n_numbers,) if name == "y" and n_numbers else ()
             create_array(
                 group,
                 name,
                 shape=(n_rows, *inner),
                 dtype=dtype,
                 chunks=(chunk_rows, *inner),
-                dimensions=("row", "target")[: 1 + len(inner)],
+                dimensions=("row", "feature" if name == "X" else "target")[: 1 + len(inner)],
                 compress=True,
             )
 
@@ -276,8 +272,7 @@ def summarize_chunk(
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
     digest = hashlib.blake2b(digest_size=16, person=person)
-    for stored in (X.data, X.indices, X.indptr) if is_sparse(X) else (X,):
-        digest.update(np.ascontiguousarray(stored).data)
+    update_digest(digest, X)
     label_counts: dict[int | str, int] = {}
     labelled = np.zeros(X.shape[0], dtype=np.bool_)
     if y is not None:

@@ -5,7 +5,8 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -36,6 +37,77 @@ _REQUESTS = 16
 
 # Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
 _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ChunkedRows:
+    """Rows that are not a Zarr array of this package, opened for reading.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Type in which the rows are read.
+    chunk_rows : int
+        Rows that are read together.
+    n_values, most_values : int or None
+        Values that are stored in CSR, of all rows and of the chunk that has the most. None: all p
+        of every row.
+    """
+
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    chunk_rows: int
+    n_values: int | None
+    most_values: int | None
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of this package that have the rows, by name."""
+        return {}
+
+    @property
+    def chunks(self) -> tuple[int, int]:
+        """Rows that are read together, and the columns p."""
+        return self.chunk_rows, self.shape[1]
+
+    @property
+    def row_values(self) -> float:
+        """Values of a row on average, all p where they are not in CSR."""
+        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the largest chunk of rows."""
+        if self.most_values is None:
+            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
+        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
+
+    def chunks_stored(self) -> set[int]:
+        """Return the numbers of the chunks of which anything is stored, all if that is unknown."""
+        return set(range(-(-self.shape[0] // self.chunk_rows)))
+
+    def planned(self, n_rows: int, chunk_rows: int) -> Self:
+        """Return rows like these that are not there, to plan with.
+
+        Parameters
+        ----------
+        n_rows, chunk_rows : int
+            Numbers of rows, of all and of a chunk.
+
+        Returns
+        -------
+        ChunkedRows
+        """
+        most = self.most_values
+        return replace(
+            self,
+            shape=(n_rows, self.shape[1]),
+            chunk_rows=chunk_rows,
+            n_values=None if self.n_values is None else round(n_rows * self.row_values),
+            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
+        )
 
 
 def create_array(

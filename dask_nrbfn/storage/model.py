@@ -43,6 +43,7 @@ from dask_nrbfn.storage.group import (
     replacing_group,
 )
 from dask_nrbfn.storage.location import join
+from dask_nrbfn.storage.referenced import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
 
 # Fields that are computed from the sums over rows, or play no part in them. Of the parameters only
@@ -204,11 +205,10 @@ class Model:
             content.update(self.schema.digest.encode())
         scaling = self.scaling
         of_scaling = (scaling.shift, scaling.scale, scaling.root)
-        basis = self.basis
-        of_basis = (basis.data, basis.indices, basis.indptr) if is_sparse(basis) else (basis,)
-        for array in (*of_basis, self.weights, *of_scaling, self.intercept, self.projection):
+        arrays = (self.basis, self.weights, *of_scaling, self.intercept, self.projection)
+        for array in arrays:
             if array is not None:
-                content.update(np.ascontiguousarray(array).data)
+                update_digest(content, array)
         return content.hexdigest()
 
     def differences_of_sums(self, other: "Model") -> list[str]:
@@ -256,22 +256,24 @@ class Model:
 
     def write(self, group: zarr.Group) -> None:
         """Write the model into an empty group."""
-        write_array(group, "basis", self.basis, "basis", "feature")
-        write_array(group, "weights", self.weights, "target", "basis")
-        if self.intercept is not None:
-            write_array(group, "intercept", self.intercept, "target")
-        if self.places is not None:
-            write_array(group, "places", self.places, "basis")
         # Labels of a pandas column are Python objects; text may be in another byte order.
         text = self.classes.dtype.kind in "OU"
         classes = np.array(self.classes.tolist(), dtype=np.str_) if text else self.classes
-        write_array(group, "classes", classes, "class")
-        write_array(group, "shift", self.scaling.shift, "feature")
-        write_array(group, "scale", self.scaling.scale, "feature")
-        if self.scaling.root is not None:
-            write_array(group, "root", self.scaling.root, "feature")
-        if self.projection is not None:
-            write_array(group, "projection", self.projection, "column", "feature")
+        scaling = self.scaling
+        arrays: dict[str, tuple[Any, ...]] = {
+            "basis": (self.basis, "basis", "feature"),
+            "weights": (self.weights, "target", "basis"),
+            "intercept": (self.intercept, "target"),
+            "places": (self.places, "basis"),
+            "classes": (classes, "class"),
+            "shift": (scaling.shift, "feature"),
+            "scale": (scaling.scale, "feature"),
+            "root": (scaling.root, "feature"),
+            "projection": (self.projection, "column", "feature"),
+        }
+        for name, (values, *dimensions) in arrays.items():
+            if values is not None:
+                write_array(group, name, values, *dimensions)
         mark_complete(
             group,
             kind="model",
@@ -306,7 +308,11 @@ class Model:
     def read(cls, group: zarr.Group) -> Self:
         """Read the model from its open group."""
         attributes = attributes_of(group)
-        classes = read_rows(get_array(group, "classes"))
+
+        def array(name: str) -> Any:
+            return read_rows(get_array(group, name))
+
+        classes = array("classes")
         names, target_names = attributes["feature_names"], attributes.get("target_names")
         schema = read_schema(attributes, group.store_path)
         if schema is not None and not schema.is_plain:
@@ -315,13 +321,13 @@ class Model:
         model = cls(
             basis=read_rows(get_stored(group, "basis")),
             width=attributes["width"],
-            weights=read_rows(get_array(group, "weights")),
+            weights=array("weights"),
             classes=np.asarray(classes.tolist()) if classes.dtype.kind == "T" else classes,
             scaling=Scaling(
                 attributes["scaling"],
-                read_rows(get_array(group, "shift")),
-                read_rows(get_array(group, "scale")),
-                read_rows(get_array(group, "root")) if attributes["scaling"] == "learned" else None,
+                array("shift"),
+                array("scale"),
+                array("root") if attributes["scaling"] == "learned" else None,
             ),
             params=params,
             fitting_error=attributes["fitting_error"],
@@ -329,10 +335,10 @@ class Model:
             temperature=attributes.get("temperature"),
             feature_names=None if names is None else tuple(names),
             target_names=None if target_names is None else tuple(target_names),
-            intercept=None if target_names is None else read_rows(get_array(group, "intercept")),
-            places=None if params.prune is None else read_rows(get_array(group, "places")),
+            intercept=None if target_names is None else array("intercept"),
+            places=None if params.prune is None else array("places"),
             schema=schema,
-            projection=None if params.svd is None else read_rows(get_array(group, "projection")),
+            projection=None if params.svd is None else array("projection"),
             read_as=attributes.get("read_as"),
         )
         model._check_shapes(group)

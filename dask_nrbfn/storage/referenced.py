@@ -17,7 +17,7 @@ from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.elements import Matrix, matrix_of
 from dask_nrbfn.sources.source import StoredAt
-from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, Array
+from dask_nrbfn.storage.dense import ChunkedRows
 from dask_nrbfn.storage.location import remote
 from dask_nrbfn.storage.remote import open_store
 from dask_nrbfn.storage.strict import is_our_mistake, is_sealed, metadata_named, sealed
@@ -25,8 +25,8 @@ from dask_nrbfn.storage.strict import is_our_mistake, is_sealed, metadata_named,
 _DIGEST_BYTES = 8
 
 
-@dataclass(frozen=True, eq=False)
-class ReferencedRows:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReferencedRows(ChunkedRows):
     """Rows of another store, opened for reading.
 
     Attributes
@@ -34,24 +34,14 @@ class ReferencedRows:
     place, path : str
         The Zarr store, and what they are in it, such as "obsm/X_pca".
     matrix : Matrix
-    dtype : dtype
-        As which they are read.
-    chunk_rows : int
-        Rows that are read together.
     digests : str
         Of each chunk of rows, one after another; empty: they are read as they are.
-    n_values, most_values : int or None
-        Values that are stored in CSR, of all rows and of the chunk that has the most.
     """
 
     place: str
     path: str
     matrix: Matrix
-    dtype: np.dtype[Any]
-    chunk_rows: int
     digests: str
-    n_values: int | None
-    most_values: int | None
 
     @classmethod
     def open(cls, group: zarr.Group) -> Self:
@@ -71,15 +61,13 @@ class ReferencedRows:
                 "Restore its zarr.json from a copy, or ingest the rows again.",
             )
         place, path = recorded["place"], recorded["path"]
+        matrix = _matrix_at(place, path)
+        names = ("place", "path", "chunk_rows", "digests", "n_values", "most_values")
         rows = cls(
-            place,
-            path,
-            _matrix_at(place, path),
-            np.dtype(recorded["dtype"]),
-            recorded["chunk_rows"],
-            recorded["digests"],
-            recorded["n_values"],
-            recorded["most_values"],
+            matrix=matrix,
+            shape=matrix.shape,
+            dtype=np.dtype(recorded["dtype"]),
+            **{name: recorded[name] for name in names},
         )
         if [*rows.shape] != recorded["shape"]:
             raise DamagedDataError(
@@ -91,33 +79,6 @@ class ReferencedRows:
 
     def __str__(self) -> str:
         return f"{self.path} of {self.place}"
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows n and columns p."""
-        return self.matrix.shape
-
-    @property
-    def chunks(self) -> tuple[int, int]:
-        """Rows that are read together, and the columns p."""
-        return self.chunk_rows, self.shape[1]
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """What the dataset itself stores of them: nothing."""
-        return {}
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of the largest chunk of rows."""
-        if self.most_values is None:
-            return self.chunk_rows * self.shape[1] * self.dtype.itemsize
-        return self.most_values * (self.dtype.itemsize + INDEX_BYTES) + self.chunk_rows * ROW_BYTES
-
-    @property
-    def row_values(self) -> float:
-        """Values of a row on average, all p of an array."""
-        return self.shape[1] if self.n_values is None else self.n_values / self.shape[0]
 
     def read(self, start: int, stop: int) -> Rows:
         """Return the rows of one chunk.
@@ -146,21 +107,6 @@ class ReferencedRows:
             )
         return rows
 
-    def chunks_stored(self) -> set[int]:
-        """Return the numbers of all chunks of rows; which are there shows as they are read."""
-        return set(range(-(-self.shape[0] // self.chunk_rows)))
-
-    def planned(self, n_rows: int, chunk_rows: int) -> Self:
-        """Return rows like these, but as many as are given, which are not there."""
-        most = self.most_values
-        return replace(
-            self,
-            matrix=replace(self.matrix, shape=(n_rows, self.shape[1])),
-            chunk_rows=chunk_rows,
-            n_values=None if self.n_values is None else round(n_rows * self.row_values),
-            most_values=None if most is None else round(most * chunk_rows / self.chunk_rows),
-        )
-
     def as_it_is(self) -> Self:
         """Return the same rows without a look at whether they are those that were ingested."""
         return replace(self, digests="")
@@ -169,9 +115,20 @@ class ReferencedRows:
 def digest_of(rows: Rows) -> str:
     """Return the digest of a chunk of rows, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    update_digest(digest, rows)
+    return digest.hexdigest()
+
+
+def update_digest(digest: "hashlib.blake2b", rows: Rows) -> None:
+    """Add the bytes of rows to a digest.
+
+    Parameters
+    ----------
+    digest : hashlib.blake2b
+    rows : (b, p), or in CSR
+    """
     for values in (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,):
         digest.update(np.ascontiguousarray(values).data)
-    return digest.hexdigest()
 
 
 def refer(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -509,12 +509,8 @@ class Run:
         """Return the records of what is complete of a stage by the numbers of the parts in it."""
         stored = self.stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            records = pool.map(lambda parts: self.part_record(stage, parts), stored)
-            return {
-                parts: record
-                for parts, record in zip(stored, records, strict=True)
-                if record is not None
-            }
+            records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
+            return {parts: record for parts, record in records if record is not None}
 
     def stored_parts(self, stage: str) -> list[range]:
         """Return the numbers of the parts in all that is stored of a stage, complete or not."""
@@ -527,7 +523,7 @@ class Run:
         return None if written is None else written["record"]
 
     def _part_attributes(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        name = f"{stage}/parts/{part_name(part)}"
+        name = _part_place(stage, part)
         try:
             with metadata_named(f"{self.location}/{name}"):
                 group = self.stored.get(name)
@@ -564,12 +560,12 @@ class Run:
         """
         attempt = uuid.uuid4().hex
         if arrays:
-            group = self.group(f"{stage}/parts/{part_name(part)}/{attempt}")
+            group = self.group(f"{_part_place(stage, part)}/{attempt}")
             for name, values in arrays.items():
                 dimensions = (f"{name}_{axis}" for axis in range(values.ndim))
                 write_array(group, name, values, *dimensions, slice_rows=slice_rows)
         written = {"record": dict(record), "attempt": attempt, "run_id": self.run_id}
-        group = self.group(f"{stage}/parts/{part_name(part)}")
+        group = self.group(_part_place(stage, part))
         group.update_attributes(sealed(written))
 
     def read_part(
@@ -583,7 +579,7 @@ class Run:
             If the part is not there or damaged.
         """
         written = self._part_attributes(stage, part)
-        place = f"{stage}/parts/{part_name(part)}"
+        place = _part_place(stage, part)
         if written is None:
             raise DamagedResultError(
                 f"part {part_name(part)} of {stage} is not there.",
@@ -595,7 +591,7 @@ class Run:
 
     def flush_part(self, stage: str, part: range) -> None:
         """Wait until a part, or the sum of some, is on the disk."""
-        flush_member(self.location, f"{stage}/parts/{part_name(part)}")
+        flush_member(self.location, _part_place(stage, part))
 
     def drop_part(self, stage: str, part: range) -> None:
         """Delete one part, or the sum of some, that another sum holds.
@@ -603,7 +599,7 @@ class Run:
         Where another task still writes it, it is left until all parts are dropped.
         """
         with suppress(OSError):
-            self._delete(f"{stage}/parts/{part_name(part)}")
+            self._delete(_part_place(stage, part))
 
     def drop_parts(self, stage: str) -> None:
         """Delete the parts of a stage whose result is stored."""
@@ -622,7 +618,7 @@ class Run:
             self.drop(stage)
         for stored in self.stored_parts(stage):
             if not set(stored).isdisjoint(parts):
-                self._delete(f"{stage}/parts/{part_name(stored)}")
+                self._delete(_part_place(stage, stored))
         if stage in self.stages:
             self._record(stages={name: self.stages[name] for name in self.stages if name != stage})
 
@@ -635,3 +631,8 @@ class Run:
     def _delete(self, name: str) -> None:
         # It need not be readable for this, nor there.
         del self._writable[name]
+
+
+def _part_place(stage: str, part: int | range) -> str:
+    """Return the name of the group of a part, or of the sum of consecutive parts, in a run."""
+    return f"{stage}/parts/{part_name(part)}"

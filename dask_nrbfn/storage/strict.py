@@ -144,10 +144,14 @@ def checksum(content: object) -> str:
 
 def sealed(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes with their checksum, in the place of one that they may have."""
-    content = {name: value for name, value in attributes.items() if name != "checksum"}
+    content = _content(attributes)
     return {**content, "checksum": checksum(content)}
 
 
 def is_sealed(attributes: Mapping[str, Any]) -> bool:
     """Return whether attributes have the checksum that belongs to them."""
-    return attributes.get("checksum") == sealed(attributes)["checksum"]
+    return attributes.get("checksum") == checksum(_content(attributes))
+
+
+def _content(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name != "checksum"}
