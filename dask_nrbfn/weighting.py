@@ -21,22 +21,30 @@ _MOST_WEIGHT = 1e148
 _LEAST_WEIGHT = 1e-290
 
 
-def check_total_weight(total: float) -> None:
-    """Raise DataError if sums over rows of this total weight can overflow."""
+def check_total_weight(total: float, *, whole: bool = False) -> None:
+    """Raise DataError if rows of this total weight are too heavy for sums over them.
+
+    Parameters
+    ----------
+    total : float
+    whole : bool
+        Of all rows: it may not be too small to compute with either.
+
+    Raises
+    ------
+    DataError
+        If it is too large or too small.
+    """
     if not total <= _MOST_WEIGHT:
-        raise DataError(
-            f"the weights of the rows sum to {total:.3g}, which overflows float64 in other sums.",
-            f"Divide all weights by the largest; their sum must be at most {_MOST_WEIGHT:g}.",
-        )
-
-
-def check_least_weight(total: float) -> None:
-    """Raise DataError if the weights of all rows, of this sum, are too small to compute with."""
-    if total < _LEAST_WEIGHT:
-        raise DataError(
-            f"the weights of the rows sum to {total:.3g}, which underflows float64 in other sums.",
-            f"Divide all weights by the largest; their sum must be at least {_LEAST_WEIGHT:g}.",
-        )
+        fault, allowed = "overflows", f"at most {_MOST_WEIGHT:g}"
+    elif whole and total < _LEAST_WEIGHT:
+        fault, allowed = "underflows", f"at least {_LEAST_WEIGHT:g}"
+    else:
+        return
+    raise DataError(
+        f"the weights of the rows sum to {total:.3g}, which {fault} float64 in other sums.",
+        f"Divide all weights by the largest; their sum must be {allowed}.",
+    )
 
 
 @dataclass(frozen=True, eq=False)

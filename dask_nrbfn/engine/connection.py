@@ -34,6 +34,7 @@ from dask_nrbfn.engine.threads import (
 from dask_nrbfn.engine.watch import Watch
 from dask_nrbfn.errors import ClusterError, ParameterError
 from dask_nrbfn.outputs import check_output_file, new_file
+from dask_nrbfn.params import Option
 from dask_nrbfn.private import memory_limit, reach_scheduler
 
 logger = logging.getLogger(__name__)
@@ -89,11 +90,8 @@ class EngineOptions:
                 "They shape the local cluster; a running scheduler has its workers already.",
             )
         for name, least in (("workers", 0), ("threads", 1)):
-            value = local[name]
-            if value is not None and not (isinstance(value, int) and value >= least):
-                raise ParameterError(
-                    f"`{name}` is {value!r}.", f"Give an integer of at least {least}."
-                )
+            if (value := local[name]) is not None:
+                Option(None, int, "", least=least).check(name, value)
         if self.memory is not None:
             _parse_memory(self.memory)
         if self.performance_report is not None and self.workers == 0:

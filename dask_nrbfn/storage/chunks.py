@@ -226,20 +226,15 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
         )
     given = np.where(none, 0.0, numbers)
     check_finite(given, first_row=first_row, name="target")
-    _check_squares(given, first_row=first_row)
-    return np.where(none, np.nan, numbers)
-
-
-def _check_squares(numbers: Floats, *, first_row: int) -> None:
-    """Raise DataError naming the first of some targets that is too large to be squared."""
-    wrong = np.abs(numbers) > _LARGEST_TARGET
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
+    large = np.argwhere(np.abs(given) > _LARGEST_TARGET)
+    if len(large):
+        row, column = large[0]
         raise DataError(
-            f"target has {numbers[row, column]} in row {first_row + row}, column {column}, too "
+            f"target has {given[row, column]} in row {first_row + row}, column {column}, too "
             "large to be squared in float64.",
             "Divide the target by its largest value.",
         )
+    return np.where(none, np.nan, numbers)
 
 
 def check_weights(weights: Floats, *, first_row: int) -> None:

@@ -61,19 +61,16 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
     ParameterError
         If the lock cannot be kept there.
     """
+    # Nobody can take a lock of the kernel or of this process: there is nothing to check.
     if (path := local_path(location)) is not None:
         with _locked_file(location, Path(os.path.realpath(path))):
-            yield _nothing_to_check
+            yield lambda: None
     elif (url := remote(location)) is not None:
         with _lease(url) as lease:
             yield lease.check
     else:
         with _reserved_store(location):
-            yield _nothing_to_check
-
-
-def _nothing_to_check() -> None:
-    """Nobody can take what the kernel or this process holds."""
+            yield lambda: None
 
 
 @contextmanager
@@ -268,10 +265,8 @@ def _is_dead(holder: dict[str, Any]) -> bool:
         return False
     try:
         os.kill(holder["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except (ProcessLookupError, PermissionError) as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 
