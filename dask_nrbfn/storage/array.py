@@ -26,7 +26,7 @@ from dask_nrbfn.storage.dense import (
 from dask_nrbfn.storage.dense import create_array as create_array
 from dask_nrbfn.storage.dense import get_array as get_array
 from dask_nrbfn.storage.referenced import ReferencedRows, refers
-from dask_nrbfn.storage.strict import is_sealed, sealed
+from dask_nrbfn.storage.strict import RESTORE, is_sealed, sealed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -127,9 +127,7 @@ class SparseArray(ChunkedRows):
 
 
 def _changed(place: object) -> DamagedDataError:
-    return DamagedDataError(
-        f"{place} is not what was written.", "Restore it from a copy, or write the data again."
-    )
+    return DamagedDataError(f"{place} is not what was written.", RESTORE)
 
 
 def create_sparse(
@@ -159,12 +157,6 @@ def create_sparse(
             dimensions=(dimension,),
             compress=True,
         )
-
-
-def written_in(member: zarr.Group) -> int:
-    """Return the rows of a chunk of rows in CSR that are being written."""
-    attributes: dict[str, Any] = member.attrs.asdict()
-    return int(attributes["chunk_rows"])
 
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:

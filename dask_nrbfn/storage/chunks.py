@@ -24,7 +24,6 @@ from dask_nrbfn.storage.array import (
     finish_sparse,
     get_array,
     get_stored,
-    written_in,
 )
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
 from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, schema_attributes
@@ -148,7 +147,9 @@ def write_chunk(
         If a value is infinite, or NaN unless there may be `gaps`, a weight is not above 0, or a row
         has only some of its numbers; names its row and column.
     """
-    start = index * _chunk_rows(group)
+    rows = group["X"]
+    chunk_rows: Any = rows.chunks[0] if isinstance(rows, zarr.Array) else rows.attrs["chunk_rows"]
+    start = index * chunk_rows
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
     if gaps and not is_sparse(X):
@@ -172,11 +173,6 @@ def write_chunk(
     return summarize_chunk(X, y, weights, unlabelled=unlabelled)._replace(
         checksums=checksums, n_values=X.nnz if is_sparse(X) else None
     )
-
-
-def _chunk_rows(group: zarr.Group) -> int:
-    member = group["X"]
-    return member.chunks[0] if isinstance(member, zarr.Array) else written_in(member)
 
 
 def check_finite(

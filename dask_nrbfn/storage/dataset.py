@@ -166,15 +166,12 @@ class Dataset:
         )
         dataset._check_lengths()
         if not as_it_is:
-            dataset._expect_chunks(attributes.get("chunk_checksums", {}))
+            checksums = attributes.get("chunk_checksums", {})
+            for name in dataset._arrays.keys() & checksums.keys():
+                expect_chunks(dataset._arrays[name], checksums[name])
         elif isinstance(dataset.X, ReferencedRows):
-            dataset = replace(dataset, X=dataset.X.as_it_is())
+            dataset = replace(dataset, X=replace(dataset.X, digests=""))
         return dataset
-
-    def _expect_chunks(self, checksums: Mapping[str, str]) -> None:
-        for name, array in self._arrays.items():
-            if name in checksums:
-                expect_chunks(array, checksums[name])
 
     @property
     def _arrays(self) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from dask_nrbfn.errors import DamagedDataError, NRBFNError
 from dask_nrbfn.private import run_in_zarr
 from dask_nrbfn.storage.strict import (
     CHECKSUM_BYTES,
+    RESTORE,
     StrictStore,
     checksum,
     is_our_mistake,
@@ -208,10 +209,7 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
         ) from error
     recorded = array.attrs.get("content") if values.shape == array.shape else None
     if recorded is not None and recorded != _content(array.basename, values):
-        raise DamagedDataError(
-            f"{array.store_path} has other values than were written.",
-            "Restore it from a copy, or write the data again.",
-        )
+        raise DamagedDataError(f"{array.store_path} has other values than were written.", RESTORE)
     return values
 
 
@@ -359,7 +357,7 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     if not isinstance(member, zarr.Array) or not sound:
         raise DamagedDataError(
             f"{place} is {'not there' if member is None else 'not the array that was written'}.",
-            "Restore it from a copy, or write the data again.",
+            RESTORE,
         )
     # The setting belongs to the open array, not to what is stored.
     return member.with_config({"write_empty_chunks": True})

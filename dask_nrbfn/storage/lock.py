@@ -66,8 +66,12 @@ def locked_run(location: Location) -> Iterator[Callable[[], None]]:
         with _locked_file(location, Path(os.path.realpath(path))):
             yield lambda: None
     elif (url := remote(location)) is not None:
-        with _lease(url) as lease:
+        lease = _Lease(url)
+        try:
+            lease.acquire()
             yield lease.check
+        finally:
+            lease.release()
     else:
         with _reserved_store(location):
             yield lambda: None
@@ -228,16 +232,6 @@ class _Lease:
         # One that cannot be removed expires.
         with suppress(NRBFNError), explained(str(self._run)):
             self._fs.rm_file(path)
-
-
-@contextmanager
-def _lease(run: RemoteLocation) -> Iterator[_Lease]:
-    lease = _Lease(run)
-    try:
-        lease.acquire()
-        yield lease
-    finally:
-        lease.release()
 
 
 def _holder() -> dict[str, Any]:

@@ -5,7 +5,7 @@ A digest of each chunk of rows tells whether they are those that were ingested.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -106,10 +106,6 @@ class ReferencedRows(ChunkedRows):
                 "Restore them, or ingest them again.",
             )
         return rows
-
-    def as_it_is(self) -> Self:
-        """Return the same rows without a look at whether they are those that were ingested."""
-        return replace(self, digests="")
 
 
 def digest_of(rows: Rows) -> str:

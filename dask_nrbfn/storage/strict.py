@@ -19,6 +19,9 @@ from dask_nrbfn.errors import DamagedDataError, MissingDataError, NRBFNError, Pa
 # compares; recorded beside it, it also tells the chunk from all others.
 CHECKSUM_BYTES = 4
 
+RESTORE = "Restore it from a copy, or write the data again."
+"""The remedy for damaged data."""
+
 # Whatever else is asked for is a chunk.
 _METADATA_NAMES = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
@@ -61,16 +64,14 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
         value = await super().get(key, prototype, byte_range)
         if value is None and not key.endswith(_METADATA_NAMES):
             raise self._missing(key)
-        if value is not None and byte_range is None and key in self.checksums:
-            self._check_whole(key, value)
-        return value
-
-    def _check_whole(self, key: str, chunk: Buffer) -> None:
-        if chunk[-CHECKSUM_BYTES:].to_bytes().hex() != self.checksums[key]:
+        expected = self.checksums.get(key)
+        if value is None or byte_range is not None or expected is None:
+            return value
+        if value[-CHECKSUM_BYTES:].to_bytes().hex() != expected:
             raise DamagedDataError(
-                f"chunk {key} of {self._store} is not the one that was written there.",
-                "Restore it from a copy, or write the data again.",
+                f"chunk {key} of {self._store} is not the one that was written there.", RESTORE
             )
+        return value
 
     async def getsize(self, key: str) -> int:
         """Return the bytes of what is stored under a key."""
@@ -80,10 +81,7 @@ class StrictStore(WrapperStore[zarr.abc.store.Store]):
             raise self._missing(key) from error
 
     def _missing(self, key: str) -> MissingDataError:
-        return MissingDataError(
-            f"chunk {key} of {self._store} is missing.",
-            "Restore it from a copy, or write the data again.",
-        )
+        return MissingDataError(f"chunk {key} of {self._store} is missing.", RESTORE)
 
 
 def is_our_mistake(error: BaseException) -> bool:
@@ -132,7 +130,7 @@ def recorded_by(place: object) -> Iterator[None]:
 def _unreadable(place: object, error: Exception) -> DamagedDataError:
     return DamagedDataError(
         f"the metadata of {place} cannot be read ({type(error).__name__}: {error}).",
-        "Restore it from a copy, or write the data again.",
+        RESTORE,
     )
 
 
