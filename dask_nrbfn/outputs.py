@@ -83,7 +83,17 @@ def check_path_outside_groups(path: str | os.PathLike[str]) -> None:
 
 
 def inside_group(place: object, group: object) -> ParameterError:
-    """Return what is said of a place inside a group."""
+    """Return what is said of a place inside a group.
+
+    Parameters
+    ----------
+    place, group : object
+        Names for the error.
+
+    Returns
+    -------
+    ParameterError
+    """
     return ParameterError(
         f"{place} is inside the Zarr group {group}.", "Give a place outside of it."
     )

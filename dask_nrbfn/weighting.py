@@ -65,6 +65,15 @@ class RowWeights:
 
         "balanced" are ``n / (K n_c)`` for a class of n_c of n rows with labels, as in scikit-learn;
         K are the classes that have rows.
+
+        Parameters
+        ----------
+        dataset : Dataset
+        params : FitParams
+
+        Returns
+        -------
+        RowWeights
         """
         if params.class_weight is None:
             return cls(None)
@@ -74,7 +83,19 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code."""
+        """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code.
+
+        Parameters
+        ----------
+        of_classes : sequence of float or None
+            Weights as `to_list` returns them; None: all are 1.
+        codes : sequence of int or None
+            Place of each class of the dataset among them.
+
+        Returns
+        -------
+        RowWeights
+        """
         if of_classes is None or codes is None:
             return cls(None)
         return cls(np.asarray(of_classes)[list(codes)])
@@ -127,6 +148,17 @@ def folded_blocks(
     """Yield the rows `start` to `stop` of a dataset in blocks, each sorted by fold.
 
     Reading begins at once.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    start, stop : int
+        First row, and the one after the last.
+    reading : Reading
+
+    Yields
+    ------
+    FoldedBlock
     """
     size, n_folds = reading.block_rows, reading.n_folds
     blocks = dataset.blocks(start, stop, size)

@@ -96,6 +96,15 @@ class SparseArray(ChunkedRows):
     def read(self, start: int = 0, stop: int | None = None) -> "csr_array":
         """Return rows in CSR.
 
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        csr_array (stop - start, p)
+
         Raises
         ------
         MissingDataError, DamagedDataError
@@ -139,7 +148,21 @@ def create_sparse(
     chunk_rows: int,
     n_values: int,
 ) -> None:
-    """Lay out rows in CSR of about `n_values` values, for `append_rows`."""
+    """Lay out rows in CSR of about `n_values` values, for `append_rows`.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Of the values.
+    chunk_rows : int
+        Rows that are read together.
+    n_values : int
+        Expected number of values; more can be written.
+    """
     member = group.create_group(name, overwrite=True)
     written = {"shape": shape, "chunk_rows": chunk_rows, "most_values": 0}
     member.update_attributes({**ENCODING, **written})
@@ -160,7 +183,16 @@ def create_sparse(
 
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Write the rows from `start` on, which come after all that are written."""
+    """Write the rows from `start` on, which come after all that are written.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    start : int
+        Number of the first of the rows.
+    X : csr_array (b, p)
+    """
     member, arrays = _being_written(group, name)
     data, indices, indptr = arrays.values()
     first = _end(indptr, start) if start else 0
@@ -177,7 +209,17 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
 
 
 def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Record rows in CSR as they are, and return the `chunk_checksums` of their arrays by name."""
+    """Record rows in CSR as they are, and return the `chunk_checksums` of their arrays by name.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    dict of str to str
+    """
     member, arrays = _being_written(group, name)
     n_values = _end(arrays["indptr"], -1)
     for part in ("data", "indices"):
@@ -207,7 +249,7 @@ def _end(indptr: Array, row: int) -> int:
     return int(np.asarray(indptr[row]))
 
 
-def write_sparse(
+def _write_sparse(
     group: zarr.Group, name: str, X: "csr_array", *, slice_rows: int | None = None
 ) -> None:
     """Store rows in CSR as a whole, for slices of `slice_rows` in one file for each array."""
@@ -225,7 +267,7 @@ def write_sparse(
     member.update_attributes(sealed({**ENCODING, **recorded, "n_values": n_values}))
 
 
-def is_csr(group: zarr.Group) -> bool:
+def _is_csr(group: zarr.Group) -> bool:
     """Return whether a group says that it is rows in CSR."""
     return ENCODING.items() <= group.attrs.asdict().items()
 
@@ -243,9 +285,18 @@ def write_array(
     """Store a whole array, in chunks of about 16 MiB along its first axis, or rows in CSR.
 
     With `slice_rows` in chunks of as many rows, all in one file.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    values : array, or rows in CSR
+    *dimensions : str
+        Names of the axes of an array.
+    slice_rows : int, optional
     """
     if is_sparse(values):
-        write_sparse(group, name, values, slice_rows=slice_rows)
+        _write_sparse(group, name, values, slice_rows=slice_rows)
     else:
         write_dense(group, name, values, *dimensions, slice_rows=slice_rows)
 
@@ -253,13 +304,22 @@ def write_array(
 def get_stored(group: zarr.Group, name: str) -> Stored:
     """Return an array of the group, rows in CSR, or rows elsewhere.
 
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array, SparseArray or ReferencedRows
+
     Raises
     ------
     DamagedDataError
         If it is not there, or not what was written.
     """
     member = get_member(group, name)
-    if isinstance(member, zarr.Group) and is_csr(member):
+    if isinstance(member, zarr.Group) and _is_csr(member):
         return SparseArray.open(member)
     if isinstance(member, zarr.Group) and refers(member):
         return ReferencedRows.open(member)
@@ -268,6 +328,16 @@ def get_stored(group: zarr.Group, name: str) -> Stored:
 
 def read_rows(array: Stored, start: int = 0, stop: int | None = None) -> Rows:
     """Return ``array[start:stop]``.
+
+    Parameters
+    ----------
+    array : zarr.Array, SparseArray or ReferencedRows
+    start, stop : int
+        First row, and the one after the last; None: to the end.
+
+    Returns
+    -------
+    array, or rows in CSR
 
     Raises
     ------

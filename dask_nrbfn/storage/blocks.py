@@ -73,7 +73,17 @@ class SequentialReader:
 
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
-    """Return some rows of a block, a slice of it or those that are marked."""
+    """Return some rows of a block, a slice of it or those that are marked.
+
+    Parameters
+    ----------
+    block : LabelledBlock
+    rows : slice or bool (b,)
+
+    Returns
+    -------
+    LabelledBlock
+    """
     columns: Any = (None if column is None else column[rows] for column in block)
     return LabelledBlock(*columns)
 
@@ -92,7 +102,20 @@ def one_ahead(
     reads: Iterator[Future[Block]],
     current: Future[Block] | None,
 ) -> Iterator[Block]:
-    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken."""
+    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken.
+
+    Parameters
+    ----------
+    pool : Executor
+        Shut down at the end.
+    reads : iterator of Future
+    current : Future or None
+        Of the first block; None: there is none.
+
+    Yields
+    ------
+    Block
+    """
     with pool:
         while current is not None:
             block = current.result()
@@ -104,6 +127,20 @@ def codes_of(
     labels: NDArray[Any], classes: NDArray[Any], unlabelled: Mark | None, place: object
 ) -> NDArray[np.int64]:
     """Return the class code of each label of a dataset at `place`, -1 for none, int64 (b,).
+
+    Parameters
+    ----------
+    labels : integer or str (b,)
+    classes : integer, bool or str (K,)
+        Sorted.
+    unlabelled : int or str, optional
+        The label that means none.
+    place : object
+        For the error.
+
+    Returns
+    -------
+    int64 (b,)
 
     Raises
     ------
@@ -136,7 +173,18 @@ def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> ND
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first gap of stored values (b, c) of a dataset at `place`."""
+    """Raise DataError naming the first gap of stored values (b, c) of a dataset at `place`.
+
+    Parameters
+    ----------
+    stored : float (b, c)
+    schema : Schema
+        Of the columns.
+    first_row : int
+        Number of the first of the rows.
+    place : object
+        For the error.
+    """
     gaps = np.isnan(stored)
     if gaps.any():
         row, column = np.argwhere(gaps)[0]
@@ -149,7 +197,17 @@ def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, plac
 
 
 def regroup(blocks: Iterable[NDArray[Any]], n_rows: int) -> Iterator[NDArray[Any]]:
-    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer."""
+    """Yield the rows of consecutive blocks `n_rows` at a time, the last ones fewer.
+
+    Parameters
+    ----------
+    blocks : iterable of array
+    n_rows : int
+
+    Yields
+    ------
+    array
+    """
     waiting: list[NDArray[Any]] = []
     for block in blocks:
         waiting.append(block)

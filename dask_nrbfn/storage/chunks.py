@@ -64,6 +64,20 @@ def default_chunk_rows(
     """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
 
     Rows are `n_features` of `dtype`, in CSR `row_values`, and `n_numbers` numbers as targets.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : dtype
+        Of the features.
+    row_values : float, optional
+        Average values of a row in CSR; None: an array.
+    n_numbers : int
+        Numeric targets of a row.
+
+    Returns
+    -------
+    int
     """
     rows = _CHUNK_BYTES // row_bytes(n_features, dtype, n_numbers, row_values=row_values)
     return int(np.clip(rows, 1, _MAX_CHUNK_ROWS))
@@ -72,7 +86,22 @@ def default_chunk_rows(
 def row_bytes(
     n_features: int, dtype: DTypeLike, n_numbers: int, *, row_values: float | None = None
 ) -> int:
-    """Return the bytes of a row of X, in CSR of its values, and of its numbers as targets."""
+    """Return the bytes of a row of X, in CSR of its values, and of its numbers as targets.
+
+    Parameters
+    ----------
+    n_features : int
+    dtype : dtype
+        Of the features.
+    n_numbers : int
+        Numeric targets of a row.
+    row_values : float, optional
+        Average values of a row in CSR; None: an array.
+
+    Returns
+    -------
+    int
+    """
     item_bytes = np.dtype(dtype).itemsize
     own = n_features * item_bytes
     if row_values is not None:
@@ -97,6 +126,24 @@ def create_dataset_arrays(
 
     X stays where it is `stored_at` already, and is in CSR where its `n_values` are said. A row of y
     is a label, or where there are any, `n_numbers` numbers.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    shape : tuple of int
+        Rows n and columns of X.
+    x_dtype : dtype
+    y_dtype, id_dtype : dtype or None
+        None: there are no targets, or no ids.
+    chunk_rows : int
+    n_values : int, optional
+        Expected values of X in CSR; None: an array.
+    n_numbers : int
+        Numeric targets of a row; 0: y has labels.
+    weighted : bool
+        Whether rows have weights.
+    stored_at : StoredAt, optional
+        Place of rows that are referred to; None: X is stored.
     """
     n_rows, n_features = shape
     chunk_rows = min(chunk_rows, n_rows)
@@ -141,6 +188,24 @@ def write_chunk(
     Rows in CSR go after those before them, so only one chunk is written at a time. Numbers of rows
     that have none are stored as NaN.
 
+    Parameters
+    ----------
+    group : zarr.Group
+    index : int
+        Number of the chunk.
+    X : (b, c), or in CSR
+    y : (b,) or (b, q) or None
+    weights : float64 (b,), optional
+    ids : (b,), optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+    gaps : bool
+        Whether X may have NaN.
+
+    Returns
+    -------
+    ChunkSummary
+
     Raises
     ------
     DataError
@@ -181,6 +246,18 @@ def check_finite(
     """Raise DataError naming the first value of a block that is infinite, or NaN but for `gaps`.
 
     Its row is counted from `first_row` on, in the table or in what `within` says.
+
+    Parameters
+    ----------
+    values : (b, c), or in CSR
+    first_row : int
+        Number of the first of the rows.
+    within : str
+        Place that the error names after the row.
+    name : str
+        Of the values, for the error.
+    gaps : bool
+        Whether NaN is allowed.
     """
     stored = values.data if is_sparse(values) else values
     if stored.dtype.kind != "f" or np.isfinite(stored).all():
@@ -234,7 +311,14 @@ def _checked_numbers(numbers: Floats, unlabelled: Mark | None, *, first_row: int
 
 
 def check_weights(weights: Floats, *, first_row: int) -> None:
-    """Raise DataError naming the first weight of a block that is not finite and above 0."""
+    """Raise DataError naming the first weight of a block that is not finite and above 0.
+
+    Parameters
+    ----------
+    weights : float64 (b,)
+    first_row : int
+        Number of the first of the rows.
+    """
     wrong = ~(np.isfinite(weights) & (weights > 0))
     if wrong.any():
         row = int(wrong.argmax())
@@ -245,7 +329,18 @@ def check_weights(weights: Floats, *, first_row: int) -> None:
 
 
 def are_labelled(y: NDArray[Any], unlabelled: Mark | None) -> NDArray[np.bool_]:
-    """Return which rows have a label or numbers, bool (b,); y is as it is stored."""
+    """Return which rows have a label or numbers, bool (b,); y is as it is stored.
+
+    Parameters
+    ----------
+    y : (b,) or float64 (b, q)
+    unlabelled : int, str or float, optional
+        The label that means none.
+
+    Returns
+    -------
+    bool (b,)
+    """
     if unlabelled is None:
         return np.ones(len(y), dtype=np.bool_)
     return has_target(y) if y.ndim == 2 else np.asarray(y != unlabelled, dtype=np.bool_)
@@ -258,7 +353,20 @@ def summarize_chunk(
     *,
     unlabelled: Mark | None = None,
 ) -> ChunkSummary:
-    """Return the digests and label counts of one chunk."""
+    """Return the digests and label counts of one chunk.
+
+    Parameters
+    ----------
+    X : (b, c), or in CSR
+    y : (b,) or float64 (b, q) or None
+    weights : float64 (b,), optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+
+    Returns
+    -------
+    ChunkSummary
+    """
     # Labels, numbers and weights of a chunk may be the same bytes.
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
@@ -285,7 +393,21 @@ def fingerprint(
     unlabelled: Mark | None = None,
     schema: Schema | None = None,
 ) -> str:
-    """Return the digest of a dataset from its chunks' digests in order."""
+    """Return the digest of a dataset from its chunks' digests in order.
+
+    Parameters
+    ----------
+    X : zarr.Array, SparseArray or ReferencedRows
+    summaries : sequence of ChunkSummary
+    unlabelled : int, str or float, optional
+        The label that means none.
+    schema : Schema, optional
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
     # The same bytes with a class more are another dataset, and so are those of other features.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
     if schema is not None and not schema.is_plain:
@@ -314,6 +436,25 @@ def finish_dataset(
     With a `schema` X has the values of its columns, and features are made of them in CSR if
     `sparse`; `read_as` says where the rows come from, and `boolean_labels` that the classes 0 and 1
     are false and true. Some `classes` there are even if no row has them.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    summaries : sequence of ChunkSummary
+        Of all chunks in order.
+    feature_names, target_names : tuple of str, optional
+    unlabelled : int, str or float, optional
+        The label that means none.
+    schema : Schema, optional
+        Of the columns of X.
+    sparse : bool
+        Whether features are made in CSR.
+    read_as : mapping of str, optional
+        Options by which the rows were found.
+    boolean_labels : bool
+        Whether the classes 0 and 1 are false and true.
+    classes : sequence of int or str
+        Classes that exist even if no row has them.
     """
     counts: dict[Any, int] = dict.fromkeys(classes, 0)
     for summary in summaries:

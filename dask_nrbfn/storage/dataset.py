@@ -124,6 +124,16 @@ class Dataset:
 
         With `as_it_is` chunks are also read that were written, or put there, after it was finished.
 
+        Parameters
+        ----------
+        location : Location
+        as_it_is : bool
+            Read chunks that were changed after the dataset was finished too.
+
+        Returns
+        -------
+        Dataset
+
         Raises
         ------
         MissingDataError, DamagedDataError
@@ -484,6 +494,16 @@ class Dataset:
 
         Nothing is copied. Without a number of coordinates it is this dataset; without a run, of
         which there may be none yet, the rows serve to plan with.
+
+        Parameters
+        ----------
+        run : Location or None
+            The run that has, or will have, the singular vectors.
+        n_coordinates : int or None
+
+        Returns
+        -------
+        Dataset
         """
         if n_coordinates is None:
             return self
@@ -502,6 +522,16 @@ class Dataset:
 
         The blocks do not depend on the chunks. Each chunk is decoded once, in a thread that works
         one block ahead and begins at once.
+
+        Parameters
+        ----------
+        start, stop : int
+            First row, and the one after the last.
+        block_rows : int
+
+        Yields
+        ------
+        LabelledBlock
         """
         read = SequentialReader(self._chunk_at)
         pool = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
@@ -686,6 +716,15 @@ class Dataset:
 
 def of_same_table(first: Dataset, other: Dataset) -> Dataset:
     """Return a dataset with the features of the first one.
+
+    Parameters
+    ----------
+    first, other : Dataset
+
+    Returns
+    -------
+    Dataset
+        The rows of `other`.
 
     Raises
     ------

@@ -128,6 +128,23 @@ def create_array(
     An existing array of the name is replaced. Floating-point results hardly compress, so only
     `compress` runs them through Zstandard. With `shards`, many chunks share one file. `content` is
     the digest of what will be written.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    shape, chunks : tuple of int
+    dtype : dtype
+    dimensions : tuple of str
+        Names of the axes.
+    shards : tuple of int, optional
+        Shape of a file; None: that of a chunk.
+    compress : bool
+    content : str, optional
+
+    Returns
+    -------
+    zarr.Array
     """
     text = np.dtype(dtype).kind in "TU"
     array = group.create_array(
@@ -160,6 +177,15 @@ def write_dense(
     """Store a whole array, in chunks of about 16 MiB along its first axis.
 
     With `slice_rows` in chunks of as many rows, all in one file.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    values : array
+    *dimensions : str
+        Names of the axes.
+    slice_rows : int, optional
     """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))
@@ -191,6 +217,16 @@ def _content(name: str, values: NDArray[Any]) -> str:
 def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray[Any]:
     """Return ``array[start:stop]``.
 
+    Parameters
+    ----------
+    array : zarr.Array
+    start, stop : int
+        First row, and the one after the last; None: to the end.
+
+    Returns
+    -------
+    array
+
     Raises
     ------
     MissingDataError, DamagedDataError
@@ -214,7 +250,18 @@ def read_dense(array: Array, start: int = 0, stop: int | None = None) -> NDArray
 
 
 def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return one chunk of an array that is being written, None if it is not there or damaged."""
+    """Return one chunk of an array that is being written, None if it is not there or damaged.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    index : tuple of int
+        Place of the chunk in the grid of chunks.
+
+    Returns
+    -------
+    array or None
+    """
     place = array.store_path / array.metadata.encode_chunk_key(index)
     if not run_in_zarr(place.exists()):
         return None
@@ -241,7 +288,19 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 
 
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
-    """Return what stored chunks along the first axis end in, as `expect_chunks` takes it."""
+    """Return what stored chunks along the first axis end in, as `expect_chunks` takes it.
+
+    Parameters
+    ----------
+    array : zarr.Array
+    chunks : iterable of int
+        Their numbers along the first axis.
+
+    Returns
+    -------
+    str
+        8 hexadecimal digits for each chunk.
+    """
     limit = asyncio.Semaphore(_REQUESTS)
 
     async def ending(index: int) -> str:
@@ -316,6 +375,15 @@ def chunk_rows_stored(array: Array) -> set[int]:
 def get_array(group: zarr.Group, name: str) -> Array:
     """Return an array of the group.
 
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array
+
     Raises
     ------
     DamagedDataError
@@ -326,6 +394,15 @@ def get_array(group: zarr.Group, name: str) -> Array:
 
 def get_member(group: zarr.Group, name: str) -> Array | zarr.Group | None:
     """Return an array or group inside a group, None if it is not there.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+
+    Returns
+    -------
+    zarr.Array, zarr.Group or None
 
     Raises
     ------

@@ -32,6 +32,16 @@ _RENAMED = {"seed": "random_state"}
 def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
     """Return the parameters of a fit that `place` has stored, by the names they have today.
 
+    Parameters
+    ----------
+    stored : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    FitParams
+
     Raises
     ------
     NewerVersionError
@@ -49,6 +59,16 @@ def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:
     """Return the stored parameters of a tuning, with the errors of `stored_params`.
 
     Before there were efforts a tuning listed all that it tried but what the fit had.
+
+    Parameters
+    ----------
+    stored : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    TuneParams
 
     >>> stored_tuning({"folds": 3}, "run.zarr").effort
     'quick'
@@ -79,6 +99,17 @@ def todays_moments(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the arrays of `Moments` from those of format 3: ``F' Phi`` and the diagonal of F'F.
 
+    Parameters
+    ----------
+    packed_gram : float64 (r (r + 1) / 2,)
+    cross : float64 (K, r)
+    class_weights : float64 (K,)
+
+    Returns
+    -------
+    tuple of three float64 arrays
+        (r (r + 1) / 2,), (K + 1, r) and (K + 1, K + 1).
+
     >>> _, products, target_products = todays_moments(
     ...     np.array([2.0]), np.array([[0.5], [1.5]]), np.array([1.0, 3.0])
     ... )
@@ -101,6 +132,16 @@ def schema_attributes(schema: Schema | None) -> dict[str, Any]:
 
 def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:
     """Return the schema that the group at `place` records, None if it has none.
+
+    Parameters
+    ----------
+    attributes : mapping of str
+    place : object
+        For the error.
+
+    Returns
+    -------
+    Schema or None
 
     Raises
     ------

@@ -66,6 +66,18 @@ RECORDED = ("kind", "format_version", "checksum")
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
     """Make a group that is complete from its first byte on, where nothing is stored yet.
 
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    attributes : mapping of str
+        Plain JSON values.
+
+    Returns
+    -------
+    zarr.Group
+
     Raises
     ------
     ParameterError
@@ -104,6 +116,17 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
 
 def open_member(group: zarr.Group, name: str, *, kind: str) -> zarr.Group | None:
     """Return a group of this package inside another, None if it is not there or not finished.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    kind : str
+        As for `open_group`.
+
+    Returns
+    -------
+    zarr.Group or None
 
     Raises
     ------
@@ -146,6 +169,15 @@ def _check_identity(group: zarr.Group, kind: str) -> None:
 
 def kind_of(location: Location, kinds: tuple[str, ...]) -> str:
     """Return which of `kinds` is stored at `location`.
+
+    Parameters
+    ----------
+    location : Location
+    kinds : tuple of str
+
+    Returns
+    -------
+    str
 
     Raises
     ------
@@ -206,12 +238,28 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
-    """Record what a group is; written last, because a group without it is not opened."""
+    """Record what a group is; written last, because a group without it is not opened.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    kind : str
+        As for `open_group`.
+    attributes : mapping of str
+        Plain JSON values.
+    """
     group.update_attributes(_identity(kind, attributes))
 
 
 def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
-    """Change attributes of a group that is marked complete."""
+    """Change attributes of a group that is marked complete.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    attributes : mapping of str
+        Plain JSON values; others stay.
+    """
     changed = {**attributes_of(group), **attributes}
     changed["format_version"] = max(FORMAT_VERSION, changed["format_version"])
     group.update_attributes(sealed(changed))
@@ -230,6 +278,20 @@ def replacing_group(
 
     Without `overwrite` nothing is ever replaced: of two jobs that write the same new place the
     first to end has it. With it the last has, as a whole.
+
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    overwrite : bool
+        Whether a group of this kind may be there.
+    flush : bool
+        Whether to wait until the group is on the disk.
+
+    Yields
+    ------
+    zarr.Group
 
     Raises
     ------
@@ -388,6 +450,15 @@ def _publish(
 def hidden_sibling(location: Location, suffix: str) -> Location:
     """Return ``.NAME.suffix`` beside a path or URL that ends in NAME.
 
+    Parameters
+    ----------
+    location : Location
+    suffix : str
+
+    Returns
+    -------
+    Location
+
     Raises
     ------
     ParameterError
@@ -402,7 +473,13 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
 
 
 def replace_group(new: Location, target: Location) -> None:
-    """Put a complete group in the place of the one at `target`, on the same disk or store."""
+    """Put a complete group in the place of the one at `target`, on the same disk or store.
+
+    Parameters
+    ----------
+    new, target : Location
+        Paths, or URLs in one object store.
+    """
     path, url = local_path(new), remote(new)
     if path is not None:
         flush_tree(Path(path))
@@ -414,7 +491,14 @@ def replace_group(new: Location, target: Location) -> None:
 
 
 def flush_member(location: Location, name: str) -> None:
-    """Wait until a group inside another is stored for good; an object store has done so."""
+    """Wait until a group inside another is stored for good; an object store has done so.
+
+    Parameters
+    ----------
+    location : Location
+        Of the outer group.
+    name : str
+    """
     path = local_path(location)
     if path is not None:
         flush_tree(Path(path, name))
@@ -424,6 +508,16 @@ def member_names(group: zarr.Group, inner: str = "") -> list[str]:
     """Return the names of what is stored directly inside a group, readable or not.
 
     Or of what is in one further inside, if there is that.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    inner : str
+        Name of the group further inside; "": this one.
+
+    Returns
+    -------
+    list of str
     """
 
     async def listed() -> list[str]:
@@ -443,7 +537,21 @@ def remove_group(location: Location) -> None:
 
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if no group may be put at `location`, such as that another is there."""
+    """Raise an error if no group may be put at `location`, such as that another is there.
+
+    Parameters
+    ----------
+    location : Location
+    kind : str
+        As for `open_group`.
+    overwrite : bool
+        Whether a group of this kind may be there.
+
+    Raises
+    ------
+    ExistsError, ParameterError
+        If something is there that may not be replaced, or `location` is inside another group.
+    """
     url = remote(location)
     something_is_there = exists(location) or (url is not None and occupied(url))
     check_outside_groups(location)

@@ -45,7 +45,20 @@ class PartLayout:
 
     @classmethod
     def of(cls, n_rows: int, n_parts: int | None = None, *, n_workers: int = 1) -> Self:
-        """Return the layout of so many parts, or of a default number of them."""
+        """Return the layout of so many parts, or of a default number of them.
+
+        Parameters
+        ----------
+        n_rows : int
+        n_parts : int, optional
+            None: a default number.
+        n_workers : int
+            Tasks that run at the same time.
+
+        Returns
+        -------
+        PartLayout
+        """
         share = max(1, -(-n_rows // (n_parts or default_parts(n_rows, n_workers))))
         chunk_rows = share
         if share > _MAX_CHUNK_ROWS:
@@ -67,6 +80,14 @@ class PartLayout:
 
 def default_parts(n_rows: int, n_workers: int = 1) -> int:
     """Return the number of parts that rows are cut into, the same for up to 64 workers.
+
+    Parameters
+    ----------
+    n_rows, n_workers : int
+
+    Returns
+    -------
+    int
 
     Examples
     --------

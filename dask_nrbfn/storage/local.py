@@ -136,6 +136,10 @@ def _flush(path: Path) -> None:
 def place_path(new: Path, target: Path) -> None:
     """Give the file or directory `new` the name `target`, where nothing is.
 
+    Parameters
+    ----------
+    new, target : Path
+
     Raises
     ------
     ExistsError
@@ -150,6 +154,12 @@ def replace_path(new: Path, target: Path, check: Callable[[Path], None] | None =
 
     An old directory is removed when the new one's name is on the disk; it is put back if anything
     goes wrong before. `check` raises an error if what is at a path must not be replaced.
+
+    Parameters
+    ----------
+    new, target : Path
+    check : callable, optional
+        Gets the path of what is about to be replaced.
     """
     if not new.is_dir():
         os.replace(new, target)

@@ -88,6 +88,16 @@ Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
     """Return the location that a user names: storage options belong to URLs only.
 
+    Parameters
+    ----------
+    text : str
+        A path or URL.
+    storage_options : mapping of str
+
+    Returns
+    -------
+    str or RemoteLocation
+
     >>> locate("run.zarr", {"key": "abc"})
     'run.zarr'
     """
@@ -124,6 +134,15 @@ def normalize(location: Location) -> Location:
 
 def join(location: Location, name: str) -> str | RemoteLocation:
     """Return the location of `name` in the directory, or under the URL, `location`.
+
+    Parameters
+    ----------
+    location : Location
+    name : str
+
+    Returns
+    -------
+    str or RemoteLocation
 
     >>> join("s3://bucket/fits/", "run.zarr")
     's3://bucket/fits/run.zarr'
@@ -166,6 +185,15 @@ def remote(location: Location) -> RemoteLocation | None:
 
 def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
     """Return ``.NAME.suffix`` in the place where `location`, which ends in NAME, is.
+
+    Parameters
+    ----------
+    location : RemoteLocation
+    suffix : str
+
+    Returns
+    -------
+    RemoteLocation
 
     Raises
     ------

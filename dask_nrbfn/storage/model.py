@@ -246,6 +246,12 @@ class Model:
     def save(self, location: Location, *, overwrite: bool = False) -> None:
         """Write the model as a group at `location`; an old one stays until this is complete.
 
+        Parameters
+        ----------
+        location : Location
+        overwrite : bool
+            Whether a model may be there.
+
         Raises
         ------
         ExistsError
@@ -376,7 +382,13 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def check_columns(found: int, trained_on: int) -> None:
-    """Raise DataError unless rows have as many columns as the training rows had."""
+    """Raise DataError unless rows have as many columns as the training rows had.
+
+    Parameters
+    ----------
+    found, trained_on : int
+        Numbers of columns.
+    """
     if found != trained_on:
         raise DataError(
             f"X has {found} columns, but the model was trained on {trained_on}.",
@@ -385,7 +397,13 @@ def check_columns(found: int, trained_on: int) -> None:
 
 
 def check_names(found: Sequence[str] | None, trained_on: Sequence[str] | None) -> None:
-    """Raise DataError if columns have other names, or another order, than in training."""
+    """Raise DataError if columns have other names, or another order, than in training.
+
+    Parameters
+    ----------
+    found, trained_on : sequence of str or None
+        Names of columns; None: unknown.
+    """
     if found is None or trained_on is None:
         return
     for name, expected in zip_longest(found, trained_on):
@@ -408,7 +426,18 @@ def open_model_group(location: Location) -> zarr.Group:
 
 
 def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the group of the model of one version of a run; of a bare branch all weights are 0."""
+    """Open the group of the model of one version of a run; of a bare branch all weights are 0.
+
+    Parameters
+    ----------
+    run : zarr.Group
+    place : str or None
+        As `latest_place` returns it.
+
+    Returns
+    -------
+    zarr.Group
+    """
     model = open_member(run, model_name(place), kind="model")
     if model is None:
         what, remedy = ("no model yet", "Finish it with fit.")

@@ -54,7 +54,13 @@ class NewColumn:
     categories: NDArray[Any] | None = None
 
     def write(self, group: Any, name: str) -> None:
-        """Write it to a group of Zarr or HDF5 as AnnData does."""
+        """Write it to a group of Zarr or HDF5 as AnnData does.
+
+        Parameters
+        ----------
+        group : zarr.Group or h5py.Group
+        name : str
+        """
         import pandas as pd
 
         values: Any = read_dense(self.values)
@@ -114,7 +120,14 @@ class Obs:
             return list(Frame("obs", root["obs"]).columns)
 
     def check_free(self, names: Iterable[str], *, overwrite: bool) -> None:
-        """Raise ExistsError if a column of such a name may not be written."""
+        """Raise ExistsError if a column of such a name may not be written.
+
+        Parameters
+        ----------
+        names : iterable of str
+        overwrite : bool
+            Whether columns may be replaced.
+        """
         with self._opened() as root:
             index = Frame("obs", root["obs"]).index
         taken = [] if overwrite else self.columns
@@ -134,6 +147,13 @@ class Obs:
         """Write columns, and put them into obs once all are written.
 
         `scratch` is a directory, or a prefix in the same object store, beside the store.
+
+        Parameters
+        ----------
+        columns : mapping of str to NewColumn
+        overwrite : bool
+            Whether columns may be replaced.
+        scratch : Location
 
         Raises
         ------

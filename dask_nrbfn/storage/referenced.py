@@ -83,6 +83,15 @@ class ReferencedRows(ChunkedRows):
     def read(self, start: int, stop: int) -> Rows:
         """Return the rows of one chunk.
 
+        Parameters
+        ----------
+        start, stop : int
+            First row of the chunk, and the one after its last.
+
+        Returns
+        -------
+        (stop - start, p), or in CSR
+
         Raises
         ------
         DamagedDataError
@@ -136,7 +145,21 @@ def refer(
     *,
     chunk_rows: int,
 ) -> None:
-    """Begin a reference to rows elsewhere."""
+    """Begin a reference to rows elsewhere.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    at : StoredAt
+        Place of the rows.
+    shape : tuple of int
+        Rows n and columns p.
+    dtype : dtype
+        Type in which the rows are read.
+    chunk_rows : int
+        Rows that are read together.
+    """
     recorded = {"place": at.place, "path": at.path, "shape": shape, "dtype": str(np.dtype(dtype))}
     group.create_group(
         name, attributes={"refers": True, **recorded, "chunk_rows": chunk_rows}, overwrite=True
@@ -146,7 +169,17 @@ def refer(
 def finish_reference(
     group: zarr.Group, name: str, digests: str, values_of_chunks: Sequence[int] | None
 ) -> None:
-    """Record the digests of all chunks of rows, and of rows in CSR how many values these have."""
+    """Record the digests of all chunks of rows, and of rows in CSR how many values these have.
+
+    Parameters
+    ----------
+    group : zarr.Group
+    name : str
+    digests : str
+        Of all chunks, one after another.
+    values_of_chunks : sequence of int or None
+        Values of each chunk in CSR; None: of an array.
+    """
     member = group[name]
     values: dict[str, int | None] = {"n_values": None, "most_values": None}
     if values_of_chunks is not None:

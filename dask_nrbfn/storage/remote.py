@@ -154,6 +154,16 @@ def move_group(source: RemoteLocation, target: RemoteLocation) -> None:
     The root's zarr.json goes first and comes last: a group that is half removed or half there is
     never opened. If it fails, or the process dies, the new group is still complete at `source`,
     and what is at `target` is marked as nobody's.
+
+    Parameters
+    ----------
+    source, target : RemoteLocation
+        In one object store.
+
+    Raises
+    ------
+    StorageError
+        If the store fails; the new group is complete at `source`.
     """
     fs, old = file_system(source)
     _, new = file_system(target)

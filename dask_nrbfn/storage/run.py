@@ -355,6 +355,16 @@ class Run:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> Rows:
         """Return rows of a stored array, in CSR if they are stored so.
 
+        Parameters
+        ----------
+        name : str
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        array, or rows in CSR
+
         Raises
         ------
         DamagedResultError
@@ -371,6 +381,16 @@ class Run:
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
         """Return what an array with a row for every row of X has of ascending row numbers.
+
+        Parameters
+        ----------
+        name : str
+        rows : int64 (m,)
+            Ascending.
+
+        Returns
+        -------
+        array (m, ...)
 
         Raises
         ------
@@ -421,13 +441,31 @@ class Run:
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was decided for a stage before, or record `choice` and return it."""
+        """Return what was decided for a stage before, or record `choice` and return it.
+
+        Parameters
+        ----------
+        stage : str
+        choice : mapping of str
+            Plain JSON values.
+
+        Returns
+        -------
+        dict
+        """
         decided = {stage: dict(choice), **self.decisions}
         self._record(decisions=decided)
         return dict(decided[stage])
 
     def finish_stage(self, stage: str, record: Mapping[str, Any]) -> None:
-        """Record a stage as finished; only the process that drives the run calls this."""
+        """Record a stage as finished; only the process that drives the run calls this.
+
+        Parameters
+        ----------
+        stage : str
+        record : mapping of str
+            Plain JSON values.
+        """
         self._record(stages={**self.stages, stage: dict(record)})
 
     def _record(self, **changed: Any) -> None:
@@ -463,6 +501,13 @@ class Run:
         """Record a version after the fit, which makes it the latest one.
 
         It cannot be computed again, so it is flushed first, and what later ones need.
+
+        Parameters
+        ----------
+        record : mapping of str
+            Plain JSON values.
+        needs : iterable of str
+            Names of groups to flush.
         """
         for name in (*needs, VERSIONS):
             flush_member(self.location, name)
@@ -471,12 +516,28 @@ class Run:
     def record_refresh(
         self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
     ) -> None:
-        """Record what a run that takes the place of another was fitted on."""
+        """Record what a run that takes the place of another was fitted on.
+
+        Parameters
+        ----------
+        members : list of dict
+            Records of the datasets, see `versions.members_of`.
+        refreshed_from : str
+            Id of the run that is replaced.
+        error_rate : float or None
+        """
         refresh = {"refreshed_from": refreshed_from, "error_rate": error_rate}
         self._record(members=members, refresh=refresh)
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
         """Lay out an array with one row, or one value, per row of X.
+
+        Parameters
+        ----------
+        name : str
+        dtype : dtype
+        width : int, optional
+            Columns; None: one value for each row.
 
         Raises
         ------
@@ -502,7 +563,15 @@ class Run:
                 )
 
     def write_rows(self, name: str, start: int, values: NDArray[Any]) -> None:
-        """Write whole chunks of an array laid out by `require_row_array`."""
+        """Write whole chunks of an array laid out by `require_row_array`.
+
+        Parameters
+        ----------
+        name : str
+        start : int
+            Number of the first row, which begins a chunk.
+        values : array (b, ...)
+        """
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
@@ -518,7 +587,18 @@ class Run:
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        """Return the record of one part, None if it is not complete or its record is damaged."""
+        """Return the record of one part, None if it is not complete or its record is damaged.
+
+        Parameters
+        ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+
+        Returns
+        -------
+        dict or None
+        """
         written = self._part_attributes(stage, part)
         return None if written is None else written["record"]
 
@@ -573,6 +653,20 @@ class Run:
     ) -> Rows:
         """Return rows of one array of a finished part.
 
+        Parameters
+        ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+        name : str
+            Of the array.
+        start, stop : int
+            First row, and the one after the last; None: to the end.
+
+        Returns
+        -------
+        array, or rows in CSR
+
         Raises
         ------
         DamagedResultError
@@ -590,13 +684,24 @@ class Run:
         return self.read(f"{place}/{written['attempt']}/{name}", start, stop)
 
     def flush_part(self, stage: str, part: range) -> None:
-        """Wait until a part, or the sum of some, is on the disk."""
+        """Wait until a part, or the sum of some, is on the disk.
+
+        Parameters
+        ----------
+        stage : str
+        part : range
+        """
         flush_member(self.location, _part_place(stage, part))
 
     def drop_part(self, stage: str, part: range) -> None:
         """Delete one part, or the sum of some, that another sum holds.
 
         Where another task still writes it, it is left until all parts are dropped.
+
+        Parameters
+        ----------
+        stage : str
+        part : range
         """
         with suppress(OSError):
             self._delete(_part_place(stage, part))
@@ -613,6 +718,12 @@ class Run:
         """Let some parts of a stage, or without any named all of it, be computed again.
 
         With them go the sums that hold them.
+
+        Parameters
+        ----------
+        stage : str
+        parts : tuple of int
+            Numbers of parts; empty: all of the stage.
         """
         if not parts:
             self.drop(stage)
