@@ -39,7 +39,7 @@ class StoredChunk(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The rows `start` to `stop` that are read at once; `block` has what was asked for of them."""
+    """Rows `start` to `stop` that are read together; `block` has the requested columns."""
 
     start: int
     stop: int
@@ -47,9 +47,12 @@ class Chunk(NamedTuple):
 
 
 class SequentialReader:
-    """Reads ascending spans of rows and keeps the chunk it decoded last.
+    """Reads ascending spans of rows and keeps the last decoded chunk.
 
-    `chunk_at` returns the chunk that has a row.
+    Parameters
+    ----------
+    chunk_at : callable
+        Returns the chunk that contains a row.
     """
 
     def __init__(self, chunk_at: Callable[[int], Chunk]) -> None:
@@ -73,7 +76,7 @@ class SequentialReader:
 
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
-    """Return some rows of a block, a slice of it or those that are marked.
+    """Return some rows of a block.
 
     Parameters
     ----------
@@ -158,7 +161,7 @@ def codes_of(
 def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> NDArray[np.int64]:
     classes = classes.astype(labels.dtype)
     if labels.dtype.kind == "T":
-        # Searching such texts reads beyond them from 16 bytes on (numpy/numpy#31533).
+        # searchsorted reads beyond the end of such texts of 16 bytes or more (numpy/numpy#31533).
         own = {label: code for code, label in enumerate(classes.tolist())}
         codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
     else:
@@ -173,7 +176,7 @@ def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> ND
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
-    """Raise DataError naming the first gap of stored values (b, c) of a dataset at `place`.
+    """Raise DataError if stored values have a gap; name the first one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The chunks of a dataset as they are written: laid out, checked, summed up and recorded."""
+"""Write the chunks of a dataset: lay them out, check, summarize and record them."""
 
 import hashlib
 import json
@@ -39,15 +39,27 @@ _MAX_CHUNK_ROWS = 65_536
 _LARGEST_TARGET = 1e120
 
 Mark = int | str | float
-"""The label that means none; of numbers NaN."""
+"""The label that marks a row without a label; NaN for numeric targets."""
 
 
 class ChunkSummary(NamedTuple):
-    """What is known of one written chunk.
+    """Summary of one written chunk.
 
-    Its digest, `content_of_rows`, rows of each label and rows that have one, or numbers; of one
-    that was written just now also the `chunk_checksums` of each array, but of rows in CSR, whose
-    values are counted, and of rows elsewhere the digest.
+    Attributes
+    ----------
+    digest : bytes
+        Of the bytes of X, y and weights.
+    content : int
+        The `content_of_rows`.
+    label_counts : dict
+        Rows of each label.
+    n_labelled : int
+        Rows that have a label, or numbers.
+    checksums : dict of str to str, optional
+        Of a chunk that was just written: the `chunk_checksums` of each array, and the digest of
+        rows that are referred to. Rows in CSR have none.
+    n_values : int, optional
+        Values in CSR.
     """
 
     digest: bytes
@@ -62,8 +74,6 @@ def default_chunk_rows(
     n_features: int, dtype: DTypeLike, *, row_values: float | None = None, n_numbers: int = 0
 ) -> int:
     """Return the rows of a chunk of about 16 MiB, at least 1 and at most 65,536.
-
-    Rows are `n_features` of `dtype`, in CSR `row_values`, and `n_numbers` numbers as targets.
 
     Parameters
     ----------
@@ -86,7 +96,7 @@ def default_chunk_rows(
 def row_bytes(
     n_features: int, dtype: DTypeLike, n_numbers: int, *, row_values: float | None = None
 ) -> int:
-    """Return the bytes of a row of X, in CSR of its values, and of its numbers as targets.
+    """Return the bytes of a row of X and of its numeric targets.
 
     Parameters
     ----------
@@ -122,10 +132,7 @@ def create_dataset_arrays(
     id_dtype: DTypeLike | None = None,
     stored_at: StoredAt | None = None,
 ) -> None:
-    """Lay out X, y and ids unless their type is None, weights if `weighted`, in an empty group.
-
-    X stays where it is `stored_at` already, and is in CSR where its `n_values` are said. A row of y
-    is a label, or where there are any, `n_numbers` numbers.
+    """Lay out the arrays of a dataset in an empty group.
 
     Parameters
     ----------
@@ -183,10 +190,10 @@ def write_chunk(
     unlabelled: Mark | None = None,
     gaps: bool = False,
 ) -> ChunkSummary:
-    """Write one whole chunk of rows with what they have; may run on any worker, for any chunk.
+    """Write one whole chunk of rows, their targets, weights and ids; may run on any worker.
 
-    Rows in CSR go after those before them, so only one chunk is written at a time. Numbers of rows
-    that have none are stored as NaN.
+    Chunks of rows in CSR are written one after the other. Missing numeric targets are stored as
+    NaN.
 
     Parameters
     ----------
@@ -209,8 +216,8 @@ def write_chunk(
     Raises
     ------
     DataError
-        If a value is infinite, or NaN unless there may be `gaps`, a weight is not above 0, or a row
-        has only some of its numbers; names its row and column.
+        If a value is infinite, or NaN without `gaps`, a weight is not above 0, or a row has only
+        some of its targets. The error names the row and column.
     """
     rows = group["X"]
     chunk_rows: Any = rows.chunks[0] if isinstance(rows, zarr.Array) else rows.attrs["chunk_rows"]
@@ -218,7 +225,7 @@ def write_chunk(
     stop = start + X.shape[0]
     check_finite(X, first_row=start, gaps=gaps)
     if gaps and not is_sparse(X):
-        # There are many NaN; digests are to be those of one.
+        # NaN has many bit patterns; the digests need a single one.
         X = np.where(np.isnan(X), np.nan, X)
     if y is not None and y.ndim == 2:
         y = _checked_numbers(y, unlabelled, first_row=start)
@@ -243,9 +250,7 @@ def write_chunk(
 def check_finite(
     values: Rows, *, first_row: int, within: str = "", name: str = "X", gaps: bool = False
 ) -> None:
-    """Raise DataError naming the first value of a block that is infinite, or NaN but for `gaps`.
-
-    Its row is counted from `first_row` on, in the table or in what `within` says.
+    """Raise DataError if a value is infinite, or NaN without `gaps`; name the first one.
 
     Parameters
     ----------
@@ -367,7 +372,7 @@ def summarize_chunk(
     -------
     ChunkSummary
     """
-    # Labels, numbers and weights of a chunk may be the same bytes.
+    # Labels, numbers and weights of a chunk can have the same bytes.
     numbers = y is not None and y.ndim == 2
     person = (b"numbers" if numbers else b"") + (b"" if weights is None else b"weights")
     digest = hashlib.blake2b(digest_size=16, person=person)
@@ -408,7 +413,7 @@ def fingerprint(
     str
         32 hexadecimal digits.
     """
-    # The same bytes with a class more are another dataset, and so are those of other features.
+    # With another unlabelled mark or other features, the same bytes are another dataset.
     mark = "" if unlabelled is None else f" without {unlabelled!r}"
     if schema is not None and not schema.is_plain:
         mark += f" as {schema.digest}"
@@ -431,11 +436,7 @@ def finish_dataset(
     boolean_labels: bool = False,
     classes: Sequence[int | str] = (),
 ) -> None:
-    """Record classes or names of the numbers, and fingerprint, once all chunks are written.
-
-    With a `schema` X has the values of its columns, and features are made of them in CSR if
-    `sparse`; `read_as` says where the rows come from, and `boolean_labels` that the classes 0 and 1
-    are false and true. Some `classes` there are even if no row has them.
+    """Record what a dataset is, once all its chunks are written.
 
     Parameters
     ----------
@@ -479,7 +480,7 @@ def finish_dataset(
     if read_as is not None:
         marks["read_as"] = dict(read_as)
     if unlabelled is not None:
-        # All numbers of such rows are NaN, which JSON has not.
+        # All numbers of such rows are NaN, which JSON cannot express.
         unlabelled = unlabelled if target_names is None else np.nan
         marks |= {
             "unlabelled": unlabelled if target_names is None else "nan",

@@ -33,10 +33,10 @@ INDEX_BYTES, ROW_BYTES = 4, 8
 # Zstandard makes at most 128 KiB of 4 bytes; nothing that is written here can be more than that.
 _MOST_EXPANSION = 2**15
 
-# Endings of chunks that are asked for at once.
+# Number of chunk checksums that are requested at the same time.
 _REQUESTS = 16
 
-# Rows that claim to be more bytes, or chunks, are not read before it is known that they can be.
+# Larger requests, by the metadata, are read only after a check that the array is really that large.
 _READ_AT_SIGHT_BYTES, _READ_AT_SIGHT_CHUNKS = 2**28, 1024
 
 
@@ -125,9 +125,8 @@ def create_array(
 ) -> Array:
     """Add an array whose chunks carry a checksum; `dimensions` let xarray open it.
 
-    An existing array of the name is replaced. Floating-point results hardly compress, so only
-    `compress` runs them through Zstandard. With `shards`, many chunks share one file. `content` is
-    the digest of what will be written.
+    An existing array of that name is replaced. Floating-point results hardly compress, so
+    Zstandard is used only with `compress`.
 
     Parameters
     ----------
@@ -141,6 +140,7 @@ def create_array(
         Shape of a file; None: that of a chunk.
     compress : bool
     content : str, optional
+        Digest of the values that will be written.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def create_array(
 
 
 def seal_layout(array: Array, **recorded: str) -> Array:
-    """Return an array with the checksum of its layout, and what else is recorded of it."""
+    """Return an array that records the checksum of its layout, and further attributes."""
     return array.update_attributes({"checksum": checksum(_layout(array)), **recorded})
 
 
@@ -204,7 +204,7 @@ def write_dense(
 
 
 def _content(name: str, values: NDArray[Any]) -> str:
-    """Return a digest of a whole array, which chunks that changed places do not pass."""
+    """Return a digest of a whole array, which detects chunks that were exchanged."""
     digest = hashlib.blake2b(name.encode(), digest_size=16)
     if values.dtype.kind in "TU":
         digest.update(json.dumps(values.tolist()).encode())
@@ -278,7 +278,7 @@ def read_finished(array: Array, index: tuple[int, ...]) -> NDArray[Any] | None:
 
 
 def _check_claim(array: Array, start: int, stop: int | None) -> None:
-    """Let what is stored bound the memory and the time of a reading, whatever metadata says."""
+    """Check large requests against the stored bytes, so that false metadata costs no memory."""
     n_rows = len(range(*slice(start, stop).indices(array.shape[0])))
     shape, chunks = (n_rows, *array.shape[1:]), array.chunks
     n_chunks = math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
@@ -288,7 +288,7 @@ def _check_claim(array: Array, start: int, stop: int | None) -> None:
 
 
 def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
-    """Return what stored chunks along the first axis end in, as `expect_chunks` takes it.
+    """Return the checksums that stored chunks end in, for `expect_chunks`.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def chunk_checksums(array: Array, chunks: Iterable[int]) -> str:
 
 
 def expect_chunks(array: Array, checksums: str) -> None:
-    """Let the chunks of an array opened for reading be only those that were written.
+    """Make an array opened for reading refuse chunks other than those that were written.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ def _chunk_key(array: Array, index: int) -> str:
 
 
 def check_stored(array: Array) -> None:
-    """Raise unless the last chunk of an array is there, and can hold what its shape says.
+    """Raise an error if the last chunk is missing, or too small for the shape of the array.
 
     Raises
     ------
@@ -347,23 +347,23 @@ def check_stored(array: Array) -> None:
     """
     if 0 in array.shape:
         return
-    # Of an array with shards a chunk of the grid is a shard.
+    # With shards, the grid is one of shards.
     chunks = array.shards or array.chunks
     last = tuple(max(0, size - 1) // chunk for size, chunk in zip(array.shape, chunks, strict=True))
     place = array.store_path / array.metadata.encode_chunk_key(last)
     stored_bytes = run_in_zarr(place.store.getsize(place.path))
     claimed_bytes = math.prod(chunks) * array.dtype.itemsize
-    # The length of text is not in the shape.
+    # The shape does not tell the length of texts.
     if array.dtype.kind != "T" and claimed_bytes > _MOST_EXPANSION * stored_bytes:
         raise DamagedDataError(
-            f"{array.store_path} is said to have the shape {array.shape}, but its last chunk has "
+            f"{array.store_path} should have the shape {array.shape}, but its last chunk has "
             f"only {stored_bytes} bytes.",
             "Restore its zarr.json from a copy, or write the data again.",
         )
 
 
 def chunk_rows_stored(array: Array) -> set[int]:
-    """Return the numbers, along the first axis, of the chunks of which anything is stored."""
+    """Return the numbers along the first axis of the chunks that are stored, whole or in part."""
     first = _chunk_key(array, 0).partition("/")[0]
 
     async def listed() -> list[str]:
@@ -441,7 +441,7 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
 
 
 def _layout(array: Array) -> dict[str, Any]:
-    """Return the metadata of an array, without the attributes that name their checksum."""
+    """Return the metadata of an array without its attributes, which have the checksum."""
     layout = array.metadata.to_dict()
     del layout["attributes"]
     return layout
