@@ -1,6 +1,6 @@
 """Members of a group: an array, rows in CSR, or a reference to rows in another store.
 
-Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools open.
+Rows in CSR are three Zarr arrays in AnnData's encoding, which other tools can open.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ ENCODING = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 
 _PARTS = ("data", "indices", "indptr")
 
-# 8 MiB of float64, 4 MiB of the numbers of columns.
+# 8 MiB of float64 values, 4 MiB of column indices.
 _CHUNK_VALUES = 2**20
 # Ends of rows: 1 MiB.
 _CHUNK_ROWS = 2**17
@@ -43,16 +43,16 @@ _CHUNK_ROWS = 2**17
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SparseArray(ChunkedRows):
-    """Rows in CSR as they are stored, opened for reading.
+    """Stored rows in CSR, opened for reading.
 
     Attributes
     ----------
     data : zarr.Array (m,)
         The values, float32 or float64.
     indices : zarr.Array int32 (m,)
-        Their columns, ascending in a row.
+        Column of each value, ascending within a row.
     indptr : zarr.Array int64 (n + 1,)
-        Where the values of each row begin, and those of the last one end.
+        First value of each row, and the number of all values.
     n_values : int
         All values m.
     """
@@ -121,12 +121,12 @@ class SparseArray(ChunkedRows):
         values, columns = read_dense(self.data, first, last), read_dense(self.indices, first, last)
         if len(columns) and not 0 <= columns.min() <= columns.max() < self.shape[1]:
             raise _changed(self.indices.store_path)
-        # scipy compares the types of both, and copies the larger one.
+        # scipy copies the larger of both if their types differ.
         ends = (ends - first).astype(columns.dtype if last - first < 2**31 else np.int64)
         return canonical(csr_array((values, columns, ends), shape=(n_rows, self.shape[1])))
 
     def chunks_stored(self) -> set[int]:
-        """Return the numbers of the chunks of rows of which anything is stored."""
+        """Return the numbers of the chunks of rows that are stored, whole or in part."""
         size, most = self.indptr.chunks[0], self.shape[0]
         found: set[int] = set()
         for index in chunk_rows_stored(self.indptr):
@@ -183,14 +183,14 @@ def create_sparse(
 
 
 def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> None:
-    """Write the rows from `start` on, which come after all that are written.
+    """Append rows to rows in CSR.
 
     Parameters
     ----------
     group : zarr.Group
     name : str
     start : int
-        Number of the first of the rows.
+        Number of rows before them.
     X : csr_array (b, p)
     """
     member, arrays = _being_written(group, name)
@@ -198,7 +198,7 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
     first = _end(indptr, start) if start else 0
     last = first + X.nnz
     if last > data.shape[0]:
-        # More than was said: half as many more, so that not every chunk makes it longer.
+        # More than expected: grow by half, so that few chunks need a resize.
         for array in (data, indices):
             array.resize((max(last, first * 3 // 2),))
     indptr[start : start + X.shape[0] + 1] = X.indptr.astype(np.int64) + first
@@ -209,7 +209,7 @@ def append_rows(group: zarr.Group, name: str, start: int, X: "csr_array") -> Non
 
 
 def finish_sparse(group: zarr.Group, name: str) -> dict[str, str]:
-    """Record rows in CSR as they are, and return the `chunk_checksums` of their arrays by name.
+    """Finish rows in CSR, and return the `chunk_checksums` of their arrays by name.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def _write_sparse(
 
 
 def _is_csr(group: zarr.Group) -> bool:
-    """Return whether a group says that it is rows in CSR."""
+    """Return whether the attributes of a group mark it as rows in CSR."""
     return ENCODING.items() <= group.attrs.asdict().items()
 
 
@@ -282,9 +282,7 @@ def write_array(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array, in chunks of about 16 MiB along its first axis, or rows in CSR.
-
-    With `slice_rows` in chunks of as many rows, all in one file.
+    """Store a whole array or rows in CSR.
 
     Parameters
     ----------
@@ -294,6 +292,7 @@ def write_array(
     *dimensions : str
         Names of the axes of an array.
     slice_rows : int, optional
+        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     if is_sparse(values):
         _write_sparse(group, name, values, slice_rows=slice_rows)

@@ -174,9 +174,7 @@ def write_dense(
     *dimensions: str,
     slice_rows: int | None = None,
 ) -> None:
-    """Store a whole array, in chunks of about 16 MiB along its first axis.
-
-    With `slice_rows` in chunks of as many rows, all in one file.
+    """Store a whole array in chunks along its first axis.
 
     Parameters
     ----------
@@ -186,6 +184,7 @@ def write_dense(
     *dimensions : str
         Names of the axes.
     slice_rows : int, optional
+        Rows of a chunk; all chunks are in one file. None: chunks of about 16 MiB.
     """
     row_bytes = max(1, values.itemsize * int(np.prod(values.shape[1:])))
     rows = slice_rows or min(len(values), max(1, 2**24 // row_bytes))

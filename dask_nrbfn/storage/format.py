@@ -1,8 +1,8 @@
-"""The on-disk formats: their numbers, and how attributes of earlier ones read today.
+"""Versions of the on-disk format, and how to read the attributes of earlier ones.
 
-Format 3 to 4: penalties, losses and numbers as targets. 5: a schema that makes features from stored
-values. 6: rows in CSR, and runs and models whose rows become coordinates. 7: datasets whose rows
-stay in another store. A group records the lowest number whose readers understand it.
+Format 4 added penalties, losses and numeric targets; 5 a schema that makes features from stored
+values; 6 rows in CSR, and runs and models that project rows to coordinates; 7 datasets whose rows
+stay in another store. A group records the lowest version whose readers understand it.
 """
 
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def stored_params(stored: Mapping[str, Any], place: object) -> FitParams:
 def stored_tuning(stored: Mapping[str, Any], place: object) -> TuneParams:
     """Return the stored parameters of a tuning, with the errors of `stored_params`.
 
-    Before there were efforts a tuning listed all that it tried but what the fit had.
+    Tunings that were stored before `effort` existed tried only the values that they list.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
 
 
 def projection_attributes(n_coordinates: int | None) -> dict[str, Any]:
-    """Return what a run or model records, beside its parameters, if rows become coordinates."""
-    # An older reader would take the basis for rows.
+    """Return the attributes of a run or model that projects rows to coordinates."""
+    # An older reader would not project the rows.
     return {} if n_coordinates is None else {"format_version": SPARSE_VERSION}
 
 
@@ -122,10 +122,10 @@ def todays_moments(
 
 
 def schema_attributes(schema: Schema | None) -> dict[str, Any]:
-    """Return what a group records of a schema, which those that have none may lack."""
+    """Return the attributes that record a schema; none without a schema."""
     if schema is None:
         return {}
-    # Who does not know schemas would take stored values for features.
+    # An older reader would take the stored values for features.
     version = {} if schema.is_plain else {"format_version": EXPANDED_VERSION}
     return {"schema": schema.to_dict(), **version}
 

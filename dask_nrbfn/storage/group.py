@@ -56,15 +56,15 @@ from dask_nrbfn.storage.remote import (
 )
 from dask_nrbfn.storage.strict import StrictStore, is_sealed, metadata_named, sealed
 
-# The kind of what takes its place when it is finished.
+# The kind of a group that is still being written.
 _UNFINISHED = "unfinished"
 
 RECORDED = ("kind", "format_version", "checksum")
-"""Attributes that every group of this package has, and that say what it is."""
+"""Attributes that identify a group of this package."""
 
 
 def create_group(location: Location, *, kind: str, attributes: Mapping[str, Any]) -> zarr.Group:
-    """Make a group that is complete from its first byte on, where nothing is stored yet.
+    """Make a group that counts as complete at once, where nothing is stored yet.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     ----------
     location : Location
     kind : str
-        "dataset", "run", "model" or "predictions"; must be what `mark_complete` recorded.
+        "dataset", "run", "model", "predictions" or "map", as `mark_complete` recorded it.
     writable : bool
         A writable group reads missing chunks as fill values; a read-only one raises.
 
@@ -105,7 +105,7 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     MissingDataError
         If nothing is there.
     DamagedDataError
-        If it is no such group, or was not finished.
+        If it is another kind of group, or is not finished.
     NewerVersionError
         If it has a newer format.
     """
@@ -196,11 +196,11 @@ def _open(location: Location, *, kind: str, mode: Literal["r", "r+"]) -> zarr.Gr
     path = local_path(location)
     try:
         if path is not None and not os.path.isdir(path):
-            # zarr would make the directory of a store that is to be written.
+            # zarr would make the directory of a writable store.
             raise FileNotFoundError(path)
         with metadata_named(location):
-            # Without the format zarr asks for five names at once, and when one request fails the
-            # others are left to complain.
+            # Without the format zarr requests five names at once. If one request fails, the
+            # others log their errors.
             store = store_at(location)
             strict = store if mode == "r+" else StrictStore(store)
             return zarr.open_group(strict, mode=mode, zarr_format=3)
@@ -238,7 +238,9 @@ def attributes_of(group: zarr.Group) -> dict[str, Any]:
 
 
 def mark_complete(group: zarr.Group, *, kind: str, attributes: Mapping[str, Any]) -> None:
-    """Record what a group is; written last, because a group without it is not opened.
+    """Record the kind of a group and further attributes.
+
+    Call this last: a group without them cannot be opened.
 
     Parameters
     ----------
@@ -269,15 +271,14 @@ def update_record(group: zarr.Group, attributes: Mapping[str, Any]) -> None:
 def replacing_group(
     location: Location, *, kind: str, overwrite: bool, flush: bool = True
 ) -> Iterator[zarr.Group]:
-    """Give an empty group that takes its place at `location` when the block ends well.
+    """Give an empty group that is moved to `location` when the block succeeds.
 
-    It is built beside `location`, under a hidden name, and renamed or, in an object store, copied
-    there by the server; an error leaves what was there before. A store object is written in place.
-    On a local disk it is flushed before, unless it is told not to: what can be computed again need
-    not be.
+    The group is built beside `location`, under a hidden name. On a disk it is then renamed; in an
+    object store the server copies it. After an error the old content is still there. A store object
+    is written in place.
 
-    Without `overwrite` nothing is ever replaced: of two jobs that write the same new place the
-    first to end has it. With it the last has, as a whole.
+    Without `overwrite` nothing is ever replaced: if two jobs write to the same new place, the first
+    one to end keeps it. With `overwrite` the last one does.
 
     Parameters
     ----------
@@ -287,7 +288,8 @@ def replacing_group(
     overwrite : bool
         Whether a group of this kind may be there.
     flush : bool
-        Whether to wait until the group is on the disk.
+        Whether to wait until the group is on the disk. Results that can be computed again do not
+        need this.
 
     Yields
     ------
@@ -296,14 +298,14 @@ def replacing_group(
     Raises
     ------
     ExistsError
-        If something is there and `overwrite` is false, or something other than a `kind` is there;
-        when the block begins, or when it ends.
+        If something is there and `overwrite` is false, or something other than a `kind` is there.
+        This is checked when the block begins and when it ends.
     RunBusyError
-        If another job is just moving its own group there, inside an object store.
+        If another job is moving its group there, inside an object store.
     ParameterError
-        If it is inside another group.
+        If `location` is inside another group.
     StorageError
-        If it cannot be written there, or there is no room.
+        If nothing can be written there, or there is no room.
     """
     location = normalize(location)
     check = partial(check_target, location, kind=kind, overwrite=overwrite)
@@ -348,7 +350,7 @@ def _built_remotely(target: RemoteLocation, check: Callable[[], None]) -> Iterat
             check()
             check_still_locked()
         except BaseException:
-            # What went wrong first is what the user must know.
+            # The user needs the first error.
             with suppress(NRBFNError):
                 remove_tree(unfinished)
             raise
@@ -365,10 +367,10 @@ def _built_in_place(store: Location) -> Iterator[zarr.Group]:
 def resumed_group(
     location: Location, *, kind: str, identity: Mapping[str, str], overwrite: bool
 ) -> Iterator[zarr.Group]:
-    """Give a group that takes its place at `location` when the block ends well; if not, it stays.
+    """Give a group that is moved to `location` when the block succeeds.
 
-    It is built beside `location` under a hidden name, where whoever begins the same finds what was
-    finished of it.
+    The group is built beside `location`, under a hidden name. If the block fails, the group stays
+    there, and a later call with the same identity goes on with it.
 
     Parameters
     ----------
@@ -376,18 +378,22 @@ def resumed_group(
         A path or URL.
     kind : str
     identity : mapping of str to str
-        What decides what is written, such as ``of_model``. Recorded when it is begun.
+        Determines the content, such as ``of_model``. Recorded at the start.
     overwrite : bool
-        Replace what is at `location`, and something else that was begun there.
+        Replace a group at `location`, and unfinished work of another identity.
+
+    Yields
+    ------
+    zarr.Group
 
     Raises
     ------
     RunMismatchError
-        If something else was begun there, and `overwrite` is false.
+        If work of another identity was begun there, and `overwrite` is false.
     RunBusyError
         If another job is writing it.
     ExistsError, ParameterError, StorageError
-        As `replacing_group`.
+        As for `replacing_group`.
     """
     location = normalize(location)
     check_target(location, kind=kind, overwrite=overwrite)
@@ -409,7 +415,7 @@ def _kind_begun(
     kinds: tuple[str, ...],
     overwrite: bool,
 ) -> str | None:
-    """Return the kind of what was begun; None if that is nothing, damaged, or overwritten."""
+    """Return the kind of unfinished work; None if there is none, or it is damaged or replaced."""
     try:
         kind = kind_of(unfinished, kinds)
         begun = attributes_of(open_group(unfinished, kind=kind))
@@ -423,7 +429,7 @@ def _kind_begun(
     raise RunMismatchError(
         f"{unfinished}, where {location} was begun, is of another "
         f"{other.removeprefix('of_').replace('_', ' ')}.",
-        "Take up what was begun, or `overwrite` it, or remove it.",
+        "Continue what was begun, `overwrite` it, or remove it.",
     )
 
 
@@ -462,7 +468,7 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
     Raises
     ------
     ParameterError
-        If `location` is a store object, which nothing is beside.
+        If `location` is a store object.
     """
     if (path := local_path(location)) is not None:
         real = Path(os.path.realpath(path))
@@ -473,7 +479,7 @@ def hidden_sibling(location: Location, suffix: str) -> Location:
 
 
 def replace_group(new: Location, target: Location) -> None:
-    """Put a complete group in the place of the one at `target`, on the same disk or store.
+    """Replace the group at `target` with a complete one on the same disk or object store.
 
     Parameters
     ----------
@@ -491,7 +497,7 @@ def replace_group(new: Location, target: Location) -> None:
 
 
 def flush_member(location: Location, name: str) -> None:
-    """Wait until a group inside another is stored for good; an object store has done so.
+    """Wait until a group inside another is on the disk; object stores need no wait.
 
     Parameters
     ----------
@@ -505,9 +511,7 @@ def flush_member(location: Location, name: str) -> None:
 
 
 def member_names(group: zarr.Group, inner: str = "") -> list[str]:
-    """Return the names of what is stored directly inside a group, readable or not.
-
-    Or of what is in one further inside, if there is that.
+    """Return the names of the members of a group, readable or not.
 
     Parameters
     ----------
@@ -537,7 +541,7 @@ def remove_group(location: Location) -> None:
 
 
 def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
-    """Raise an error if no group may be put at `location`, such as that another is there.
+    """Raise an error if no group may be put at `location`.
 
     Parameters
     ----------
@@ -563,12 +567,12 @@ def check_target(location: Location, *, kind: str, overwrite: bool) -> None:
 
 
 def _check_kind(location: Location, kind: str, place: Location) -> None:
-    """Raise ExistsError unless what is at `place`, and belongs at `location`, is a `kind`."""
+    """Raise ExistsError unless the group of `location`, now at `place`, is a `kind`."""
     found = _kind_stored(place, kind)
     if found == f"dask_nrbfn.{kind}":
         return
     if local_path(place) is not None and not exists(place):
-        # An empty directory, or another job has just moved away what was there.
+        # An empty directory, or another job has just moved the group away.
         return
     what = f"a {found}" if found is not None else f"no dask_nrbfn.{kind}"
     raise ExistsError(
@@ -577,10 +581,10 @@ def _check_kind(location: Location, kind: str, place: Location) -> None:
 
 
 def _kind_stored(location: Location, kind: str) -> object:
-    """Return the kind of the group at `location`, None if none of this package is there.
+    """Return the kind of the group at `location`, None if it is no group of this package.
 
-    Metadata that is damaged is that of a `kind` if it still says so; an empty group in a store
-    object is what is left of one that was begun there.
+    Damaged metadata counts as that of a `kind` if it still contains its name. So does an empty
+    group in a store object, which an unfinished job has left.
     """
     text = _stored_metadata(location)
     try:
@@ -599,7 +603,7 @@ def _kind_stored(location: Location, kind: str) -> object:
 def _stored_metadata(location: Location) -> bytes:
     """Return the bytes of a group's own metadata, empty if there is none."""
     path = local_path(location)
-    # Opened for writing, zarr would make a directory that does not exist any more.
+    # zarr would make the directory of a writable store.
     store = store_at(location) if path is None else DurableStore(path, read_only=True)
     stored = None
     with metadata_named(location), suppress(FileNotFoundError, NotADirectoryError):
@@ -617,11 +621,11 @@ def check_outside_groups(location: Location) -> None:
 
 
 def exists(location: Location) -> bool:
-    """Return whether anything is stored at `location`, at a URL whether a group is."""
+    """Return whether anything is stored at a path, or a group at a URL or in a store object."""
     path = local_path(location)
     if path is not None:
         try:
-            # An empty directory is where something may be put.
+            # An empty directory counts as free.
             return bool(os.listdir(path))
         except OSError as error:
             if isinstance(error, PermissionError) and os.path.isdir(path):

@@ -13,10 +13,10 @@ from dask_nrbfn.errors import ParameterError
 
 @dataclass(frozen=True)
 class RemoteLocation:
-    """An fsspec URL and what its file system must be told to open it.
+    """An fsspec URL and the storage options of its file system.
 
-    Options that the environment or fsspec's own configuration gives need not be here. They travel
-    to the workers with every task, but are no part of the text of the location, so that they
+    Options from the environment or from fsspec's configuration are not needed here. The options are
+    sent to the workers with every task. They are not part of the text of the location, so they
     appear in no log, error or record.
 
     Parameters
@@ -29,7 +29,7 @@ class RemoteLocation:
     Raises
     ------
     ParameterError
-        If `url` is none, or names nothing.
+        If `url` is no URL, or has no name after the protocol.
 
     Examples
     --------
@@ -57,15 +57,14 @@ class RemoteLocation:
 
 @dataclass(frozen=True)
 class View:
-    """What is stored at some places in another form, which every task that opens it makes anew.
+    """A dataset or run in another form, which every task that opens the view makes again.
 
     Attributes
     ----------
     places : tuple of Location
-        Whatever is opened first; the form of the first is asked for, and the others are handed to
-        it.
+        The dataset or run, and further datasets that the method takes.
     form : str
-        The method of `Dataset`, or of `Run`, that makes the form: "of_labelled", "with_unlabelled",
+        Method of `Dataset` or `Run` that makes the form: "of_labelled", "with_unlabelled",
         "encoded_by", "projected_by" or "named".
     arguments : tuple
         Further arguments of the method.
@@ -82,11 +81,11 @@ class View:
 
 
 Location = str | os.PathLike[str] | RemoteLocation | zarr.abc.store.Store | View
-"""A local path, an fsspec URL, or a zarr store object of this process; or a view of such."""
+"""A local path, an fsspec URL, a zarr store object of this process, or a view of one of these."""
 
 
 def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocation:
-    """Return the location that a user names: storage options belong to URLs only.
+    """Return the location of a path or URL; storage options apply to URLs only.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def locate(text: str, storage_options: Mapping[str, Any]) -> str | RemoteLocatio
 
 
 def viewed(location: Location, form: str) -> "tuple[Location, ...]":
-    """Return the places that a view of some form shows; none for any other location.
+    """Return the places of a view of one form; none for any other location.
 
     Parameters
     ----------
@@ -121,7 +120,7 @@ def viewed(location: Location, form: str) -> "tuple[Location, ...]":
 
 
 def normalize(location: Location) -> Location:
-    """Return `location` with a local path made absolute, so that it means the same everywhere."""
+    """Return a location with an absolute local path, which means the same in every process."""
     if isinstance(location, View):
         return normalize(location.places[0]) if len(location.places) == 1 else location
     if isinstance(location, zarr.abc.store.Store):
@@ -150,7 +149,7 @@ def join(location: Location, name: str) -> str | RemoteLocation:
     Raises
     ------
     ParameterError
-        If `location` is a store object, which holds one group only.
+        If `location` is a store object, which has one group only.
     """
     located = normalize(location)
     if isinstance(located, RemoteLocation):
@@ -161,7 +160,7 @@ def join(location: Location, name: str) -> str | RemoteLocation:
 
 
 def in_memory(location: Location) -> bool:
-    """Return whether what is at a location is in this process's memory, some of it at least."""
+    """Return whether a location, or a part of it, is in the memory of this process."""
     if isinstance(location, View):
         return any(map(in_memory, location.places))
     return isinstance(normalize(location), MemoryStore)
@@ -184,7 +183,7 @@ def remote(location: Location) -> RemoteLocation | None:
 
 
 def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
-    """Return ``.NAME.suffix`` in the place where `location`, which ends in NAME, is.
+    """Return the location ``.NAME.suffix`` beside a location that ends in NAME.
 
     Parameters
     ----------
@@ -198,10 +197,10 @@ def beside(location: RemoteLocation, suffix: str) -> RemoteLocation:
     Raises
     ------
     ParameterError
-        If `location` is a whole bucket, which nothing can be beside.
+        If `location` is a whole bucket.
     """
     place, _, name = location.url.rstrip("/").rpartition("/")
-    # In memory:// URLs what stands for the bucket is a name like others.
+    # memory:// URLs have no bucket.
     if place.endswith(":/") and not place.startswith("memory:"):
         raise ParameterError(
             f"{location} is a whole bucket.", f"Give a name in it, such as {location}/name.zarr."

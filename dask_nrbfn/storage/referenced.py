@@ -1,6 +1,6 @@
-"""Rows that a dataset refers to: they stay in another Zarr store, and are compared when read.
+"""Rows that stay in another Zarr store, to which a dataset refers.
 
-A digest of each chunk of rows tells whether they are those that were ingested.
+The dataset has a digest of each chunk of rows, which is compared when the rows are read.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ class ReferencedRows(ChunkedRows):
     Attributes
     ----------
     place, path : str
-        The Zarr store, and what they are in it, such as "obsm/X_pca".
+        The Zarr store, and the name of the rows in it, such as "obsm/X_pca".
     matrix : Matrix
     digests : str
-        Of each chunk of rows, one after another; empty: they are read as they are.
+        Of each chunk of rows, one after another; empty: changed rows are read too.
     """
 
     place: str
