@@ -1,4 +1,4 @@
-"""The model: everything that prediction needs, as one Zarr group of plain numbers."""
+"""The model: all that prediction needs, as one Zarr group of plain numbers."""
 
 import hashlib
 import json
@@ -46,8 +46,8 @@ from dask_nrbfn.storage.location import join
 from dask_nrbfn.storage.referenced import update_digest
 from dask_nrbfn.storage.versions import latest_place, model_name
 
-# Fields that are computed from the sums over rows, or play no part in them. Of the parameters only
-# some decide the sums.
+# Fields that follow from the sums over rows, or do not affect them. Only some parameters affect the
+# sums; `differences_of_sums` compares those.
 _FROM_SUMS = {"weights", "intercept", "fitting_error", "spectral_risk", "temperature", "places"}
 _FROM_SUMS |= {"params", "read_as"}
 
@@ -59,32 +59,32 @@ class Model:
     Attributes
     ----------
     basis : float64 (r, p), or in CSR
-        Basis rows, scaled; (r, D) of coordinates, of which with a projection all else is, too.
+        Scaled basis rows; with a projection (r, D), and all else is in coordinates too.
     width : float
         Sigma of the kernel.
     weights : float64 (q, r)
     classes : int64, bool, float64 or str (K,)
-        Labels, in the order of the scores; empty where the targets are numbers.
+        Labels, in the order of the scores; empty for numeric targets.
     scaling : Scaling
-        Applied to rows before distances are taken.
+        Applied to rows before distances are computed.
     params : FitParams
     fitting_error, spectral_risk : float or None
-        None of an embedding, which learns no targets.
+        None for an embedding, which learns no targets.
     temperature : float or None
-        Scores are divided by it before a softmax makes them probabilities. None: not calibrated.
+        Scores are divided by it before the softmax. None: not calibrated.
     feature_names : tuple of str or None
     target_names : tuple of str (q,) or None
-        Of numbers; None for classes.
+        Names of numeric targets; None for classes.
     intercept : float64 (q,) or None
-        Added to the products of activations and weights; None: nothing.
+        Added to the products of activations and weights; None: 0.
     places : int64 (r,) or None
-        Of its basis rows among those that its run has sums of, ascending; None: all of them.
+        Indices of its basis rows among those of the run, ascending; None: all of them.
     schema : Schema or None
-        What the columns of tables are whose features it takes; None: features.
+        Schema of the columns of a table; None: they are features.
     projection : float64 (p, D) or None
-        What makes coordinates of rows, before they are scaled; None: they stay as they are.
+        Singular vectors that project rows to coordinates before scaling; None: no projection.
     read_as : mapping of str or None
-        As in `Dataset`, of the rows that it learned from.
+        As in `Dataset`, of the training rows.
     """
 
     basis: Rows
@@ -116,12 +116,12 @@ class Model:
 
     @property
     def embeds(self) -> bool:
-        """Whether its scores are coordinates, which no targets were learned for."""
+        """Whether it is an embedding: its scores are coordinates, and no targets were learned."""
         return self.fitting_error is None
 
     @property
     def n_targets(self) -> int:
-        """Number of classes K, or of numbers q."""
+        """Number of classes K, or of numeric targets q."""
         return len(self.classes if self.target_names is None else self.target_names)
 
     def scores(
@@ -134,18 +134,22 @@ class Model:
     ) -> Floats:
         """Return the class scores of rows, float64 (b, K), or the predicted numbers (b, q).
 
-        With the squared loss those of normalized activations sum to about 1; with the others a
-        score is positive where the row looks like one of the class.
+        With the squared loss and normalized activations, the scores of a row sum to about 1. With
+        the other losses, a positive score speaks for the class.
 
         Parameters
         ----------
         X : (b, p)
         buffer : float64 (b, r), optional
-            Scratch space, overwritten; saves allocating it anew for every block.
+            Scratch space that is overwritten, which saves an allocation for every block.
         scratch : float64 (b, p + 2), optional
-            For the centred rows of an array, likewise.
+            The same for the centred rows of an array.
         threads : int
-            Those of the elementwise steps.
+            Threads of the elementwise steps.
+
+        Returns
+        -------
+        float64 (b, K) or (b, q)
 
         Raises
         ------
@@ -154,7 +158,7 @@ class Model:
         """
         self.check_columns(X.shape[1])
         if self.projection is not None:
-            # Scratch space is of the width of the rows.
+            # The scratch space has the width of the rows.
             X, scratch = project(X, self.projection), None
         scores = self.features.weighted_sums(
             X, self.weights, buffer=buffer, scratch=scratch, threads=threads
@@ -166,9 +170,9 @@ class Model:
     def probabilities(self, scores: Floats) -> Floats:
         """Return the class probabilities of scores, float64 (b, K).
 
-        With a temperature the softmax that was calibrated on held-out rows, else what the loss
-        makes of each score, divided by the sum of a row: see `Loss.probability`. The largest is the
-        label's, also where clipping or rounding makes several equal.
+        With a temperature this is the softmax that was calibrated on held-out rows. Otherwise it is
+        `Loss.probability` of each score, divided by the sum of the row. The label always has the
+        largest probability, even if clipping or rounding makes several equal.
         """
         if self.temperature is not None:
             return softmax(scores, temperature=self.temperature)
@@ -196,7 +200,7 @@ class Model:
         return dataset
 
     def digest(self) -> str:
-        """Return a name for what the model predicts."""
+        """Return a digest of all that the predictions of the model depend on."""
         kind = (self.scaling.kind, *self.params.predicting, self.temperature)
         content = hashlib.blake2b(repr((self.width, kind)).encode(), digest_size=16)
         names = [self.classes.tolist(), self.feature_names, self.target_names]
@@ -212,10 +216,7 @@ class Model:
         return content.hexdigest()
 
     def differences_of_sums(self, other: "Model") -> list[str]:
-        """Return the names of the fields that make sums over rows differ from another model's.
-
-        These are all fields but those that follow from the sums.
-        """
+        """Return the names of the fields by which sums over rows differ from another model's."""
         names = [each.name for each in fields(self) if each.name not in _FROM_SUMS]
         different = [name for name in names if not _same(getattr(self, name), getattr(other, name))]
         params, others = self.params, other.params
@@ -225,7 +226,7 @@ class Model:
 
     @property
     def heaviest_features(self) -> dict[str, float] | None:
-        """Names and weights of the columns, the heaviest first; None if they are not learned."""
+        """Learned weights of the columns by name, the heaviest first; None without."""
         weights = self.scaling.feature_weights
         if weights is None:
             return None
@@ -255,7 +256,7 @@ class Model:
         Raises
         ------
         ExistsError
-            If something is there and `overwrite` is false, or something that is no model.
+            If something is there and `overwrite` is false, or it is no model.
         """
         with replacing_group(location, kind="model", overwrite=overwrite) as group:
             self.write(group)
@@ -301,12 +302,12 @@ class Model:
 
     @classmethod
     def load(cls, location: Location) -> Self:
-        """Read a model; a run is also accepted and gives its model.
+        """Read a model, or the latest model of a run.
 
         Raises
         ------
         MissingDataError, DamagedDataError
-            If there is none, or it is damaged.
+            If there is no model, or it is damaged.
         """
         return cls.read(open_model_group(location))
 
@@ -369,7 +370,7 @@ class Model:
 
 
 def _same(one: Any, two: Any) -> bool:
-    """Return whether two values of a field are equal to the bit."""
+    """Return whether two values of a field have the same bits."""
     if type(one) is not type(two):
         return False
     if isinstance(one, Scaling):
@@ -426,7 +427,7 @@ def open_model_group(location: Location) -> zarr.Group:
 
 
 def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
-    """Open the group of the model of one version of a run; of a bare branch all weights are 0.
+    """Open the group of the model of one version of a run; in a branch without rows weights are 0.
 
     Parameters
     ----------
@@ -448,9 +449,9 @@ def open_version(run: zarr.Group, place: str | None) -> zarr.Group:
 
 
 class PinnedModel(NamedTuple):
-    """Where a model is that tasks will read, and which one it is.
+    """The location and identity of a model that tasks will read.
 
-    A run may get another one while they do.
+    The run may get another model meanwhile.
 
     Attributes
     ----------

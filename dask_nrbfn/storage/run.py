@@ -1,7 +1,7 @@
-"""The run: one Zarr group that holds every artefact of one fit.
+"""The run: one Zarr group with all results of one fit.
 
-Stages are recorded in the run's attributes by the one process that drives the fit. Parts are
-written by tasks, each under its own name, and count only once they are marked complete.
+The process that drives the fit records finished stages in the attributes of the run. Tasks write
+parts, each under its own name. A part counts once it is marked complete.
 """
 
 import logging
@@ -76,11 +76,11 @@ class Run:
     ----------
     location : Location
     run_id : str
-        Unique to this run, also among later runs at the same location.
+        Unique, also among later runs at the same location.
     params : FitParams
         The parameters that the run was begun with; see `chosen_params`.
     tuning : TuneParams or None
-        What is tried to find better ones.
+        What a tuning tries to find better parameters.
     fingerprint : str or None
         Of the dataset it was started from; None for a branch, which has none.
     n_rows, n_parts : int
@@ -88,7 +88,7 @@ class Run:
     layout : PartLayout
         How the rows are cut.
     attributes : dict
-        Everything recorded of the run when it was opened, and by this object since.
+        Everything that was recorded when the run was opened, and by this object since.
     stored : zarr.Group
         The group, for reading.
     """
@@ -124,10 +124,10 @@ class Run:
         dataset : Dataset
         params : FitParams
         environment : mapping
-            What a new run records of the machine: versions, threads, workers.
+            Versions, threads and workers, which a new run records.
         tuning : TuneParams, optional
         n_workers : int
-            Tasks at a time that a new run gets parts for, unless the parameters say how many.
+            Tasks that run at the same time; a new run gets parts for them unless `n_parts` is set.
         embeds : bool
             See the property.
 
@@ -247,7 +247,7 @@ class Run:
             )
 
     def of_labelled(self) -> Self:
-        """Return the run as stages see it that work on the rows with labels alone."""
+        """Return the run for stages that use only the rows with labels."""
         layout = self.attributes.get("labelled")
         if layout is None or isinstance(self.location, View):
             return self
@@ -268,12 +268,12 @@ class Run:
 
     @property
     def embeds(self) -> bool:
-        """Whether it makes coordinates of the rows, for which it learns no targets."""
+        """Whether it is an embedding, which projects rows and learns no targets."""
         return bool(self.attributes.get("embeds"))
 
     @property
     def begun_by(self) -> str:
-        """The command that began it."""
+        """The command that began the run."""
         return "embed" if self.embeds else "fit" if self.tuning is None else "tune"
 
     @property
@@ -292,7 +292,7 @@ class Run:
 
     @property
     def remaining_tuning(self) -> TuneParams | None:
-        """`tuning` without the scales and bases, once the search has chosen one of each."""
+        """`tuning` without the scales and bases that the search has already chosen from."""
         chosen = self._chosen
         if self.tuning is None or not chosen:
             return self.tuning
@@ -302,7 +302,7 @@ class Run:
 
     @property
     def n_folds(self) -> int:
-        """Folds of the rows whose moments are summed apart."""
+        """Number of cross-validation folds whose moments are summed separately."""
         return 1 if self.tuning is None else self.tuning.n_folds
 
     @property
@@ -380,7 +380,7 @@ class Run:
             raise
 
     def take(self, name: str, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return what an array with a row for every row of X has of ascending row numbers.
+        """Return some rows of an array with one row per row of X.
 
         Parameters
         ----------
@@ -406,7 +406,7 @@ class Run:
         return np.concatenate(pieces)
 
     def _damaged_parts(self, array: Stored, start: int, stop: int) -> tuple[int, ...]:
-        """Return the parts whose own rows of an array with a row for every row are damaged."""
+        """Return the parts whose rows of an array with one row per row of X are damaged."""
         damaged = []
         for index, (first, last) in enumerate(self.spans):
             if first < stop and start < last:
@@ -418,7 +418,7 @@ class Run:
 
     @contextmanager
     def _result_named(self, name: str) -> Iterator[None]:
-        """Say of which stage and part it is that something cannot be read."""
+        """Name the stage and part in errors of reading."""
         try:
             yield
         except (MissingDataError, DamagedDataError) as error:
@@ -436,12 +436,12 @@ class Run:
 
     @property
     def decisions(self) -> dict[str, dict[str, Any]]:
-        """What "auto" came to, by stage; taken up again on other workers, a run keeps to it."""
+        """Choices that were made for "auto", by stage; a run keeps them on other workers."""
         decided: dict[str, dict[str, Any]] = self.attributes.get("decisions", {})
         return decided
 
     def decide(self, stage: str, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was decided for a stage before, or record `choice` and return it.
+        """Return the recorded decision of a stage; if there is none, record `choice`.
 
         Parameters
         ----------
@@ -474,7 +474,7 @@ class Run:
         self.attributes.update(changed)
 
     def branch_attributes(self, stages: Iterable[str]) -> dict[str, Any]:
-        """Return the attributes of a run with some finished stages of this one, and no rows."""
+        """Return the attributes of a new run with some finished stages of this one and no rows."""
         own = self.attributes
         kept = ("n_features", "n_classes", "target_names", "schema", "basis_n_rows", "environment")
         return {
@@ -498,9 +498,9 @@ class Run:
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
-        """Record a version after the fit, which makes it the latest one.
+        """Record a version after the fit as the latest one.
 
-        It cannot be computed again, so it is flushed first, and what later ones need.
+        It cannot be computed again, so its groups are flushed to the disk first.
 
         Parameters
         ----------
@@ -516,7 +516,7 @@ class Run:
     def record_refresh(
         self, *, members: list[dict[str, Any]], refreshed_from: str, error_rate: float | None
     ) -> None:
-        """Record what a run that takes the place of another was fitted on.
+        """Record the datasets of a run that replaces another.
 
         Parameters
         ----------
@@ -530,7 +530,7 @@ class Run:
         self._record(members=members, refresh=refresh)
 
     def require_row_array(self, name: str, dtype: DTypeLike, width: int | None = None) -> None:
-        """Lay out an array with one row, or one value, per row of X.
+        """Create an array with one row, or one value, per row of X, unless it exists.
 
         Parameters
         ----------
@@ -542,7 +542,7 @@ class Run:
         Raises
         ------
         DamagedResultError
-            If there is one that is laid out otherwise.
+            If it exists with another shape or other chunks.
         """
         columns = () if width is None else (width,)
         shape, chunks = (self.n_rows, *columns), (self.chunk_rows, *columns)
@@ -575,19 +575,19 @@ class Run:
         get_array(self._writable, name)[start : start + len(values)] = values
 
     def finished_parts(self, stage: str) -> dict[range, dict[str, Any]]:
-        """Return the records of what is complete of a stage by the numbers of the parts in it."""
+        """Return the records of the complete parts of a stage, and of sums of parts."""
         stored = self.stored_parts(stage)
         with ThreadPoolExecutor(_REQUESTS) as pool:
             records = zip(stored, pool.map(partial(self.part_record, stage), stored), strict=True)
             return {parts: record for parts, record in records if record is not None}
 
     def stored_parts(self, stage: str) -> list[range]:
-        """Return the numbers of the parts in all that is stored of a stage, complete or not."""
+        """Return the stored parts of a stage and sums of parts, complete or not."""
         names = member_names(self.stored, f"{stage}/parts")
         return [parts_in(name) for name in names if _PART_NAME.fullmatch(name)]
 
     def part_record(self, stage: str, part: int | range) -> dict[str, Any] | None:
-        """Return the record of one part, None if it is not complete or its record is damaged.
+        """Return the record of one part, None if it is incomplete or damaged.
 
         Parameters
         ----------
@@ -616,7 +616,7 @@ class Run:
         if not is_sealed(written) or "record" not in written:
             logger.warning("The record of %s is damaged. The part is done again.", name)
             return None
-        # Another run's is of a task that outlived the run that was here before.
+        # A task of an earlier run at this location may have written it.
         return written if written.get("run_id", self.run_id) == self.run_id else None
 
     def write_part(
@@ -630,11 +630,17 @@ class Run:
     ) -> None:
         """Store the arrays of a part, then mark it complete with its record.
 
-        dask may run a task twice at the same time, so every attempt writes arrays of its own and
-        the record names those it belongs to.
+        dask may run a task twice at the same time. So every attempt writes its own arrays, and the
+        record names its attempt.
 
         Parameters
         ----------
+        stage : str
+        part : int or range
+            Number of a part, or those in a sum of parts.
+        record : mapping of str
+            Plain JSON values.
+        arrays : mapping of str to array or rows in CSR, optional
         slice_rows : int, optional
             Rows that are read together, if the arrays will be read in slices.
         """
@@ -694,9 +700,9 @@ class Run:
         flush_member(self.location, _part_place(stage, part))
 
     def drop_part(self, stage: str, part: range) -> None:
-        """Delete one part, or the sum of some, that another sum holds.
+        """Delete one part, or the sum of some, that is contained in another sum.
 
-        Where another task still writes it, it is left until all parts are dropped.
+        If a task still writes it, it stays until all parts are deleted.
 
         Parameters
         ----------
@@ -715,9 +721,7 @@ class Run:
         self._delete(stage)
 
     def forget(self, stage: str, parts: tuple[int, ...]) -> None:
-        """Let some parts of a stage, or without any named all of it, be computed again.
-
-        With them go the sums that hold them.
+        """Delete results of a stage, and the sums that contain them, so they are computed again.
 
         Parameters
         ----------

@@ -103,7 +103,7 @@ def metadata_named(place: object) -> Iterator[None]:
     try:
         yield
     except (NRBFNError, OSError):
-        # Also the error of zarr for missing members.
+        # zarr raises an error for missing members that is an OSError and a ValueError.
         raise
     except ImportError as error:
         raise ParameterError(
