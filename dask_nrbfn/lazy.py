@@ -1,4 +1,4 @@
-"""Names of a package that load their module when they are first used."""
+"""Load the modules of a package when their names are first used."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Blocks of rows with their weights and folds, as passes over rows read them."""
+"""Blocks of rows with their weights and folds, for passes over the rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.blocks import LabelledBlock
 from dask_nrbfn.storage.dataset import Dataset
 
-# Multiplied by a distance whose square fits float64 and by a million basis rows it is below 1e308.
+# Times a distance whose square fits float64 and times a million basis rows, it is below 1e308.
 _MOST_WEIGHT = 1e148
 
 # Products of activations with a smaller total weight lose their last bits.
@@ -22,18 +22,18 @@ _LEAST_WEIGHT = 1e-290
 
 
 def check_total_weight(total: float, *, whole: bool = False) -> None:
-    """Raise DataError if rows of this total weight are too heavy for sums over them.
+    """Check that sums over rows of a total weight can be computed in float64.
 
     Parameters
     ----------
     total : float
     whole : bool
-        Of all rows: it may not be too small to compute with either.
+        Whether it is the weight of all rows, which also has a lower limit.
 
     Raises
     ------
     DataError
-        If it is too large or too small.
+        If the weight is too large or too small.
     """
     if not total <= _MOST_WEIGHT:
         fault, allowed = "overflows", f"at most {_MOST_WEIGHT:g}"
@@ -83,7 +83,7 @@ class RowWeights:
 
     @classmethod
     def from_list(cls, of_classes: Sequence[float] | None, codes: Sequence[int] | None) -> Self:
-        """Return weights whose `to_list` is `of_classes`, for a dataset's classes by their code.
+        """Return the weights for the classes of a dataset from those of a model.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class RowWeights:
         Parameters
         ----------
         codes : integer (b,)
-            -1 for rows without a label, of which each weighs as much as one of a class on average.
+            -1 for rows without a label, whose weight is the average of all classes.
         weights : float64 (b,) or None
             The rows' own.
         """
@@ -132,7 +132,7 @@ class Reading:
     n_folds, seed : int
         As for `folds_of_rows`.
     codes_in_model : sequence of int or None
-        Code that the rows of each class of the dataset get; None: its own.
+        New code of each class of the dataset; None: its own code.
     """
 
     block_rows: int
@@ -167,7 +167,7 @@ def folded_blocks(
     def fold(first: int, block: LabelledBlock) -> FoldedBlock:
         X, targets, own = block
         if targets is None:
-            # Rows without any are all alike.
+            # All rows are in one group.
             targets = np.zeros(X.shape[0], dtype=np.int64)
         weights = reading.weighting.of_rows(targets, own)
         if weights is not None:

@@ -1,4 +1,4 @@
-"""From options, or any Client, to an engine."""
+"""Make an engine from options or from any dask Client."""
 
 import asyncio
 import json
@@ -107,7 +107,7 @@ class EngineOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option only makes sense with a cluster, or says how to run."""
+        """Whether an option chooses where tasks run, or needs a cluster."""
         shaping = (self.scheduler, self.scheduler_file, self.workers, self.memory)
         return self.performance_report is not None or any(each is not None for each in shaping)
 
@@ -182,9 +182,9 @@ def _client(options: EngineOptions, client: Client | None) -> Iterator[Client]:
 
 
 def _load_thread_pools() -> None:
-    """Load the libraries that have threads: none that is loaded later is limited, or counted.
+    """Load the libraries with thread pools; pools that load later are neither limited nor counted.
 
-    What is slow to load is also best loaded before the seconds of a stage count.
+    Loading them first also keeps their load time out of the seconds of a stage.
     """
     import scipy.linalg  # noqa: F401  BLAS and LAPACK
     import sklearn.neighbors  # noqa: F401  OpenMP
@@ -196,9 +196,9 @@ def _blas_threads_once_loaded() -> int:
 
 
 def describe_engine(options: EngineOptions) -> InlineEngine:
-    """Return an engine with the numbers of the local one that `options` ask for, without workers.
+    """Return an engine with the numbers of a local cluster, without starting workers.
 
-    Nothing can be learnt of a running scheduler in this way.
+    The options of a running scheduler are ignored.
     """
     n_workers = max(1, 1 if options.workers is None else options.workers)
     limit = _memory_bytes(options)
@@ -213,7 +213,7 @@ def describe_engine(options: EngineOptions) -> InlineEngine:
 def local_cluster(
     options: EngineOptions, *, host: str | None = None, port: int = 0
 ) -> Iterator[LocalCluster]:
-    """Give a cluster on this machine: one dask thread a worker, all its threads to BLAS.
+    """Give a cluster on this machine; each worker has one dask thread and several BLAS threads.
 
     Parameters
     ----------
@@ -247,10 +247,10 @@ def local_cluster(
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables of this process, and put back what was there.
+    """Set environment variables of this process, and restore the old ones at the end.
 
-    Workers inherit them. A nanny would rather keep what it finds, such as the OMP_NUM_THREADS=1 of
-    a batch system, and leaves what it sets behind.
+    Workers inherit them. A nanny would keep existing variables, such as the OMP_NUM_THREADS=1 of a
+    batch system, and would not remove its own.
     """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -280,9 +280,9 @@ def _open_client(options: EngineOptions) -> Client:
 
 @contextmanager
 def _closed_at_the_end(client: Client) -> Iterator[Client]:
-    """Close a client, also one that has lost its scheduler.
+    """Close a client, even if it has lost its scheduler.
 
-    Such a client is just trying to connect again, and would log the traceback of being stopped.
+    Such a client tries to connect again, and would log a traceback when it is stopped.
     """
     try:
         yield client
@@ -299,7 +299,7 @@ def _closed_at_the_end(client: Client) -> Iterator[Client]:
 def _read_scheduler_file(path: str) -> str:
     """Return the address in a scheduler file.
 
-    A Client that is given a file waits for it for ever, and hangs on one that it cannot read.
+    A Client that gets the file itself waits forever if it is missing or unreadable.
     """
     try:
         with open(path) as file:
@@ -417,7 +417,7 @@ def _parse_memory(text: str) -> int:
 def _reported_performance(
     client: Client, path: str | os.PathLike[str] | None, *, overwrite: bool
 ) -> Iterator[None]:
-    """Write what the cluster does in the block to `path`, also if the block fails."""
+    """Write dask's report of the block to `path`, even if the block fails."""
     if path is None:
         yield
         return
@@ -433,13 +433,13 @@ def _reported_performance(
 def _write(
     client: Client, report: performance_report, path: str | os.PathLike[str], *, overwrite: bool
 ) -> None:
-    """Write a report that was begun, or log why there is none.
+    """Write a report that was begun, or log why that failed.
 
-    Neither the results of the work nor an error that it raised are given up for it.
+    A failure here must not hide the results of the work or its error.
     """
     try:
         if client.status != "running":
-            # dask would wait half a minute for the scheduler to come back.
+            # dask would wait half a minute for the scheduler.
             raise ConnectionError("the scheduler is lost")
         with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
             report.filename = os.fspath(unfinished)

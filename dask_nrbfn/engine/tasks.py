@@ -23,7 +23,7 @@ from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
 
-# Tasks given to dask for every one that can run: a worker always finds the next, and a thousand
+# Tasks given to dask for every one that can run. A worker always finds the next one, and a thousand
 # tasks do not burden the scheduler.
 _TASKS_PER_SLOT = 4
 
@@ -108,7 +108,7 @@ class Engine(ABC):
 
     @contextmanager
     def stage(self, name: str, *, n_rows: int, expected_bytes: int = 0) -> Iterator[StageFigures]:
-        """Count the tasks of the block as those of a stage; give the figures of the stage.
+        """Count the tasks of the block as those of a stage, and give its figures.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class DaskEngine(Engine):
 
 
 class _Batch:
-    """Tasks on their way through dask, a few for each that can run."""
+    """Tasks that are submitted to dask, a few for each that can run."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class _Batch:
         label: str,
     ) -> None:
         self._client, self._workers, self._task = client, workers, task
-        # dask takes the letters before the first dash for the kind of task, and expects tasks of a
+        # dask takes the letters before the first dash as the kind of task, and expects tasks of one
         # kind to last equally long.
         self._name = f"{label}-{uuid.uuid4().hex}"
         self._waiting = iter(enumerate(arguments))
@@ -254,13 +254,13 @@ class _Batch:
             if measured is None:
                 self._expect_again(future)
                 continue
-            # Or dask computes it again if the worker that holds it dies.
+            # Otherwise dask computes it again if its worker dies.
             future.release()
             return self._running.pop(future), measured
         return None
 
     def cancel(self) -> None:
-        """Forget what has not finished; what runs already runs to its end."""
+        """Cancel the unfinished tasks; tasks that already run are not stopped."""
         if self._running and self._client.status == "running":
             self._client.cancel(list(self._running))
         self._running.clear()
@@ -275,14 +275,14 @@ class _Batch:
             future.add_done_callback(self._done.put)
 
     def _expect_again(self, future: "Future[Any]") -> None:
-        """Look at a lost result later, and count its loss once however often that is."""
+        """Check a lost result again later, and count its loss once."""
         if future not in self._lost:
             self._lost.add(future)
             self._workers.watch.n_retries += 1
         self._done.put(future)
 
     def _result(self, future: "Future[Any]") -> Measured | None:
-        """Return the result; None if it was lost on its way here, and is computed again."""
+        """Return the result, None if it was lost in transfer and is computed again."""
         try:
             measured: Measured = future.result(timeout=_LOOK_INTERVAL_S)
         except (CancelledError, OSError) as error:
@@ -309,7 +309,7 @@ class _Workers:
         self._none_since: float | None = None
 
     def look(self) -> None:
-        """Count the tasks that can run, now and then; raise ClusterError if that stays 0."""
+        """Count the tasks that can run every few seconds; raise ClusterError if that stays 0."""
         if self._client.status != "running":
             raise scheduler_lost(self.address)
         now = time.monotonic()
@@ -352,7 +352,7 @@ def scheduler_lost(address: str) -> ClusterError:
 
 @contextmanager
 def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
-    """Say of workers and allocations that were lost what the task needed and what there was."""
+    """Add the needed and the available memory to errors of lost workers and allocations."""
     needed = ""
     if engine.expected_bytes:
         expected = format_bytes(engine.expected_bytes)
@@ -379,6 +379,6 @@ def _memory_errors(label: str, engine: Engine) -> Iterator[None]:
 
 
 def _rounded_up(n_bytes: int) -> str:
-    """Return a size that `--memory` takes and that is enough."""
+    """Return at least so many bytes as a value for `--memory`."""
     hundredths = math.ceil(n_bytes / 2**30 * 100)
     return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " GiB"

@@ -1,4 +1,4 @@
-"""The progress of a job and of its stages: figures, a bar on a terminal, lines in a log."""
+"""The progress of a job and of its stages: figures, a bar on a terminal, lines in the log."""
 
 import logging
 import sys
@@ -12,28 +12,28 @@ import click
 
 logger = logging.getLogger(__name__)
 
-# One line in this many seconds keeps the log of a night's job readable.
+# One line every 10 s keeps the log of a long job readable.
 _LINE_INTERVAL_S = 10.0
 
 
 @dataclass
 class StageFigures:
-    """How far a stage is and what it takes.
+    """Progress, seconds and memory of a stage.
 
     Attributes
     ----------
     n_rows : int
-        Rows that it goes over.
+        Rows that it reads.
     n_tasks, n_done : int
-        Tasks that its passes have so far, and those that are done.
+        Tasks of its passes so far, and those that are done.
     peak_bytes : int
         Largest resident size of a process while it ran a task.
     predicted_bytes : int
-        What that was expected to be. 0: unknown.
+        Predicted peak. 0: unknown.
     n_starts, n_errors : int
-        How often it was begun in this job, and how often it failed.
+        How often it began in this job, and how often it failed.
     seconds : float or None
-        What it took; None while it is in progress.
+        Duration; None while it is in progress.
     """
 
     n_rows: int = 0
@@ -53,7 +53,7 @@ class StageFigures:
 
     @property
     def seconds_so_far(self) -> float:
-        """What it took, or has taken."""
+        """Duration so far, or of the whole stage."""
         return time.perf_counter() - self._start if self.seconds is None else self.seconds
 
 
@@ -66,7 +66,7 @@ class Watch:
     stages : dict of str to StageFigures
         In the order in which they were begun.
     n_retries : int
-        Results that were lost on their way from a worker and computed again.
+        Results that were lost in transfer and computed again.
     n_workers_lost : int
         Workers that were there and are gone.
     """
@@ -113,7 +113,7 @@ class Watch:
             self._current = None
 
     def tasks_begin(self, n_tasks: int, *, expected_bytes: int) -> None:
-        """Count tasks that are to be done.
+        """Count new tasks.
 
         Parameters
         ----------
@@ -141,8 +141,8 @@ def progress(label: str, total: int, *, bar: bool) -> Iterator[Callable[[], None
     label : str
     total : int
     bar : bool
-        Draw a bar if standard error is a terminal; otherwise lines are logged, also while no task
-        is done, so that one sees that the work goes on.
+        Draw a bar if standard error is a terminal. Otherwise lines are logged at intervals, even if
+        no further task is done.
 
     Yields
     ------
