@@ -1,7 +1,7 @@
 """Blocks of consecutive rows, cut out of chunks as they are read."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from dask_nrbfn.numeric.types import Floats
 from dask_nrbfn.storage.chunks import Mark, are_labelled
 
 Block = TypeVar("Block")
+Item = TypeVar("Item")
 
 
 class LabelledBlock(NamedTuple):
@@ -59,20 +60,17 @@ class SequentialReader:
         self._chunk_at = chunk_at
         self._chunk: Chunk | None = None
 
-    def __call__(self, start: int, stop: int) -> LabelledBlock:
-        """Return the rows from `start` to `stop`."""
-        pieces = []
+    def __call__(self, rows: range) -> LabelledBlock:
+        """Return consecutive rows."""
+        pieces, start, stop = [], rows.start, rows.stop
         while start < stop:
-            chunk = self._load(start)
+            chunk = self._chunk
+            if chunk is None or not chunk.start <= start < chunk.stop:
+                self._chunk = chunk = None
+                self._chunk = chunk = self._chunk_at(start)
             pieces.append(window(chunk.block, slice(start - chunk.start, stop - chunk.start)))
             start = chunk.stop
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
-
-    def _load(self, row: int) -> Chunk:
-        if self._chunk is None or not self._chunk.start <= row < self._chunk.stop:
-            self._chunk = None
-            self._chunk = self._chunk_at(row)
-        return self._chunk
 
 
 def window(block: LabelledBlock, rows: Any) -> LabelledBlock:
@@ -100,30 +98,35 @@ def _joined(blocks: Sequence[LabelledBlock]) -> LabelledBlock:
     )
 
 
-def one_ahead(
-    pool: Executor,
-    reads: Iterator[Future[Block]],
-    current: Future[Block] | None,
+def read_ahead(
+    read: Callable[[Item], Block], items: Iterable[Item], *, thread_name: str
 ) -> Iterator[Block]:
-    """Yield the blocks of `current` and of `reads`, each of which starts when it is taken.
+    """Yield the block of every item; a thread starts at once and reads one block ahead.
 
     Parameters
     ----------
-    pool : Executor
-        Shut down at the end.
-    reads : iterator of Future
-    current : Future or None
-        Of the first block; None: there is none.
+    read : callable
+        Returns the block of an item.
+    items : iterable
+    thread_name : str
 
     Yields
     ------
     Block
     """
-    with pool:
-        while current is not None:
-            block = current.result()
-            current = next(reads, None)
-            yield block
+    pool = ThreadPoolExecutor(1, thread_name_prefix=thread_name)
+    reads = (pool.submit(read, item) for item in items)
+    current = next(reads, None)
+
+    def blocks() -> Iterator[Block]:
+        nonlocal current
+        with pool:
+            while current is not None:
+                block = current.result()
+                current = next(reads, None)
+                yield block
+
+    return blocks()
 
 
 def codes_of(

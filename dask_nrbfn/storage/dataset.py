@@ -3,7 +3,6 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,7 +25,7 @@ from dask_nrbfn.storage.blocks import (
     StoredChunk,
     check_gaps,
     codes_of,
-    one_ahead,
+    read_ahead,
     window,
 )
 from dask_nrbfn.storage.chunks import (
@@ -531,13 +530,9 @@ class Dataset:
         ------
         LabelledBlock
         """
-        read = SequentialReader(self._chunk_at)
-        pool = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
-        reads = (
-            pool.submit(read, first, min(first + block_rows, stop))
-            for first in range(start, stop, block_rows)
-        )
-        return one_ahead(pool, reads, next(reads, None))
+        firsts = range(start, stop, block_rows)
+        spans = (range(first, min(first + block_rows, stop)) for first in firsts)
+        return read_ahead(SequentialReader(self._chunk_at), spans, thread_name="read-rows")
 
     def codes(self) -> NDArray[np.integer]:
         """Return the class codes of all rows, (n,), in the smallest type that holds them.
