@@ -26,7 +26,7 @@ from dask_nrbfn.storage.array import (
     get_stored,
 )
 from dask_nrbfn.storage.dense import INDEX_BYTES, ROW_BYTES, chunk_checksums
-from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, schema_attributes
+from dask_nrbfn.storage.format import REFERRING_VERSION, SPARSE_VERSION, feature_attributes
 from dask_nrbfn.storage.group import mark_complete
 from dask_nrbfn.storage.referenced import digest_of, finish_reference, refer, refers, update_digest
 
@@ -463,7 +463,7 @@ def finish_dataset(
             counts[label] = counts.get(label, 0) + count
     written = [summary.checksums or {} for summary in summaries]
     checksums = {name: "".join(of_chunk[name] for of_chunk in written) for name in written[0]}
-    content, marks = sum(summary.content for summary in summaries), schema_attributes(schema)
+    content, marks = sum(summary.content for summary in summaries), feature_attributes(schema)
     if refers(group["X"]):
         n_values = [summary.n_values for summary in summaries if summary.n_values is not None]
         finish_reference(group, "X", checksums.pop("X"), n_values or None)

@@ -88,12 +88,6 @@ def _known(kind: type[_AnyParams], stored: Mapping[str, Any], place: object) -> 
     raise NewerVersionError(problem, UPGRADE)
 
 
-def projection_attributes(n_coordinates: int | None) -> dict[str, Any]:
-    """Return the attributes of a run or model that projects rows to coordinates."""
-    # An older reader would not project the rows.
-    return {} if n_coordinates is None else {"format_version": SPARSE_VERSION}
-
-
 def todays_moments(
     packed_gram: Floats, cross: Floats, class_weights: Floats
 ) -> tuple[Floats, Floats, Floats]:
@@ -121,13 +115,31 @@ def todays_moments(
     return packed_gram, np.vstack([cross.sum(axis=0), cross]), target_products
 
 
-def schema_attributes(schema: Schema | None) -> dict[str, Any]:
-    """Return the attributes that record a schema; none without a schema."""
-    if schema is None:
-        return {}
-    # An older reader would take the stored values for features.
-    version = {} if schema.is_plain else {"format_version": EXPANDED_VERSION}
-    return {"schema": schema.to_dict(), **version}
+def feature_attributes(
+    schema: Schema | None, *, n_coordinates: int | None = None, sparse: bool = False
+) -> dict[str, Any]:
+    """Return the attributes that say how features are made, with the format that this needs.
+
+    Parameters
+    ----------
+    schema : Schema or None
+    n_coordinates : int or None
+        Coordinates to which rows are projected; None: they are not projected.
+    sparse : bool
+        Whether rows are in CSR.
+
+    Returns
+    -------
+    dict
+        Empty if the features are the stored values of an array.
+    """
+    recorded: dict[str, Any] = {} if schema is None else {"schema": schema.to_dict()}
+    # An older reader would take stored values for features, or would not project the rows.
+    if sparse or n_coordinates is not None:
+        recorded["format_version"] = SPARSE_VERSION
+    elif schema is not None and not schema.is_plain:
+        recorded["format_version"] = EXPANDED_VERSION
+    return recorded
 
 
 def read_schema(attributes: Mapping[str, Any], place: object) -> Schema | None:

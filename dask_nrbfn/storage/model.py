@@ -26,10 +26,8 @@ from dask_nrbfn.params import FitParams
 from dask_nrbfn.storage.array import get_array, get_stored, read_rows, write_array
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
-    SPARSE_VERSION,
-    projection_attributes,
+    feature_attributes,
     read_schema,
-    schema_attributes,
     stored_params,
 )
 from dask_nrbfn.storage.group import (
@@ -293,9 +291,9 @@ class Model:
                 "temperature": self.temperature,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "target_names": None if self.target_names is None else list(self.target_names),
-                **schema_attributes(self.schema),
-                **projection_attributes(self.params.svd),
-                **({"format_version": SPARSE_VERSION} if is_sparse(self.basis) else {}),
+                **feature_attributes(
+                    self.schema, n_coordinates=self.params.svd, sparse=is_sparse(self.basis)
+                ),
                 **({} if self.read_as is None else {"read_as": dict(self.read_as)}),
             },
         )

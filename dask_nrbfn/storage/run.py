@@ -37,10 +37,8 @@ from dask_nrbfn.storage.array import (
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.format import (
     FORMAT_VERSION,
-    SPARSE_VERSION,
-    projection_attributes,
+    feature_attributes,
     read_schema,
-    schema_attributes,
     stored_params,
     stored_tuning,
 )
@@ -170,9 +168,9 @@ class Run:
                 "decisions": {},
                 "stages": {},
                 "labelled": asdict(labelled) if dataset.n_unlabelled else None,
-                **schema_attributes(dataset.schema),
-                **projection_attributes(params.svd),
-                **({"format_version": SPARSE_VERSION} if dataset.is_sparse else {}),
+                **feature_attributes(
+                    dataset.schema, n_coordinates=params.svd, sparse=dataset.is_sparse
+                ),
             },
         )
         return cls.open(location)
@@ -494,7 +492,7 @@ class Run:
             "decisions": {},
             "stages": {name: self.stages[name] for name in stages},
             "versions": [],
-            **projection_attributes(self.chosen_params.svd),
+            **feature_attributes(None, n_coordinates=self.chosen_params.svd),
         }
 
     def finish_version(self, record: Mapping[str, Any], *, needs: Iterable[str]) -> None:
