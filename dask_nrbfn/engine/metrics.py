@@ -29,18 +29,10 @@ _LAST_SUCCESS = "nrbfn_last_success_timestamp_seconds"
 # Name, attribute of `StageFigures`, and help. Names that end in _total are counters.
 _OF_STAGE = (
     ("nrbfn_stage_in_progress", "in_progress", "1 while the stage is computed."),
-    (
-        "nrbfn_stage_tasks",
-        "n_tasks",
-        "Tasks of the stage so far; each of its passes adds its own.",
-    ),
+    ("nrbfn_stage_tasks", "n_tasks", "Tasks of the stage so far; each of its passes adds its own."),
     ("nrbfn_stage_tasks_done", "n_done", "Tasks of the stage that are done."),
     ("nrbfn_stage_rows", "n_rows", "Rows that the stage goes over."),
-    (
-        "nrbfn_stage_duration_seconds",
-        "seconds_so_far",
-        "What the stage took, or has taken so far.",
-    ),
+    ("nrbfn_stage_duration_seconds", "seconds_so_far", "What the stage took, or has taken so far."),
     (
         "nrbfn_stage_peak_memory_bytes",
         "peak_bytes",

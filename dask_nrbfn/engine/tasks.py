@@ -23,6 +23,10 @@ from dask_nrbfn.private import memory_limit
 
 logger = logging.getLogger(__name__)
 
+Task = Callable[..., Any]
+Arguments = Sequence[tuple[Any, ...]]
+Finished = Generator[tuple[int, Measured]]
+
 # Tasks given to dask for every one that can run. A worker always finds the next one, and a thousand
 # tasks do not burden the scheduler.
 _TASKS_PER_SLOT = 4
@@ -135,9 +139,7 @@ class Engine(ABC):
         with self.watch.stage(name, n_rows=n_rows, predicted_bytes=expected_bytes) as figures:
             yield figures
 
-    def run(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], *, label: str
-    ) -> list[Any]:
+    def run(self, task: Task, arguments: Arguments, *, label: str) -> list[Any]:
         """Return ``[task(*a) for a in arguments]``; tasks start in this order.
 
         Parameters
@@ -175,9 +177,7 @@ class Engine(ABC):
         return results
 
     @abstractmethod
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         """Run the tasks; yield the number and result of each as it finishes."""
 
 
@@ -187,9 +187,7 @@ class InlineEngine(Engine):
 
     in_memory = True
 
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         for number, values in enumerate(arguments):
             yield number, measure(task, *values)
 
@@ -208,9 +206,7 @@ class DaskEngine(Engine):
     client: Client
     no_workers_timeout_s: float = NO_WORKERS_TIMEOUT_S
 
-    def _finished(
-        self, task: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], label: str
-    ) -> Generator[tuple[int, Measured]]:
+    def _finished(self, task: Task, arguments: Arguments, label: str) -> Finished:
         patience_s = self.no_workers_timeout_s
         workers = _Workers(self.client, label, self.n_workers, patience_s, self.watch)
         batch = _Batch(self.client, workers, task, arguments, label)
@@ -228,8 +224,8 @@ class _Batch:
         self,
         client: Client,
         workers: "_Workers",
-        task: Callable[..., Any],
-        arguments: Sequence[tuple[Any, ...]],
+        task: Task,
+        arguments: Arguments,
         label: str,
     ) -> None:
         self._client, self._workers, self._task = client, workers, task

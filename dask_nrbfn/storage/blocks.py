@@ -153,29 +153,23 @@ def codes_of(
     DamagedDataError
         If a label is none of the classes.
     """
-    if unlabelled is None:
-        return _all_codes(labels, classes, place)
-    labelled = are_labelled(labels, unlabelled)
     codes = np.full(len(labels), -1, dtype=np.int64)
-    codes[labelled] = _all_codes(labels[labelled], classes, place)
-    return codes
-
-
-def _all_codes(labels: NDArray[Any], classes: NDArray[Any], place: object) -> NDArray[np.int64]:
-    classes = classes.astype(labels.dtype)
+    labelled = are_labelled(labels, unlabelled)
+    labels, classes = labels[labelled], classes.astype(labels.dtype)
     if labels.dtype.kind == "T":
         # searchsorted reads beyond the end of such texts of 16 bytes or more (numpy/numpy#31533).
         own = {label: code for code, label in enumerate(classes.tolist())}
-        codes = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
+        found = np.array([own.get(label, 0) for label in labels.tolist()], dtype=np.int64)
     else:
-        codes = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = np.flatnonzero(classes[codes] != labels)
+        found = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    unknown = np.flatnonzero(classes[found] != labels)
     if len(unknown):
         raise DamagedDataError(
             f"label {labels[unknown].tolist()[0]!r} of {place} is none of its classes.",
             "The labels were changed after the dataset was written; ingest it again.",
         )
-    return codes.astype(np.int64, copy=False)
+    codes[labelled] = found
+    return codes
 
 
 def check_gaps(stored: NDArray[Any], schema: Schema | None, first_row: int, place: object) -> None:
