@@ -34,6 +34,10 @@ def check_output_file(path: str | os.PathLike[str], *, overwrite: bool) -> Path:
     overwrite : bool
         Whether the file may exist.
 
+    Returns
+    -------
+    Path
+
     Raises
     ------
     ExistsError

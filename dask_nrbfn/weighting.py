@@ -113,6 +113,10 @@ class RowWeights:
             -1 for rows without a label, whose weight is the average of all classes.
         weights : float64 (b,) or None
             The rows' own.
+
+        Returns
+        -------
+        float64 (b,) or None
         """
         if self.of_classes is None:
             return weights

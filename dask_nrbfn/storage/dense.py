@@ -421,6 +421,10 @@ def sound_array(member: Array | zarr.Group | None, place: str) -> Array:
     place : str
         For errors.
 
+    Returns
+    -------
+    zarr.Array
+
     Raises
     ------
     DamagedDataError

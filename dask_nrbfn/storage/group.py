@@ -100,6 +100,10 @@ def open_group(location: Location, *, kind: str, writable: bool = False) -> zarr
     writable : bool
         A writable group reads missing chunks as fill values; a read-only one raises.
 
+    Returns
+    -------
+    zarr.Group
+
     Raises
     ------
     MissingDataError

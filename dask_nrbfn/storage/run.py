@@ -129,6 +129,10 @@ class Run:
         embeds : bool
             See the property.
 
+        Returns
+        -------
+        Run
+
         Raises
         ------
         RunMismatchError
