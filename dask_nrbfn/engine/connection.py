@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -304,6 +304,8 @@ def _read_scheduler_file(path: str) -> str:
     try:
         with open(path) as file:
             address = json.load(file)["address"]
+        if not isinstance(address, str):
+            raise TypeError(f"the address is {address!r}")
     except FileNotFoundError as error:
         raise ClusterError(
             f"there is no scheduler file {path}.",
@@ -314,20 +316,18 @@ def _read_scheduler_file(path: str) -> str:
             f"{path} is no scheduler file ({type(error).__name__}: {error}).",
             "Give the file that the scheduler wrote.",
         ) from error
-    if not isinstance(address, str):
-        raise ClusterError(
-            f"the address in {path} is {address!r}.", "Give the file that the scheduler wrote."
-        )
     return address
 
 
 def _engine(client: Client, *, bar: bool, watch: Watch) -> DaskEngine:
-    address = scheduler_address(client)
+    address, dashboard = scheduler_address(client), None
     try:
         client.wait_for_workers(1, timeout=dask.config.get("distributed.comm.timeouts.connect"))
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
         threads = _threads_of_workers(client)
-        dashboard = _dashboard_link(client)
+        # A scheduler that was started without a dashboard has no link to one.
+        with suppress(KeyError):
+            dashboard = client.dashboard_link
     except TimeoutError as error:
         raise _no_workers(address) from error
     except (CancelledError, OSError) as error:
@@ -368,14 +368,6 @@ def _threads_of_workers(client: Client) -> int | None:
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
             raise answer
     return min((answer for answer in answers if isinstance(answer, int)), default=None)
-
-
-def _dashboard_link(client: Client) -> str | None:
-    try:
-        return client.dashboard_link
-    except KeyError:
-        # The scheduler was started without a dashboard.
-        return None
 
 
 def _worker_memory(worker: dict[str, Any]) -> tuple[int, int]:
@@ -427,24 +419,14 @@ def _reported_performance(
     try:
         yield
     finally:
-        _write(client, report, path, overwrite=overwrite)
-
-
-def _write(
-    client: Client, report: performance_report, path: str | os.PathLike[str], *, overwrite: bool
-) -> None:
-    """Write a report that was begun, or log why that failed.
-
-    A failure here must not hide the results of the work or its error.
-    """
-    try:
-        if client.status != "running":
-            # dask would wait half a minute for the scheduler.
-            raise ConnectionError("the scheduler is lost")
-        with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
-            report.filename = os.fspath(unfinished)
-            report.__exit__(None, None, None)
-    except Exception as error:
-        logger.warning("no performance report: %s", error)
-    else:
-        logger.info("performance report: %s", path)
+        try:
+            if client.status != "running":
+                # dask would wait half a minute for the scheduler.
+                raise ConnectionError("the scheduler is lost")
+            with new_file(path, overwrite=overwrite) as unfinished, client.as_current():
+                report.filename = os.fspath(unfinished)
+                report.__exit__(None, None, None)
+            logger.info("performance report: %s", path)
+        except Exception as error:
+            # This must not hide the results of the block or its error.
+            logger.warning("no performance report: %s", error)
