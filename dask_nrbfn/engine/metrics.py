@@ -100,7 +100,7 @@ def exported_metrics(
     if metrics_file is not None:
         check_path_outside_groups(metrics_file)
         job.last_success = _last_success(metrics_file)
-        _write(registry, metrics_file)
+        _check_write(registry, metrics_file)
     try:
         with _served(registry, metrics):
             yield
@@ -111,10 +111,11 @@ def exported_metrics(
     finally:
         if metrics_file is not None:
             try:
-                _write(registry, metrics_file)
-            except ParameterError as error:
+                write_to_textfile(str(metrics_file), registry)
+            except OSError as error:
                 # The job itself may have succeeded.
-                logger.warning("%s", error.problem)
+                text = "metrics could not be written to %s (%s)"
+                logger.warning(text, metrics_file, error.strerror)
 
 
 class _JobCollector(Collector):
@@ -175,12 +176,12 @@ def _served(registry: CollectorRegistry, address: tuple[str, int] | None) -> Ite
         thread.join()
 
 
-def _write(registry: CollectorRegistry, textfile: Path) -> None:
+def _check_write(registry: CollectorRegistry, textfile: Path) -> None:
     try:
         write_to_textfile(str(textfile), registry)
     except OSError as error:
         raise ParameterError(
-            f"metrics could not be written to {textfile} ({error.strerror}).",
+            f"metrics cannot be written to {textfile} ({error.strerror}).",
             "Give a file in a directory that is there and can be written to.",
         ) from error
 
