@@ -128,7 +128,7 @@ class SearchRecord:
     n_basis: int
     rounds: list[dict[str, Any]] | None = None
     stopped: str | None = None
-    narrowed: dict[str, list[Any]] = field(default_factory=dict)
+    narrowed: dict[str, Any] = field(default_factory=dict)
 
 
 class _Search:
@@ -181,7 +181,7 @@ class _Search:
         self.rounds.append({**size._asdict(), **{name: best[name] for name in self._compared}})
         return ordered
 
-    def _narrowed(self, combination: Combination) -> dict[str, list[Any]]:
+    def _narrowed(self, combination: Combination) -> dict[str, Any]:
         """Return the alphas and penalties to try of a combination, if not those of the tuning.
 
         A first round of several tries every second alpha. Later rounds try those beside the best of
@@ -196,7 +196,7 @@ class _Search:
             return self.beside(solved[0], _ALPHAS_BESIDE)
         return {"alphas": self._alphas[:: _ALPHA_STEP if self._n_rounds > 1 else 1]}
 
-    def beside(self, combination: Combination, n_beside: int) -> dict[str, list[Any]]:
+    def beside(self, combination: Combination, n_beside: int) -> dict[str, Any]:
         """Return the best penalty of a combination and the alphas beside its best one.
 
         Parameters
@@ -381,7 +381,7 @@ def _try(
     run: Run,
     dataset: Dataset,
     place: int,
-    combinations: list[tuple[dict[str, Any], dict[str, list[Any]]]],
+    combinations: list[tuple[dict[str, Any], dict[str, Any]]],
     n_rows: int,
     n_basis: int,
     n_folds: int,
