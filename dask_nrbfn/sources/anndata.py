@@ -41,7 +41,6 @@ from dask_nrbfn.sources.source import (
     check_apart,
     check_size,
     named_columns,
-    recut,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,20 +74,11 @@ class AnnDataSource(Source):
     weights: Column | None = None
     names: Column | None = None
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
-
-        Raises
-        ------
-        DataError
-            If a label is not a whole number or text.
-        DamagedDataError
-            If a chunk cannot be read.
-        """
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         size = self._reading_rows(block_rows)
-        spans = ((a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size))
         with _damage_named(self.place):
-            yield from recut((self.block(start, stop) for start, stop in spans), block_rows)
+            for start in range(0, self.n_rows, size):
+                yield self._block(start, min(start + size, self.n_rows))
 
     def _reading_rows(self, block_rows: int) -> int:
         """Return rows of whole chunks, which then are decoded once, unless these are too large."""
@@ -96,8 +86,7 @@ class AnnDataSource(Source):
             return block_rows
         return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
 
-    def block(self, start: int, stop: int) -> Block:
-        """Return the rows from `start` to `stop`."""
+    def _block(self, start: int, stop: int) -> Block:
         y = None
         if self.numbers:
             y = np.stack([column.numbers(start, stop) for column in self.numbers], axis=1)

@@ -62,16 +62,7 @@ class ArrayRows(Source):
     headers: Mapping[str, Header]
     opened: Callable[[], AbstractContextManager[ReadRows]]
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
-
-        Raises
-        ------
-        DataError
-            If a label is not a whole number.
-        DamagedDataError
-            If a file is cut short or otherwise damaged.
-        """
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         with self.opened() as read:
             for start in range(0, self.n_rows, block_rows):
                 yield self._block(read, start, min(start + block_rows, self.n_rows))

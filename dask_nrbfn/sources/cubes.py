@@ -20,7 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.source import Block, Source, check_size, recut
+from dask_nrbfn.sources.source import Block, Source, check_size
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -367,7 +367,7 @@ class CubeSource(Source):
             id_dtype=INT64,
         )
         self.unlabelled = checked_mark(unlabelled, y_dtype, self.target_names)
-        self.n_rows = sum(len(block.X) for block in self._boxes())
+        self.n_rows = sum(len(block.X) for block in self._parts(0))
         if self.n_rows == 0:
             raise DataError(
                 f"no pixel of {cube.name} has all features"
@@ -377,11 +377,7 @@ class CubeSource(Source):
         sizes = ", ".join(f"{name}: {size}" for name, size in self.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, at most `block_rows` at a time."""
-        return recut(self._boxes(), block_rows)
-
-    def _boxes(self) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         return (self._block(self.grid.box(index)) for index in self.grid.indices())
 
     def _block(self, box: Box) -> Block:

@@ -96,7 +96,20 @@ class Source:
     boolean_labels: bool = False
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; the last block may be shorter."""
+        """Yield all rows in order, `block_rows` at a time; the last block may be shorter.
+
+        Raises
+        ------
+        DataError
+            If a label is not a whole number or text, or a cell of a table is not of its column's
+            kind, infinite, or empty where it must not be.
+        DamagedDataError
+            If a file is cut short or not of its format.
+        """
+        return recut(self._parts(block_rows), block_rows)
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, in blocks of any number of rows; `block_rows` are wanted."""
         raise NotImplementedError
 
 
@@ -182,8 +195,17 @@ class Reading:
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
 
-    A batch may have any number of rows, 0 included. Blocks are views where one batch holds all of
-    their rows.
+    Parameters
+    ----------
+    batches : iterable of Block
+        Each may have any number of rows, 0 included.
+    block_rows : int
+        Rows of a block b, at least 1.
+
+    Yields
+    ------
+    Block
+        A view, if one batch has all of its rows.
     """
     held: list[Block] = []
     n_held = 0
@@ -203,6 +225,8 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
 
 def _rows(block: Block, start: int, stop: int) -> Block:
     X, *columns = block
+    if stop - start == X.shape[0]:
+        return block
     return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
 
 

@@ -19,7 +19,6 @@ from dask_nrbfn.sources.source import (
     Source,
     check_size,
     numbered_targets,
-    recut,
 )
 
 # Parsed as whole lines: the byte spans of load_svmlight_file(offset, length) yield a row twice when
@@ -39,17 +38,7 @@ class SvmlightSource(Source):
     files: tuple[File, ...]
     first_index: int
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, in CSR, `block_rows` at a time.
-
-        Raises
-        ------
-        DamagedDataError
-            If a line is not svmlight text.
-        """
-        return recut(self._batches(block_rows), block_rows)
-
-    def _batches(self, block_rows: int) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         first, stop = self.first_index, self.first_index + self.n_features
         for file in self.files:
             for X, y in _parsed(file, n_columns=stop):

@@ -136,17 +136,27 @@ class Asked:
             "row out, as `skip_bad` does."
         )
 
-    def no_label_error(
-        self, where: str, place: str, *, of_numbers: bool = False
-    ) -> MissingLabelError:
-        """Return the error about a row without a label, or without a number as its target."""
-        mark, noun = ("nan", "target") if of_numbers else ("", "label")
+    def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
+        """Return the error about a row without a label or target.
+
+        Parameters
+        ----------
+        problem : str
+            What the error says is wrong.
+        is_target : bool
+            Whether a numeric target is missing, not a label.
+
+        Returns
+        -------
+        MissingLabelError
+        """
+        mark, noun = ("nan", "target") if is_target else ("", "label")
         # What becomes of gaps was decided with the schema.
         leave_out = (
             "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
         )
         remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
-        return MissingLabelError(f"{where} has no value in {place}.", remedy)
+        return MissingLabelError(problem, remedy)
 
     @property
     def named(self) -> set[str] | None:
@@ -158,7 +168,7 @@ class Asked:
         return {name for name in named.union(*options.kinds.values()) if name is not None}
 
     def columns(self, names: tuple[str, ...]) -> "TableColumns":
-        """Return what the columns of these names are for.
+        """Return the purpose of each column of a table.
 
         Raises
         ------
@@ -195,13 +205,7 @@ class Asked:
             wanted = options.columns or rest
             features = tuple(name for name in rest if name in wanted and name not in options.drop)
         ignored = tuple(name for name in rest if name not in features)
-        return TableColumns(features, ignored, roles, ids, names)
-
-    def schema_of(self, columns: "TableColumns") -> Schema:
-        """Return the schema that is given, with what columns of this table are for."""
-        assert self.schema is not None
-        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
-        return replace(self.schema, **used)
+        return TableColumns(self, features, ignored, roles, ids, names)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
         """Return the roles that are asked for, or those of the schema that there are."""
@@ -233,16 +237,33 @@ class Asked:
 
 
 class TableColumns(NamedTuple):
-    """What the columns of a table are for.
+    """The purpose of each column of a table.
 
-    Names of those that become features, of those that nothing is made of, of the others, of all.
+    Attributes
+    ----------
+    asked : Asked
+    features, ignored : tuple of str
+        Columns that become features, and columns that are not used.
+    roles : Roles
+    id : str or None
+        The column of ids.
+    names : tuple of str
+        All columns.
     """
 
+    asked: Asked
     features: tuple[str, ...]
     ignored: tuple[str, ...]
     roles: Roles
     id: str | None
     names: tuple[str, ...]
+
+    @property
+    def given_schema(self) -> Schema:
+        """The schema that is asked for, with the roles that the columns have in this table."""
+        assert self.asked.schema is not None
+        used = {**self.roles._asdict(), "id": self.id, "ignored": self.ignored}
+        return replace(self.asked.schema, **used)
 
 
 def schema_columns(
@@ -279,9 +300,22 @@ def schema_columns(
 
 
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
-    """Raise DataError if a table has no column of the name that an option gives."""
+    """Raise DataError if a table has no column of the name that an option gives.
+
+    Parameters
+    ----------
+    origin : str
+        The table, for the error.
+    name : str
+    names : tuple of str
+        All columns of the table.
+    option : str
+    """
     if name not in names:
-        raise _no_column(origin, name, names, f"Name one of its columns with `{option}`.")
+        raise DataError(
+            f"{origin} has no column {name!r}; it has {shown_names(names)}.",
+            f"Name one of its columns with `{option}`.",
+        )
 
 
 def shown_names(names: Sequence[str]) -> str:
@@ -292,20 +326,6 @@ def shown_names(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
-
-
-def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
-    return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
-
-
-def not_finite_error(cell: pa.Scalar, where: str, place: str) -> DataError:
-    """Return the error about a cell of a number that is none, or infinite."""
-    value = cell.as_py()
-    has = "no value" if value is None else str(value)
-    return DataError(
-        f"{where} has {has} in {place}.",
-        "Remove the row or fill the value in; every value must be finite.",
-    )
 
 
 def label_values(column: pa.Array) -> np.ndarray:
@@ -331,8 +351,3 @@ def lacks_label(column: pa.Array) -> np.ndarray:
         texts = pc.utf8_trim(column.cast(pa.string()), BLANKS)
         none = pc.or_(none, pc.is_in(texts, pa.array(["", "nan", "NaN"])))
     return none.to_numpy(zero_copy_only=False)
-
-
-def no_value_error(where: str, place: str) -> DataError:
-    """Return the error about an empty cell."""
-    return DataError(f"{where} has no value in {place}.", "Fill the cell or leave the row out.")
