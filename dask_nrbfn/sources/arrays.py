@@ -5,13 +5,13 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -22,7 +22,7 @@ from dask_nrbfn.sources.dtypes import (
     sparse_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.source import Block, Source, check_apart, check_size, numbered_targets
 
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
@@ -308,15 +308,8 @@ def _table(rows: Any, dtype: np.dtype) -> Any:
     return table.astype(dtype, copy=False)
 
 
-@contextmanager
-def damage_named(path: File | str) -> Iterator[None]:
-    """Say of which file it is that it cannot be read, however that shows."""
+def numpy_damage_named(file: File | str) -> AbstractContextManager[None]:
+    """Return a context manager that names a numpy file that cannot be read."""
     # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
-    try:
-        yield
-    except NRBFNError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        raise DamagedDataError(
-            f"{path} is damaged or not a numpy file: {error}.", "Write the file again."
-        ) from error
+    causes = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+    return damage_named(f"{file} is damaged or not a numpy file", "Write the file again.", *causes)

@@ -51,7 +51,7 @@ from dask_nrbfn.sources.tabular import (
     no_value_error,
     survey_tables,
 )
-from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv, text_files
+from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, csv_damage_named, text_files
 from dask_nrbfn.sources.written import number_reading
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -581,10 +581,14 @@ def _csv_errors(file: TextFile, asked: Asked | None = None) -> Iterator[None]:
     except (NRBFNError, PermissionError):
         raise
     except UNREADABLE as error:
-        raise _explained(file, error, asked) from error
+        if (explained := _explained(file, error, asked)) is not None:
+            raise explained from error
+        with csv_damage_named(file.file):
+            raise
 
 
-def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNError:
+def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataError | None:
+    """Return an error that names the line, None if there is no telling."""
     message = str(error)
     if _LONG_CELL.search(message):
         with file.open() as text:
@@ -611,7 +615,7 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNEr
             f"{_line_of_counted_row(file, row)} has {n_found} cells, not {n_expected}.",
             "Write as many cells in every line, with quotes around text that holds the delimiter.",
         )
-    return not_csv(file.file, error)
+    return None
 
 
 def _bad_cell_error(

@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    StorageError,
+)
 
 # One request for rows that are read in order. File systems' own sizes go up to 50 MiB, of which
 # they hold two.
@@ -193,6 +199,25 @@ def _sends_parts(fs: Any, path: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+@contextmanager
+def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterator[None]:
+    """Raise DamagedDataError instead of what a library says of bytes that it cannot read.
+
+    Parameters
+    ----------
+    problem, remedy : str
+        What is wrong, to which the library's own text is added, and how to mend it.
+    *causes : type of Exception
+        Errors of the library. PermissionError is none.
+    """
+    try:
+        yield
+    except (NRBFNError, PermissionError):
+        raise
+    except causes as error:
+        raise DamagedDataError(f"{problem}: {error}.", remedy) from error
 
 
 @contextmanager

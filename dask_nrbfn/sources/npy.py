@@ -17,7 +17,7 @@ from dask_nrbfn.sources.arrays import (
     array_rows,
     check_length,
     check_roles,
-    damage_named,
+    numpy_damage_named,
     read_header,
     read_rows,
     stored_by_column,
@@ -129,7 +129,7 @@ def _file_header(file: File, *, option: str | None = None) -> Header:
             f"{file} is not a file.",
             f"Give `{option}` the path of an .npy file, or of a directory of them.",
         )
-    with damage_named(file), file.open() as stream:
+    with numpy_damage_named(file), file.open() as stream:
         header = read_header(stream, str(file))
         n_bytes = file.n_bytes()
         if n_bytes is not None:
@@ -167,13 +167,13 @@ class _ShardReader:
         self.close()
         file, self._header = next(self._files)
         self._start = 0
-        with damage_named(file):
+        with numpy_damage_named(file):
             self._file = file.open()
             read_header(self._file, str(file))
 
     def _rows(self, stop: int) -> np.ndarray:
         header = self._header
-        with damage_named(header.name):
+        with numpy_damage_named(header.name):
             if not header.fortran_order:
                 assert self._file is not None
                 return read_rows({header.name: self._file}, header, self._start, stop)

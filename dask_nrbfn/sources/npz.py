@@ -18,7 +18,7 @@ from dask_nrbfn.sources.arrays import (
     array_rows,
     check_length,
     check_roles,
-    damage_named,
+    numpy_damage_named,
     read_header,
     read_rows,
     stored_by_column,
@@ -39,7 +39,11 @@ _MatrixRows = Callable[[int, int], "csr_array"]
 def open_rows(reading: Reading) -> ArrayRows:
     """Return the rows of an .npz file; beside a sparse matrix, other columns are .npy files."""
     file = reading.place
-    with damage_named(file), file.open(jumps=True) as stream, zipfile.ZipFile(stream) as archive:
+    with (
+        numpy_damage_named(file),
+        file.open(jumps=True) as stream,
+        zipfile.ZipFile(stream) as archive,
+    ):
         members = [
             name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")
         ]
@@ -80,7 +84,7 @@ def _members(reading: Reading, members: Collection[str]) -> dict[str, str]:
 
 @contextmanager
 def _opened_members(file: File, names: Collection[str]) -> Iterator[ReadRows]:
-    with damage_named(file), ExitStack() as stack:
+    with numpy_damage_named(file), ExitStack() as stack:
         members = {name: stack.enter_context(_opened_member(file, name)) for name in names}
         for name, member in members.items():
             read_header(member, name)
@@ -116,7 +120,7 @@ def _opened_matrix(
     file: File, shape: tuple[int, ...], columns: Collection[Shards], *, is_csr: bool
 ) -> Iterator[ReadRows]:
     """Give what reads the rows of a sparse matrix, and of the .npy files beside it."""
-    with opened_shards(columns) as read_column, damage_named(file), ExitStack() as stack:
+    with opened_shards(columns) as read_column, numpy_damage_named(file), ExitStack() as stack:
         csr = _opened_csr(file, shape) if is_csr else nullcontext(_whole_matrix(file))
         rows = stack.enter_context(csr)
 

@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.survey import ColumnSurvey, TableOptions
 
 # A block has at least one row: 128 MiB of float64. A larger number comes from a damaged header, or
 # stands where an index should be.
@@ -78,6 +78,11 @@ class Source:
         Where ``X`` is if it need not be copied.
     boolean_labels : bool
         Whether the labels 0 and 1 stand for false and true.
+    bad_rows : list of int
+        Row indices, read so far, of a table whose cells may be spoiled: rows with a cell that is
+        no value of its column, which counts as missing.
+    unseen : dict
+        Cells, read so far, whose category a given schema does not have, by column.
     """
 
     n_rows: int
@@ -94,6 +99,11 @@ class Source:
     read_as: Mapping[str, str] | None = None
     stored_at: StoredAt | None = None
     boolean_labels: bool = False
+    bad_rows: list[int] = field(default_factory=list)
+    unseen: "dict[str, ColumnSurvey]" = field(default_factory=dict)
+
+    def check_places(self, trained: Schema) -> None:
+        """Raise DataError if columns without names may be others than those of a schema."""
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
         """Yield all rows in order, `block_rows` at a time; the last block may be shorter.

@@ -4,7 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -124,18 +124,11 @@ class TableSource(Source, ABC):
     ----------
     tables : tuple of Table
     columns : TableColumns
-    bad_rows : list of int
-        Where rows may be spoiled, those read so far that have a cell which is no value of its
-        column; they count as none.
-    unseen : dict
-        Of columns of a given schema, the cells read so far whose category is none of theirs.
     """
 
     tables: tuple[Table, ...]
     columns: TableColumns
     schema: Schema
-    bad_rows: list[int] = field(default_factory=list)
-    unseen: dict[str, ColumnSurvey] = field(default_factory=dict)
 
     @classmethod
     def of(

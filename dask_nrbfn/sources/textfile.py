@@ -8,14 +8,14 @@ import logging
 import re
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
 import pyarrow as pa
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources.dialect import (
     BLANK_RUNS,
     DECIMALS,
@@ -26,7 +26,7 @@ from dask_nrbfn.sources.dialect import (
     n_cells,
     recognized,
 )
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.quotes import BlanksOut, QuoteScan, lines_of
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class TextFile:
         DamagedDataError
             If they are no text.
         """
-        with damage_named(self.file):
+        with csv_damage_named(self.file):
             with self.open() as text:
                 lines = [*islice(lines_of(text, _LONGEST_LINE_BYTES), 2)] or [b""]
             if any(b"\0" in line for line in lines):
@@ -140,22 +140,12 @@ def _arrow(stream: IO[bytes]) -> pa.NativeFile:
     return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
 
 
-@contextmanager
-def damage_named(file: File) -> Iterator[None]:
-    """Name the file in what is said of bytes that are no text."""
-    try:
-        yield
-    except (NRBFNError, PermissionError):
-        raise
-    except UNREADABLE as error:
-        raise not_csv(file, error) from error
-
-
-def not_csv(file: File, error: Exception) -> DamagedDataError:
-    """Return the error about a file that is no CSV text."""
-    return DamagedDataError(
-        f"{file} cannot be read as CSV: {error}.",
+def csv_damage_named(file: File) -> AbstractContextManager[None]:
+    """Return a context manager that names a file that is no text."""
+    return damage_named(
+        f"{file} cannot be read as CSV",
         "Write it as UTF-8 text, or say its `encoding`, such as cp1252, which Excel writes.",
+        *UNREADABLE,
     )
 
 
@@ -249,7 +239,7 @@ def text_files(
 
 def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
     """First lines of a file, whether more come, and the encoding: the one given, or its mark's."""
-    with damage_named(file), _unpacked(file) as stream:
+    with csv_damage_named(file), _unpacked(file) as stream:
         beginning, more = stream.read(_SNIFFED_BYTES), bool(stream.read(1))
     marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     encoding = encoding or ("utf-16" if marked else "utf-8")
