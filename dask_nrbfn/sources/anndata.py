@@ -26,11 +26,10 @@ from dask_nrbfn.sources.dtypes import (
 )
 from dask_nrbfn.sources.elements import (
     Column,
+    Frame,
     Matrix,
-    column_at,
     installed,
     matrix_at,
-    names_of,
 )
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import (
@@ -172,10 +171,11 @@ def source_of(
         check_apart("target", name, weights)
     check_apart("weights", weights, y)
     matrix, feature_names = _with_features(root, matrix_at(root, x or "X", place), features, place)
-    names = names_of(root, "obs")
-    label = None if y is None else column_at(root, y, place, "y")
-    numbers = tuple(column_at(root, name, place, "target") for name in targets)
-    weight = None if weights is None else column_at(root, weights, place, "weights")
+    obs = Frame.at(root, "obs")
+    names = obs.row_names
+    label = None if y is None else obs.named_column(y, place, "y")
+    numbers = tuple(obs.named_column(name, place, "target") for name in targets)
+    weight = None if weights is None else obs.named_column(weights, place, "weights")
     columns = [column for column in (names, label, *numbers, weight) if column is not None]
     _check_fitting(place, matrix, columns)
     for column in numbers:
@@ -308,7 +308,7 @@ def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
     kind = matrix.name.partition("/")[0]
     if kind == "obsm":
         return getattr(matrix.stored, "names", None)
-    names = names_of(root, "raw/var" if kind == "raw" else "var")
+    names = Frame.at(root, "raw/var" if kind == "raw" else "var").row_names
     if names is None:
         return None
     if names.n_rows != matrix.shape[1]:

@@ -225,6 +225,41 @@ class Frame:
         own = attribute(self.stored, "_index", None)
         return own or next((name for name in ("_index", "index") if name in self.stored), None)
 
+    def named_column(self, name: str, origin: object, option: str) -> Column:
+        """Return a column that an option names.
+
+        Parameters
+        ----------
+        name : str
+            Such as "obs/cell_type".
+        origin : object
+            The store, for errors.
+        option : str
+
+        Returns
+        -------
+        Column
+
+        Raises
+        ------
+        DataError
+            If it is not there, or encoded in another way than columns are.
+        """
+        known = [f"{self.name}/{column}" for column in self.columns]
+        if name not in known:
+            raise DataError(
+                f"{origin} has no column {name!r}; it has {_listed(known)}.",
+                f"Name one of these with `{option}`.",
+            )
+        return self.column(name.removeprefix(f"{self.name}/"))
+
+    @property
+    def row_names(self) -> Column | None:
+        """The names of the rows, None where they have none."""
+        if self.index is None:
+            return None
+        return replace(self.column(self.index), name=f"{self.name}_names")
+
     def column(self, name: str) -> Column:
         """Return a column.
 
@@ -319,32 +354,6 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
             "Store it as an array or csr_matrix of two dimensions.",
         )
     return Matrix(name, tuple(element.shape), element)
-
-
-def column_at(root: Any, name: str, origin: object, option: str) -> Column:
-    """Return the column obs/NAME that an option names.
-
-    Raises
-    ------
-    DataError
-        If it is not there, or encoded in another way than columns are.
-    """
-    obs = Frame.at(root, "obs")
-    known = [f"obs/{column}" for column in obs.columns]
-    if name not in known:
-        raise DataError(
-            f"{origin} has no column {name!r}; it has {_listed(known)}.",
-            f"Name one of these with `{option}`.",
-        )
-    return obs.column(name.removeprefix("obs/"))
-
-
-def names_of(root: Any, frame: str) -> Column | None:
-    """Return the names of the rows of a frame, None where they have none."""
-    found = Frame.at(root, frame)
-    if found.index is None:
-        return None
-    return replace(found.column(found.index), name=f"{frame}_names")
 
 
 def encoding_of(element: Any) -> str:

@@ -21,10 +21,9 @@ from dask_nrbfn.sources.dialect import (
     DECIMALS,
     DELIMITERS,
     QUOTES,
+    Beginning,
     Dialect,
     check_dialect,
-    n_cells,
-    recognized,
 )
 from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.quotes import BlanksOut, QuoteScan, lines_of
@@ -155,17 +154,18 @@ def text_kind(file: File) -> str | None:
     Text is CSV if all its lines are divided alike, into more than one cell.
     """
     try:
-        lines, cut, _ = _beginning(file, None)
+        beginning = _beginning(file, None)
     except DamagedDataError:
         return None
-    text = "".join(lines)
+    text = "".join(beginning.lines)
     if _NO_TEXT.search(text) or text.lstrip().startswith(_OTHER_FORMATS):
         return None
-    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in lines):
+    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in beginning.lines):
         return None if file.name.lower().endswith((".gz", ".zst")) else "svmlight"
-    way = recognized(lines, Dialect(), delimiters=DELIMITERS, quotes=QUOTES, cut=cut)
+    way = beginning.recognized()
+    table = replace(beginning, lines=beginning.lines[way.skipped :])
     try:
-        return "csv" if n_cells(lines[way.skipped :], way, cut=cut) > 1 else None
+        return "csv" if table.n_cells(way) > 1 else None
     except csv.Error:  # a cell longer than the csv module takes
         return None
 
@@ -219,17 +219,12 @@ def text_files(
     quotes = [quote] if quote else QUOTES
     texts: list[TextFile] = []
     for file in files:
-        lines, cut, marked = _beginning(file, encoding)
+        beginning = _beginning(file, encoding)
         like = replace(texts[0].dialect, padded=False) if texts else usual
-        found = recognized(
-            lines,
-            replace(like, encoding=marked),
-            delimiters=delimiters,
-            quotes=quotes,
-            # The first file tells for all of them.
-            named=None if texts or no_header else named,
-            cut=cut,
-        )
+        like = replace(like, encoding=beginning.usual.encoding)
+        beginning = replace(beginning, usual=like, delimiters=delimiters, quotes=quotes)
+        # The first file tells for all of them.
+        found = beginning.recognized(None if texts or no_header else named)
         texts.append(TextFile(file, found))
     _check_alike(texts)
     if texts[0].dialect != usual:
@@ -237,8 +232,8 @@ def text_files(
     return tuple(texts)
 
 
-def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
-    """First lines of a file, whether more come, and the encoding: the one given, or its mark's."""
+def _beginning(file: File, encoding: str | None) -> Beginning:
+    """Return the beginning of a file in the encoding that is given, or that of its mark."""
     with csv_damage_named(file), _unpacked(file) as stream:
         beginning, more = stream.read(_SNIFFED_BYTES), bool(stream.read(1))
     marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -247,7 +242,7 @@ def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
     lines = [*io.StringIO(text, newline="")]
     # The last line is part of one if more comes.
     whole = lines[: len(lines) - more][:_SNIFFED_LINES]
-    return whole, len(whole) < len(lines), encoding
+    return Beginning(whole, Dialect(encoding=encoding), cut=len(whole) < len(lines))
 
 
 def _check_alike(texts: list[TextFile]) -> None:
