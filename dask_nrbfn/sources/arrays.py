@@ -28,9 +28,9 @@ from dask_nrbfn.sources.source import Block, Source, check_apart, check_size, nu
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
 READ_BYTES = 1 << 20
 # A block may have 65,536 labels. Names of classes are shorter.
-MAX_LABEL_BYTES = 1 << 14
+_MAX_LABEL_BYTES = 1 << 14
 # numpy reads no longer ones, but looks after it has read them.
-MAX_HEADER_BYTES = 10_000
+_MAX_HEADER_BYTES = 10_000
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ def array_rows(
         y_dtype, target_names = FLOAT64, numbered_targets(math.prod(target.shape[1:]))
     elif y is not None:
         y_dtype = label_dtype(y.dtype, y.name)
-        if y.dtype.itemsize > MAX_LABEL_BYTES:
+        if y.dtype.itemsize > _MAX_LABEL_BYTES:
             raise DataError(
                 f"{y.name} has dtype {y.dtype}.",
-                f"Write labels of at most {MAX_LABEL_BYTES // 4} characters.",
+                f"Write labels of at most {_MAX_LABEL_BYTES // 4} characters.",
             )
         _check_column(y, x, "label")
     if weights is not None:
@@ -262,7 +262,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
     try:
         size = file.read(2 if version == (1, 0) else 4)
         n_bytes = int.from_bytes(size, "little")
-        if n_bytes > MAX_HEADER_BYTES:
+        if n_bytes > _MAX_HEADER_BYTES:
             raise ValueError(f"it claims {n_bytes} bytes")
         shape, fortran_order, dtype = readers[version](io.BytesIO(size + file.read(n_bytes)))
     except (NRBFNError, OSError, zipfile.BadZipFile, zlib.error):

@@ -319,7 +319,7 @@ def open_rows(reading: Reading) -> CsvSource:
     if "delimiter" in said:
         said["delimiter"] = delimiter_of(str(said["delimiter"]))
     texts = text_files(tuple(reading.files), named=asked.named, **said)
-    source = open_csv(texts, asked)
+    source = _open_csv(texts, asked)
     if not texts[0].dialect.header:
         # Files to predict from have none either.
         said["no_header"] = True
@@ -329,7 +329,7 @@ def open_rows(reading: Reading) -> CsvSource:
     return source
 
 
-def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
+def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     """Source of the rows of CSV files, which are read once for what their columns are.
 
     Parameters

@@ -272,7 +272,7 @@ class Frame:
             element = (self.stored.index if name == self.index else self.stored[name]).array
         else:
             element = self.stored[name]
-            if encoding_of(element) == "categorical":
+            if _encoding_of(element) == "categorical":
                 categories = _texts(element["categories"])
                 return Column(f"{self.name}/{name}", element["codes"], categories)
             if (place := element.attrs.get("categories")) is not None:
@@ -318,7 +318,7 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
         If it is not there, or is stored as what has no rows.
     """
     element = _element_at(root, name)
-    if element is None or encoding_of(element) == "null":
+    if element is None or _encoding_of(element) == "null":
         raise DataError(
             f"{origin} has no {name!r} with rows of features; it has "
             f"{_listed(_matrix_names(root))}.",
@@ -335,7 +335,7 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     DataError
         If its rows cannot be read.
     """
-    encoding = encoding_of(element)
+    encoding = _encoding_of(element)
     if encoding in ("csr_matrix", "csc_matrix"):
         element = installed("anndata.io").sparse_dataset(element, should_cache_indptr=False)
     elif encoding == "dataframe":
@@ -356,7 +356,7 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     return Matrix(name, tuple(element.shape), element)
 
 
-def encoding_of(element: Any) -> str:
+def _encoding_of(element: Any) -> str:
     """Return how an element is encoded, "array" or "dataframe" where it does not say."""
     if sparse := attribute(element, "h5sparse_format", ""):
         return f"{sparse}_matrix"
@@ -388,7 +388,7 @@ def _element_at(root: Any, name: str) -> Any:
 def _matrix_names(root: Any) -> list[str]:
     inside = [f"{place}/{name}" for place in ("layers", "obsm") for name in _members(root, place)]
     found = {name: root.get(name) for name in ("X", "raw/X", "raw.X")}
-    whole = [name for name, of in found.items() if of is not None and encoding_of(of) != "null"]
+    whole = [name for name, of in found.items() if of is not None and _encoding_of(of) != "null"]
     return [*(name.replace(".", "/") for name in whole), *inside]
 
 
@@ -418,7 +418,7 @@ def _listed(names: list[str]) -> str:
 
 def _told(element: Any) -> str:
     shape = getattr(element, "shape", None)
-    return encoding_of(element) + (f" of shape {tuple(shape)}" if shape is not None else "")
+    return _encoding_of(element) + (f" of shape {tuple(shape)}" if shape is not None else "")
 
 
 def _texts(stored: Any, start: int = 0, stop: int | None = None) -> np.ndarray:

@@ -104,7 +104,7 @@ class Scene:
         """
         opened = open_scene(self.place)
         try:
-            return CubeSource(
+            return CubeSource.of(
                 self.cube(opened),
                 label=None if label is None else self.variable(opened, label, "label"),
                 targets={name: self.variable(opened, name, "target") for name in targets},
