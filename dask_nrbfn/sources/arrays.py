@@ -227,7 +227,13 @@ def _check_column(column: Header, x: Header, noun: str, *, several: bool = False
 
 
 def check_length(header: Header, n_bytes: int) -> None:
-    """Raise EOFError if an array is larger than the `n_bytes` that follow its header."""
+    """Raise EOFError if an array is larger than the `n_bytes` that follow its header.
+
+    Parameters
+    ----------
+    header : Header
+    n_bytes : int
+    """
     # Objects are pickled, of unknown length; array_rows refuses them.
     if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
         raise EOFError(f"{header.name} ends before its last row")

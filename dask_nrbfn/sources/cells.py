@@ -54,7 +54,20 @@ class CellError(DataError):
         return type(self), (self.column, self.text, self.what, self.row)
 
     def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
-        """Return the error that says where the cell is, such as "line 3" of a table."""
+        """Return the error that says where the cell is, such as "line 3" of a table.
+
+        Parameters
+        ----------
+        table : object
+            The table, as errors call it.
+        place : str
+        remedy : str, optional
+            What to do about it, by default anything that helps.
+
+        Returns
+        -------
+        DataError
+        """
         return DataError(
             f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
             f"{self.what}.",
@@ -125,6 +138,16 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 
     The texts are as `texts_of` has them, or `as_written` but for blanks; of a dictionary two may be
     equal.
+
+    Parameters
+    ----------
+    array : Array (b,)
+    as_written : bool
+
+    Returns
+    -------
+    codes : intp (b,)
+    texts : string Array (m,)
     """
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
@@ -140,14 +163,36 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 
 
 def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
-    """Return some cells; views of strings, which pyarrow cannot filter, as strings."""
+    """Return the kept cells; views of strings, which pyarrow cannot filter, as strings.
+
+    Parameters
+    ----------
+    array : Array (b,)
+    kept : bool (b,)
+
+    Returns
+    -------
+    Array
+    """
     if array.type == pa.string_view():
         array = array.cast(pa.string())
     return array.filter(pa.array(kept))
 
 
 def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
-    """Return text without blanks around it, none for what stands for no value."""
+    """Return text without blanks around it, null where a mark stands for a missing value.
+
+    Parameters
+    ----------
+    cells : Array (b,)
+        Text, also in a dictionary.
+    marks : sequence of str
+        Texts that stand for a missing value.
+
+    Returns
+    -------
+    DictionaryArray (b,)
+    """
     if not pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_encode()
     texts = pc.utf8_trim(cells.dictionary.cast(pa.string()), BLANKS)

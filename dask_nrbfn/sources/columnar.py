@@ -122,7 +122,15 @@ def open_typed(
 ) -> ColumnarSource:
     """Return the rows of files whose columns have types.
 
-    `format_file` opens one file, given the marks that stand for a missing value in text.
+    Parameters
+    ----------
+    reading : Reading
+    format_file : callable
+        Opens one file, given the marks that stand for a missing value in text.
+
+    Returns
+    -------
+    ColumnarSource
     """
     asked = Asked.of(reading)
     marks = asked.options.missing_values

@@ -53,7 +53,19 @@ class Grid:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], chunks: Mapping[str, int]) -> "Grid":
-        """Return the pixels of an array with such chunks."""
+        """Return the pixels of an array, in boxes of whole chunks.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            The dimensions of the pixels, in order.
+        chunks : mapping of str to int
+            Pixels of a chunk along each dimension.
+
+        Returns
+        -------
+        Grid
+        """
         steps = {name: max(1, min(sizes[name], chunk)) for name, chunk in chunks.items()}
         for name in reversed(steps):
             # Along the last dimension neighbours lie side by side.
@@ -214,7 +226,17 @@ class Cube:
         return values.reshape(-1, values.shape[-1])
 
     def column(self, array: "xr.DataArray", box: Box) -> np.ndarray:
-        """Return what another array has for each pixel of a box, (b,); text that is none is empty.
+        """Return the values of another array for each pixel of a box; missing text is empty.
+
+        Parameters
+        ----------
+        array : DataArray
+            Has some dimensions of the pixels.
+        box : mapping of str to slice
+
+        Returns
+        -------
+        ndarray (b,)
 
         Raises
         ------
@@ -295,7 +317,19 @@ def _as_text(value: Any) -> str:
 
 
 def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: str) -> list[int]:
-    """Return where the wanted features are among those of a cube; none if they are as they are.
+    """Return the index of each wanted feature in a cube; none if no reordering is needed.
+
+    Parameters
+    ----------
+    names : sequence of str or None
+        Features of the cube, if it names them.
+    wanted : sequence of str or None
+    what : str
+        The cube, for errors.
+
+    Returns
+    -------
+    list of int
 
     Raises
     ------

@@ -111,7 +111,17 @@ class CsvTable:
 
     @classmethod
     def of(cls, file: TextFile, asked: Asked) -> Self:
-        """Return the table of a file, with what its first rows show."""
+        """Return the table of a file, with what its first rows show.
+
+        Parameters
+        ----------
+        file : TextFile
+        asked : Asked
+
+        Returns
+        -------
+        CsvTable
+        """
         marks = ("", *asked.options.missing_values)
         with _csv_errors(file), _csv_reader(file, {}, marks) as reader:
             schema = reader.schema
@@ -145,7 +155,17 @@ class CsvTable:
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns; no quote is left open."""
+        """Yield the rows of some columns; no quote is left open.
+
+        Parameters
+        ----------
+        kinds, batch_rows
+            As in `Table.batches`.
+
+        Yields
+        ------
+        RecordBatch
+        """
         n_rows = 0
         with _csv_errors(self.file, self.asked):
             try:
@@ -223,7 +243,17 @@ def _decimal_of(dialect: Dialect) -> str:
 def together(
     batches: Iterable[pa.RecordBatch], n_bytes: int, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`."""
+    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`.
+
+    Parameters
+    ----------
+    batches : iterable of RecordBatch
+    n_bytes, batch_rows : int
+
+    Yields
+    ------
+    RecordBatch
+    """
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
     for batch in batches:

@@ -33,6 +33,18 @@ TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     """Label that a cell without a type stands for; a float is a number that is no label.
 
+    Parameters
+    ----------
+    text : str
+    decimal : {".", ","}
+        The decimal mark of numbers.
+
+    Returns
+    -------
+    int, float or str
+
+    Examples
+    --------
     >>> [label_of_text(text) for text in ("3", "-1.0", "true", "0.5", "03", "setosa")]
     [3, -1, 1, 0.5, '03', 'setosa']
     >>> label_of_text("3,0", decimal=","), label_of_text("3.0", decimal=",")
@@ -104,6 +116,18 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Type that values in CSR are stored as: float32, or float64 where that has not all of `dtype`.
 
+    Parameters
+    ----------
+    dtype : dtype
+    name : str
+        The array, for the error.
+
+    Returns
+    -------
+    dtype
+
+    Examples
+    --------
     >>> [str(sparse_dtype(np.dtype(of), "X")) for of in ("bool", "int16", "int32", "float64")]
     ['float32', 'float32', 'float64', 'float64']
 
@@ -151,9 +175,22 @@ def checked_mark(
     y_dtype: np.dtype | None,
     target_names: tuple[str, ...] | None,
 ) -> int | str | float | None:
-    """Return what means no label as the type that labels are stored as; a float for numbers.
+    """Return the marker for a missing label, of the type that labels are stored as.
 
     Where an empty cell does, text is the mark itself, a whole number `NO_LABEL`, a number NaN.
+
+    Parameters
+    ----------
+    unlabelled : int, str, float or None
+        The marker that a user gives.
+    y_dtype : dtype or None
+        Type that labels or targets are stored as.
+    target_names : tuple of str or None
+        Names of numeric targets; None for labels.
+
+    Returns
+    -------
+    int, str, float or None
 
     Raises
     ------

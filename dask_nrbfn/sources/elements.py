@@ -111,7 +111,17 @@ class Matrix:
         return max(math.prod(array.chunks or ()) * array.dtype.itemsize for array in arrays)
 
     def read(self, start: int, stop: int) -> Any:
-        """Return some rows: an array (b, p), or of sparse ones a csr_array."""
+        """Return some rows.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        ndarray (b, p) or csr_array (b, p)
+        """
         rows = self._csc_rows(start, stop) if self.order == "csc" else self.stored[start:stop]
         rows = rows if self.columns is None else rows[:, self.columns]
         if self.order is None:
@@ -160,7 +170,18 @@ class Column:
         return STRING if own.kind == "O" else own
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of some rows, (b,), and which of them have none, bool (b,)."""
+        """Return the values of some rows, and which of them are missing.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        values : ndarray (b,)
+        missing : bool (b,)
+        """
         values = _texts(self.stored, start, stop)
         if self.categories is not None:
             blank = np.zeros(1, dtype=self.categories.dtype)
@@ -168,7 +189,18 @@ class Column:
         return values, np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of some rows as float64 (b,), NaN for none."""
+        """Return the values of some rows as numbers.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        float64 (b,)
+            NaN for a missing value.
+        """
         values, none = self.read(start, stop)
         return np.where(none, np.nan, values.astype(FLOAT64))
 
@@ -194,13 +226,38 @@ class Frame:
 
     @classmethod
     def at(cls, root: Any, name: str) -> "Frame":
-        """Return the frame that a store has under a name."""
+        """Return the frame that a store has under a name.
+
+        Parameters
+        ----------
+        root : group
+            The store.
+        name : str
+            Such as "obs".
+
+        Returns
+        -------
+        Frame
+        """
         legacy = name.replace("/", ".")
         return cls.of(root[legacy if legacy in root else name], name, root.get("uns"))
 
     @classmethod
     def of(cls, element: Any, name: str, uns: Any = None) -> "Frame":
-        """Return the frame that an element is; `uns` may have categories of a very old one."""
+        """Return the frame that an element is.
+
+        Parameters
+        ----------
+        element : array or group
+        name : str
+            Such as "obs".
+        uns : group, optional
+            May have categories of a very old frame.
+
+        Returns
+        -------
+        Frame
+        """
         if is_array(element):
             return cls(name, _unpacked(read_elem(element), uns))
         return cls(name, element)
@@ -312,6 +369,18 @@ class _Numbers:
 def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that is called X, raw/X, layers/NAME or obsm/NAME.
 
+    Parameters
+    ----------
+    root : group
+        The store.
+    name : str
+    origin : object
+        The store, for errors.
+
+    Returns
+    -------
+    Matrix
+
     Raises
     ------
     DataError
@@ -329,6 +398,17 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
 
 def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that an array or group holds.
+
+    Parameters
+    ----------
+    element : array or group
+    name : str
+    origin : object
+        The store, for errors.
+
+    Returns
+    -------
+    Matrix
 
     Raises
     ------
@@ -364,7 +444,18 @@ def _encoding_of(element: Any) -> str:
 
 
 def attribute(element: Any, name: str, default: Any) -> Any:
-    """Return an attribute of an element, text where it is bytes."""
+    """Return an attribute of an element, text where it is bytes.
+
+    Parameters
+    ----------
+    element : array or group
+    name : str
+    default : object
+
+    Returns
+    -------
+    object
+    """
     value = getattr(element, "attrs", {}).get(name, default)
     return value.decode() if isinstance(value, bytes) else value
 

@@ -211,7 +211,20 @@ def holds_rows(
     *,
     format: str | None = None,
 ) -> bool:
-    """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
+    """Return whether a path or URL is one that `open_source` reads, by the names of its files.
+
+    Parameters
+    ----------
+    source : path or URL
+    storage_options : mapping, optional
+        Arguments of the fsspec file system that opens a URL.
+    format : str, optional
+        A name in `FORMATS`.
+
+    Returns
+    -------
+    bool
+    """
     place = _place(source, storage_options)
     by_name = format is not None or suffix_of(place) in SUFFIXES
     try:

@@ -40,6 +40,16 @@ class Scene:
 
         Without a name it is of the only variable that has the dimension and another one.
 
+        Parameters
+        ----------
+        place : File
+        variables : sequence of str or None
+        feature_dim : str or None
+
+        Returns
+        -------
+        Scene
+
         Raises
         ------
         MissingDataError, DamagedDataError
@@ -75,6 +85,17 @@ class Scene:
     def variable(self, opened: "xr.Dataset", name: str, option: str = "variable") -> "xr.DataArray":
         """Return a variable that an option names.
 
+        Parameters
+        ----------
+        opened : Dataset
+            From `open_scene`.
+        name : str
+        option : str
+
+        Returns
+        -------
+        DataArray
+
         Raises
         ------
         ParameterError
@@ -95,7 +116,20 @@ class Scene:
         targets: Sequence[str] = (),
         unlabelled: int | str | float | None = None,
     ) -> CubeSource:
-        """Return the pixels as rows, with the variables of their labels or numbers.
+        """Return the pixels as rows, with the variables of their labels or targets.
+
+        Parameters
+        ----------
+        label : str, optional
+            Variable of the labels.
+        targets : sequence of str
+            Variables of numeric targets.
+        unlabelled : int, str or float, optional
+            As in `CubeSource.of`.
+
+        Returns
+        -------
+        CubeSource
 
         Raises
         ------

@@ -251,7 +251,19 @@ def _joined(blocks: list[Block]) -> Block:
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
-    """Return the comma-separated names that an option gives; quotes protect a comma."""
+    """Return the comma-separated names that an option gives; quotes protect a comma.
+
+    Parameters
+    ----------
+    option : str
+        For errors.
+    given : str
+        Such as "a,b".
+
+    Returns
+    -------
+    tuple of str
+    """
     try:
         # Nothing at all is a line without any name.
         names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
@@ -276,7 +288,15 @@ def numbered_targets(n_targets: int) -> tuple[str, ...]:
 
 
 def check_one_kind(option: str, labels: object, target: object) -> None:
-    """Refuse numbers as targets beside labels."""
+    """Raise ParameterError if both labels and numeric targets are given.
+
+    Parameters
+    ----------
+    option : str
+        The option that gives labels.
+    labels, target : object
+        None where nothing is given.
+    """
     if labels is not None and target is not None:
         raise ParameterError(
             f"`{option}` and `target` are both given.",
@@ -285,7 +305,16 @@ def check_one_kind(option: str, labels: object, target: object) -> None:
 
 
 def check_apart(option: str, name: str | None, *others: str | None) -> None:
-    """Refuse weights or targets that are something else too."""
+    """Raise ParameterError if an option names something that has another role.
+
+    Parameters
+    ----------
+    option : str
+    name : str or None
+        What the option names.
+    *others : str or None
+        What has another role.
+    """
     if name is not None and name in others:
         raise ParameterError(
             f"`{option}`={name} names the features, labels or targets.",
@@ -294,7 +323,14 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Refuse a table without rows, without features or with more than a row can have."""
+    """Raise DataError if a table has no rows, no features, or more features than a row can have.
+
+    Parameters
+    ----------
+    origin : str
+        The table, for errors.
+    n_rows, n_features : int
+    """
     if n_features == 0:
         raise DataError(
             f"{origin} is empty: it has no feature columns.", "Give at least one feature per row."

@@ -35,10 +35,19 @@ def _pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
 
 
 def stored_values(source: Source, sparse: str) -> int | None:
-    """Return about how many values of a source are stored in CSR; None: it is stored dense.
+    """Return about how many values of a source are stored in CSR; None if it is stored dense.
 
     What decides where that is "auto" is how many values there are; of a table of numbers those of
     its first rows, if all of them are 0 or 1.
+
+    Parameters
+    ----------
+    source : Source
+    sparse : {"auto", "yes", "no"}
+
+    Returns
+    -------
+    int or None
     """
     _check_sparse_option(sparse)
     of_numbers = source.schema is None or source.schema.is_plain
@@ -58,7 +67,17 @@ def stored_values(source: Source, sparse: str) -> int | None:
 
 
 def expanded_values(schema: Schema | None, sparse: str) -> int | None:
-    """Return the most features of a row that are not 0 where they are made in CSR; None: dense."""
+    """Return the most values of a row that are not 0 if features are made in CSR; None if dense.
+
+    Parameters
+    ----------
+    schema : Schema or None
+    sparse : {"auto", "yes", "no"}
+
+    Returns
+    -------
+    int or None
+    """
     if schema is None or schema.is_plain or sparse == "no":
         return None
     wanted = sparse == "yes" or _pays(schema.row_values, schema.n_features, FLOAT64)

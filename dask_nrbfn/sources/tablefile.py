@@ -335,6 +335,18 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
 def element_names(name: str, length: int) -> list[str]:
     """Return the names of the elements of a column of lists.
 
+    Parameters
+    ----------
+    name : str
+        The column of lists.
+    length : int
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
     >>> element_names("embedding", 2)
     ['embedding_0', 'embedding_1']
     """
@@ -343,6 +355,16 @@ def element_names(name: str, length: int) -> list[str]:
 
 def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
     """Return how long the first list of each of some columns of lists is.
+
+    Parameters
+    ----------
+    files : sequence of TypedFile
+    names : iterable of str
+        Columns of lists.
+
+    Returns
+    -------
+    dict of str to int
 
     Raises
     ------

@@ -42,10 +42,19 @@ class Table(Protocol):
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns in order, at most `batch_rows` at a time.
+        """Yield the rows of some columns in order.
 
-        The columns, in any order, are of types that can be read as their kinds, or None: of their
-        own.
+        Parameters
+        ----------
+        kinds : mapping
+            As what each column is read; None: as its own type.
+        batch_rows : int
+            At most so many rows.
+
+        Yields
+        ------
+        RecordBatch
+            Its columns are in any order.
         """
         ...
 
@@ -307,7 +316,18 @@ class _IdsAgain:
 def read(
     tables: Iterable[Table], kinds: Mapping[str, CellKind | None], batch_rows: int
 ) -> Iterator[Rows]:
-    """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns."""
+    """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns.
+
+    Parameters
+    ----------
+    tables : iterable of Table
+    kinds, batch_rows
+        As in `Table.batches`.
+
+    Yields
+    ------
+    Rows
+    """
     for table in tables:
         first_row = 0
         for batch in table.batches(kinds, batch_rows):
@@ -453,7 +473,18 @@ def _add(
 def add_unseen(
     unseen: dict[str, ColumnSurvey], array: pa.Array, stored: np.ndarray, column: Column
 ) -> None:
-    """Add the cells of a category column that are stored as none of its categories."""
+    """Add the cells of a category column that are stored as none of its categories.
+
+    Parameters
+    ----------
+    unseen : dict
+        The surveys to add to, by column.
+    array : Array (b,)
+        The cells.
+    stored : float64 (b,)
+        What is stored of them.
+    column : Column
+    """
     if column.kind == "category" and (new := stored == UNSEEN).any():
         survey = unseen.setdefault(column.name, ColumnSurvey("category"))
         survey.add(filtered(array, new))
