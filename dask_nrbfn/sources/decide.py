@@ -1,4 +1,4 @@
-"""What each column of a table becomes, by what its cells are."""
+"""Decides by its cells what each column of a table becomes."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*)?")
 
 
 class Remedies(NamedTuple):
-    """What may be done about gaps, and about a column, whose name stands for {0}."""
+    """Remedies for missing values and for columns; {0} is the name of the column."""
 
     gap: str
     label_gap: str
@@ -62,15 +62,15 @@ FOR_FRAMES = Remedies(
 
 
 class Decision(NamedTuple):
-    """What the columns of a table are.
+    """The schema of a table.
 
     Attributes
     ----------
     schema : Schema
     lines : tuple of str
-        What was decided without being asked.
+        Lines for the log about what no option asked for.
     unread : tuple of Column
-        Those that have cells which cannot be read.
+        Columns with cells that cannot be read.
     """
 
     schema: Schema
@@ -89,21 +89,20 @@ def decide(
     remedies: Remedies = FOR_FILES,
     origin: object = "the table",
 ) -> Decision:
-    """Return the schema of a table, and what was decided without being asked.
+    """Return the schema of a table, with lines about what no option asked for.
 
     Parameters
     ----------
     surveys : mapping
-        Of the columns that may become features, by name, in their order.
+        Survey of each column that may become a feature, by name and in order.
     roles : Roles
     options : TableOptions
     ignored : tuple of str
         Further columns that the table has.
     gap : callable, optional
-        Returns what is said of the first gap of a column, such as "of rows.csv has no value in
-        line 3".
+        Returns where a column first lacks a value, such as "of rows.csv has no value in line 3".
     label_gaps : mapping
-        How many rows have no value in the columns of labels and targets, by name.
+        Number of rows without a value in the label or target columns, by name.
     remedies : Remedies
         For the errors and lines.
     origin : object
@@ -116,8 +115,8 @@ def decide(
     Raises
     ------
     DataError
-        If rows have no value and `missing` is "error", a category that was asked for has too many
-        values, or dates that were asked for may be read in two ways.
+        If rows lack a value and `missing` is "error", an option names a category that has too
+        many values, or an option names dates that can be read in two ways.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What tables with named columns have in common, whatever their format."""
+"""Tables with named columns of any format: the role of each column, and checks of names."""
 
 import logging
 from collections import Counter
@@ -53,23 +53,22 @@ class MissingLabelError(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a person says of a table.
+    """The options with which a table is read.
 
     Attributes
     ----------
     origin : str
-        The path that was named.
+        The path that the user named.
     roles : Roles
     options : TableOptions
     schema : Schema or None
-        What the columns are; None: what they have decides.
+        The columns; None: their cells decide.
     classes : tuple of int or str, or None
-        The labels that a model knows.
+        The labels of a model.
     spoiled : bool
-        Whether rows may have gaps, and cells that are not of the kind of their column, which then
-        count as gaps.
+        Whether cells may be missing, or not of their column's kind; both are read as missing.
     unlabelled : int, str, float or None
-        What stands for no label; "" and nan mean empty cells too.
+        The marker for a missing label; "" and nan mean empty cells too.
     """
 
     origin: str
@@ -82,7 +81,7 @@ class Asked:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return what is asked of the table at a place."""
+        """Return the options of a table from those of its place."""
         options = reading.table or TableOptions()
         roles = Roles(reading.label, reading.names("target"), reading.weights)
         schema = reading.schema
@@ -111,16 +110,16 @@ class Asked:
 
     @property
     def may_lack_labels(self) -> bool:
-        """Whether the cells of labels and targets may be empty."""
+        """Whether cells of the label and target columns may be empty."""
         return self.drops or means_empty(self.unlabelled)
 
     @property
     def classes_are_text(self) -> bool:
-        """Whether a model knows labels that are text."""
+        """Whether labels of the model are text."""
         return any(isinstance(known, str) for known in self.classes or ())
 
     def cell_remedy(self, name: str) -> str | None:
-        """Return what to do about a cell of a column that is not of its kind; None: anything."""
+        """Return the remedy for a cell that is not of its column's kind; None: the usual one."""
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
             return (
@@ -160,7 +159,7 @@ class Asked:
 
     @property
     def named(self) -> set[str] | None:
-        """The columns that are named; None: a schema says what they are."""
+        """All columns that options name; None if a schema is given."""
         if self.schema is not None:
             return None
         (label, targets, weights), options = self.roles, self.options
@@ -269,17 +268,17 @@ class TableColumns(NamedTuple):
 def schema_columns(
     schema: Schema, names: tuple[str, ...], origin: str, all_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the columns of a schema; which others there are is logged.
+    """Return the names of a schema's columns; further columns of the table are logged.
 
     Parameters
     ----------
     schema : Schema
     names : tuple of str
-        Of the columns that are nothing else.
+        Columns of the table without another role.
     origin : str
         The table, for the error and the log.
     all_names : tuple of str
-        Of all its columns.
+        All columns of the table.
 
     Raises
     ------
