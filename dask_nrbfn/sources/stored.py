@@ -50,6 +50,7 @@ def schema_of(
     options = frame_options(missing)
     if not needs_schema(X, options, name):
         return None
+    X = _framed(X, name)
     types = {column: {arrow} for column, arrow in types_of(X, name).items()}
     kept = None if weights is None else np.asarray(weights) != 0
     surveys = survey_columns(X, kinds_of(types, options, name), name, kept)
@@ -258,12 +259,13 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     stored = np.empty((len(frame), len(schema.columns)))
     unseen: dict[str, ColumnSurvey] = {}
     for place, label in enumerate(column_labels(frame, schema, name)):
+        cells = _arrow(given[label], name)
         try:
-            stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
+            stored[:, place] = stored_values(cells, schema.columns[place])
         except CellError as error:
             where = f"row {error.row} (the first is 0)"
             raise error.within(name, where, "Give a value of its kind, or none.") from error
-        add_unseen(unseen, _arrow(given[label], name), stored[:, place], schema.columns[place])
+        add_unseen(unseen, cells, stored[:, place], schema.columns[place])
     for line in unseen_lines(unseen):
         logger.warning("%s: %s", name, line)
     return stored

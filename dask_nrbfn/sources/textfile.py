@@ -62,11 +62,6 @@ class TextFile:
     def __str__(self) -> str:
         return str(self.file)
 
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.file.name
-
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open its table as UTF-8, with one `dialect.mark` between cells and quotes around them."""
