@@ -111,7 +111,7 @@ def is_anndata(place: File) -> bool:
 
 
 def open_rows(reading: Reading) -> AnnDataSource:
-    """Return the cells of an AnnData store or .h5ad file; what is not named is as in `read_as`."""
+    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names."""
     before = dict(reading.read_as)
     if reading.y or reading.target:
         before = {name: value for name, value in before.items() if name not in ("y", "target")}
@@ -260,7 +260,7 @@ def _label_dtype(label: Column | None) -> np.dtype | None:
 
 
 def _mark_of(label: Column | None, place: File) -> int | str | None:
-    """Return what stands for no label in a column that has rows without one."""
+    """Return the marker for a missing label, None if every row has a label."""
     if label is None:
         return None
     n_none, least = 0, 0
@@ -304,7 +304,7 @@ def _with_features(
 
 
 def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
-    """Return the names that a store gives to the columns of a matrix, None if it gives none."""
+    """Return the names of the columns of a matrix, None if the store has none."""
     kind = matrix.name.partition("/")[0]
     if kind == "obsm":
         return getattr(matrix.stored, "names", None)

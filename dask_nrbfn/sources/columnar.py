@@ -214,7 +214,7 @@ def _open_columnar(
 def _with_elements(
     files: Sequence[TypedFile], asked: Asked, x: tuple[str, ...]
 ) -> tuple[Sequence[TypedFile], Asked]:
-    """Return files in which elements of lists are columns, and what is asked of those."""
+    """Return files in which elements of lists are columns, and options that name these."""
     first = files[0].footer.schema
     lists = [own.name for own in first if is_list(own.type)]
     for name in x:
@@ -249,7 +249,7 @@ def _columns(schema: pa.Schema, asked: Asked) -> tuple[str, ...]:
 
 
 def _schema(files: Sequence[TypedFile], columns: TableColumns, types: Types) -> tuple[Schema, int]:
-    """Return what the columns are and how many rows are not left out.
+    """Return the schema and the number of rows that are kept.
 
     Cells are looked at only where the files do not say what has to be known of them.
     """
@@ -314,7 +314,7 @@ def _are_plain(column: Column, types: Sequence[pa.DataType]) -> bool:
 
 
 def _number_types(types: Sequence[pa.DataType], name: str, asked: Asked) -> set[np.dtype]:
-    """Return the types of numbers and booleans of a column that must have such."""
+    """Return the types of a column that must have numbers or booleans."""
     for arrow in types:
         if kind_of(arrow) not in ("number", "boolean"):
             raise DataError(

@@ -201,7 +201,7 @@ class Cube:
 
     @property
     def attrs(self) -> dict[Any, Any]:
-        """What is said of the arrays, unless one says otherwise."""
+        """The attributes of the arrays, without those on which they differ."""
         every = [told for each in self.arrays.values() for told in each.attrs.items()]
         return {
             name: value
@@ -448,7 +448,7 @@ class CubeSource(Source):
         return Block(X, None if y is None else y[kept], None, numbers[kept])
 
     def _targets(self, box: Box) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return labels (b,) or numbers (b, q) of the pixels of a box, and which are rows, (b,)."""
+        """Return labels (b,) or targets (b, q) of the pixels of a box, and which pixels to keep."""
         if self.targets:
             columns = [self.cube.column(each, box) for each in self.targets.values()]
             y = np.stack(columns, axis=1).astype(FLOAT64)

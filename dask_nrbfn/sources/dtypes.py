@@ -1,4 +1,4 @@
-"""Which types features, targets and weights may have, and what they become, from every source.
+"""The allowed types of features, targets and weights of every source, and how they are stored.
 
 Features are numbers, and true and false are 1 and 0; so are targets that are no labels, which
 become float64. Labels are whole numbers, as which true and false count too, or text; other numbers
@@ -96,7 +96,7 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def as_features(rows: np.ndarray) -> np.ndarray:
-    """Return features as numbers that numpy computes with: those of bfloat16 as float32.
+    """Return features of a type that numpy computes with: bfloat16 as float32.
 
     Zarr has no bfloat16 either. Compressed, what float32 has more, zeros, takes no room.
 
@@ -162,7 +162,7 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def means_empty(unlabelled: int | str | float | None) -> bool:
-    """Return whether empty cells mean no label: they do where the mark is "" or nan.
+    """Return whether empty cells mean a missing label: they do if the marker is "" or nan.
 
     >>> [means_empty(mark) for mark in ("", "nan", np.nan, -1, None)]
     [True, True, True, False, False]
@@ -220,7 +220,7 @@ def checked_mark(
 
 
 def check_weight_dtype(dtype: np.dtype, name: str) -> None:
-    """Refuse weights of a type that does not become float64.
+    """Raise DataError if weights have a type that cannot be stored as float64.
 
     Parameters
     ----------

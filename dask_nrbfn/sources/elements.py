@@ -45,7 +45,7 @@ def installed(name: str) -> ModuleType:
 
 
 def read_elem(element: Any) -> Any:
-    """Return what anndata reads of a whole element; an old layout is no reason to warn."""
+    """Return a whole element as anndata reads it, without a warning about an old layout."""
     anndata = installed("anndata")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.OldFormatWarning)
@@ -78,7 +78,7 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the values; floats of those of sparse ones."""
+        """Type of the values; a float if they are sparse."""
         own = np.dtype(self.stored.dtype)
         return own if self.order is None else sparse_dtype(own, self.name)
 
@@ -104,7 +104,7 @@ class Matrix:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of what is decoded at once: rows of all columns, of sparse ones some values."""
+        """Bytes that are decoded at once: rows of all columns, or some values of sparse rows."""
         if self.order is None:
             return self.chunk_rows * int(self.stored.shape[1]) * self.dtype.itemsize
         arrays = (self.stored.group[name] for name in ("data", "indices"))
@@ -205,7 +205,7 @@ class Column:
         return np.where(none, np.nan, values.astype(FLOAT64))
 
     def scanned(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield what `read` returns of all rows."""
+        """Yield the result of `read` for all rows."""
         for start in range(0, self.n_rows, _SCANNED_ROWS):
             yield self.read(start, min(start + _SCANNED_ROWS, self.n_rows))
 
@@ -466,7 +466,7 @@ def is_array(element: Any) -> bool:
 
 
 def _element_at(root: Any, name: str) -> Any:
-    """Return an element of those that may be features, None if it is not there."""
+    """Return an element that can be the features, None if it is not there."""
     place, _, field = name.partition("/")
     if name in ("X", "raw/X"):
         return root.get("raw.X" if field and "raw.X" in root else name)

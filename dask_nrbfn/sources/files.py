@@ -22,7 +22,7 @@ REQUEST_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class File:
-    """A file or directory: its local path, or its URL and what fsspec must be told to open it.
+    """A file or directory: its local path, or its URL with options of fsspec.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class File:
         return self.path
 
     def entries(self) -> list["File"]:
-        """Return what is in a directory, in the order of names."""
+        """Return the entries of a directory, in the order of names."""
         if not self.is_remote:
             return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
         with _explained(self):

@@ -78,7 +78,7 @@ class Scene:
         return cls(place, tuple(variables), feature_dim)
 
     def cube(self, opened: "xr.Dataset") -> Cube:
-        """Return the variables of what `open_scene` has opened."""
+        """Return the variables of an opened scene."""
         arrays = {name: self.variable(opened, name) for name in self.variables}
         return Cube(arrays, self.feature_dim, str(self.place))
 
@@ -150,7 +150,7 @@ class Scene:
             raise
 
     def digest(self, cube: Cube) -> str:
-        """Return a name for a scene: its place, what is chosen of it, and the boxes of its cube."""
+        """Return a digest of the place, the chosen variables and the boxes of a scene."""
         told = [str(self.place), self.variables, self.feature_dim, cube.feature_names]
         return _digest([*told, cube.grid.sizes, cube.grid.steps, str(cube.dtype)])
 
@@ -170,7 +170,7 @@ def open_rows(reading: Reading) -> CubeSource:
 
 
 def open_scene(place: File) -> "xr.Dataset":
-    """Open what xarray reads, its values decoded and not loaded.
+    """Open a scene with xarray, its values decoded but not loaded.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What is stored of tables in memory: frames of any library, and arrays of columns."""
+"""The stored values of tables in memory: frames of any library, and arrays of columns."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -177,7 +177,7 @@ def survey_columns(
 
 
 def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
-    """Return the surveys of the parts of a table as those of all."""
+    """Return the surveys of a table from those of its parts."""
     return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
 
 
@@ -240,7 +240,7 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
 
 
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
-    """Return what is stored of the rows of a table, float64 (n, c).
+    """Return the stored rows of a table, float64 (n, c).
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 
 
 def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
-    """Return what is said of the first row without a value of a column."""
+    """Return where a column first lacks a value, as errors say it."""
     (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
     values = _arrow(column, name)
     if surveys[wanted].kind in ("category", "text"):

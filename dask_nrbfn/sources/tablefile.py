@@ -1,4 +1,4 @@
-"""Files whose columns have types, whatever their format: keys of directories, lists as columns."""
+"""Files whose columns have types, of any format; keys of directories and lists as columns."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Kinds = Mapping[str, CellKind | None]
-"""As what each column is read; None: as it is."""
+"""The kind that each column is read as; None: its own type."""
 
 
 class Footer(NamedTuple):

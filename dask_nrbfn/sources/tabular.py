@@ -1,4 +1,4 @@
-"""Rows of tables, looked at once and then read, whatever their format."""
+"""Rows of tables of any format: one pass surveys the cells, further ones read them."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ class Table(Protocol):
 
     @property
     def decimal(self) -> str:
-        """What is before decimals in its text, empty if nobody knows."""
+        """Decimal mark of its text, empty if it is not known."""
         ...
 
     def batches(
@@ -59,7 +59,7 @@ class Table(Protocol):
         ...
 
     def place(self, row: int) -> str:
-        """Return how a person finds a row, such as "line 3"."""
+        """Return the place of a row in the file, such as "line 3"."""
         ...
 
 
@@ -84,7 +84,7 @@ class Rows:
         return len(next(iter(self.cells.values())))
 
     def column(self, name: str | None) -> str:
-        """Return what errors call a column."""
+        """Return the name of a column for errors."""
         return f"Column {name!r} of {self.table}"
 
     def place(self, row: int) -> str:
@@ -127,7 +127,7 @@ class Rows:
 
 @dataclass(kw_only=True)
 class TableSource(Source, ABC):
-    """Rows of tables, in their order, with what is stored of their columns.
+    """Rows of tables, in their order, and the stored values of their columns.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class TableSource(Source, ABC):
         return self.columns.asked
 
     def _stored(self, rows: Rows) -> np.ndarray:
-        """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
+        """Return the stored features of some rows, (b, c) of type `x_dtype`."""
         columns, spoiled = self.schema.columns, self.asked.spoiled
         X = np.empty((len(rows), len(columns)), self.x_dtype)
         for j, column in enumerate(columns):
@@ -337,12 +337,12 @@ def read(
 
 
 def _kinds_of(columns: Iterable[Column]) -> dict[str, CellKind | None]:
-    """Return as what columns are read: as text where their numbers or dates are not bare."""
+    """Return the kind that each column is read as: text if numbers or dates are not bare."""
     return {column.name: "text" if column.written else column.kind for column in columns}
 
 
 def _of_others(columns: TableColumns) -> dict[str, CellKind | None]:
-    """Return as what the columns are read that are no features."""
+    """Return the kind that each column with another role than a feature is read as."""
     label, targets, weights = columns.roles
     numbers: dict[str, CellKind | None] = dict.fromkeys(targets or (), "number")
     if weights is not None:
@@ -435,9 +435,9 @@ def survey_tables(
 def _cell_values(
     rows: Rows, column: Column, *, spoiled: bool = False, remedy: str | None = None
 ) -> np.ndarray:
-    """Return what is stored of a column of some rows, float64 (b,); infinite only if `spoiled`.
+    """Return the stored values of a column, float64 (b,); infinite only if `spoiled`.
 
-    What to do about a cell that is not of the kind of the column is `remedy`, or anything.
+    `remedy` is for a cell that is not of the column's kind, by default the usual one.
 
     Raises
     ------
@@ -473,7 +473,7 @@ def _add(
 def add_unseen(
     unseen: dict[str, ColumnSurvey], array: pa.Array, stored: np.ndarray, column: Column
 ) -> None:
-    """Add the cells of a category column that are stored as none of its categories.
+    """Add the cells of a category column whose category its schema does not have.
 
     Parameters
     ----------
@@ -491,7 +491,7 @@ def add_unseen(
 
 
 def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
-    """Yield what is said of the cells of each column that training did not have."""
+    """Yield a line for the log about the unseen categories of each column."""
     for name, survey in unseen.items():
         first = min(survey.texts, key=lambda text: (-survey.texts[text], text))
         n_others = survey.n_different - 1
@@ -501,7 +501,7 @@ def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
 
 
 def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
-    """Raise DataError naming the first cell of some columns that is not written as they are."""
+    """Raise DataError naming the first cell that is not written as its column."""
     for rows in read(tables, _kinds_of(columns), SURVEY_ROWS) if columns else ():
         _gaps_of(rows, columns)
 

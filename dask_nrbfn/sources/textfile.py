@@ -79,7 +79,7 @@ class TextFile:
             yield text
 
     def head(self) -> list[bytes]:
-        """Return the first two lines, as far as they are there and not longer than can be.
+        """Return the first two lines, if there are so many, each up to 64 MiB.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class TextFile:
         return lines
 
     def scan(self) -> QuoteScan:
-        """Return what follows the quotes of its text."""
+        """Return a fresh `QuoteScan` for its text."""
         return QuoteScan(self.dialect.mark.encode(), self.dialect.quote.encode())
 
 
@@ -175,7 +175,7 @@ def text_files(
     no_header: bool = False,
     named: Collection[str] | None = None,
 ) -> tuple[TextFile, ...]:
-    """Files of one table with their dialects: what is not said, their first lines show.
+    """Return files of one table with their dialects: options, or else the first lines, decide.
 
     Parameters
     ----------

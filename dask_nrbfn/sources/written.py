@@ -390,7 +390,7 @@ def _parsed(text: str, decimal: str) -> NumberForm | None:
 
 
 def _mark_of(number: str, decimal: str) -> str | None:
-    """Return what is between the thousands of a number, None if it is none or a code like 007."""
+    """Return the mark between thousands, None if a text is no number or a code like 007."""
     point = re.escape(decimal)
     if re.fullmatch(rf"(?:0|[1-9]\d*)(?:{point}\d*)?|{point}\d+", number):
         return ""
