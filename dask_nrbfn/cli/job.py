@@ -50,7 +50,14 @@ class Job:
     _start: float = field(default_factory=time.perf_counter)
 
     def begin(self, command: str, what: object) -> None:
-        """Say what the work is; its end will be told too."""
+        """Record the work, whose end is logged too.
+
+        Parameters
+        ----------
+        command : str
+        what : object
+            What the command works on.
+        """
         self.command, self.what = command, str(what)
 
     @contextmanager
@@ -141,7 +148,12 @@ class Job:
         )
 
     def tell_error(self, problem: str, remedy: str) -> None:
-        """Say on standard error what is wrong and how to mend it."""
+        """Print on standard error what is wrong and how to mend it.
+
+        Parameters
+        ----------
+        problem, remedy : str
+        """
         if self.json_logs:
             logger.error(problem, extra={"fix": remedy})
         else:

@@ -111,10 +111,9 @@ def opened_rows(
         read_as=_read_as(trained, labelled=labelled),
         **options,
     )
-    check_places = getattr(source, "check_places", None)
-    if trained.schema is not None and check_places is not None:
+    if trained.schema is not None:
         # Without labels the schema that it was opened with does not know which column they were.
-        check_places(trained.schema)
+        source.check_places(trained.schema)
     schema = source.schema
     kept = _kept(source, [name for name in keep if schema is None or name != schema.id], place)
     ignored = () if schema is None else schema.ignored
@@ -123,8 +122,8 @@ def opened_rows(
         ingest_source(source, scratch, unlabelled=unlabelled, gaps=spoiled)
         dataset = Dataset.open(scratch).named(str(normalize(place)))
         unused = tuple(name for name in ignored if name not in keep)
-        unseen = {name: each.n_values for name, each in getattr(source, "unseen", {}).items()}
-        yield Rows(dataset, kept, unused, getattr(source, "bad_rows", ()), unseen)
+        unseen = {name: each.n_values for name, each in source.unseen.items()}
+        yield Rows(dataset, kept, unused, source.bad_rows, unseen)
     finally:
         remove_group(scratch)
 

@@ -73,7 +73,7 @@ class Pixels:
             raise DataError(
                 f"y has {len(targets)} variables.", "Pass the one variable with the labels."
             )
-        return CubeSource(
+        return CubeSource.of(
             cube,
             label=None if numbers else next(iter(targets.values()), None),
             targets=targets if numbers else {},

@@ -26,11 +26,10 @@ from dask_nrbfn.sources.dtypes import (
 )
 from dask_nrbfn.sources.elements import (
     Column,
+    Frame,
     Matrix,
-    column_at,
     installed,
     matrix_at,
-    names_of,
 )
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import (
@@ -41,7 +40,6 @@ from dask_nrbfn.sources.source import (
     check_apart,
     check_size,
     named_columns,
-    recut,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,20 +73,11 @@ class AnnDataSource(Source):
     weights: Column | None = None
     names: Column | None = None
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
-
-        Raises
-        ------
-        DataError
-            If a label is not a whole number or text.
-        DamagedDataError
-            If a chunk cannot be read.
-        """
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         size = self._reading_rows(block_rows)
-        spans = ((a, min(a + size, self.n_rows)) for a in range(0, self.n_rows, size))
         with _damage_named(self.place):
-            yield from recut((self.block(start, stop) for start, stop in spans), block_rows)
+            for start in range(0, self.n_rows, size):
+                yield self._block(start, min(start + size, self.n_rows))
 
     def _reading_rows(self, block_rows: int) -> int:
         """Return rows of whole chunks, which then are decoded once, unless these are too large."""
@@ -96,8 +85,7 @@ class AnnDataSource(Source):
             return block_rows
         return max(block_rows // self.x.chunk_rows, 1) * self.x.chunk_rows
 
-    def block(self, start: int, stop: int) -> Block:
-        """Return the rows from `start` to `stop`."""
+    def _block(self, start: int, stop: int) -> Block:
         y = None
         if self.numbers:
             y = np.stack([column.numbers(start, stop) for column in self.numbers], axis=1)
@@ -123,7 +111,7 @@ def is_anndata(place: File) -> bool:
 
 
 def open_rows(reading: Reading) -> AnnDataSource:
-    """Return the cells of an AnnData store or .h5ad file; what is not named is as in `read_as`."""
+    """Return the cells of an AnnData store or .h5ad file; `read_as` has the default names."""
     before = dict(reading.read_as)
     if reading.y or reading.target:
         before = {name: value for name, value in before.items() if name not in ("y", "target")}
@@ -183,10 +171,11 @@ def source_of(
         check_apart("target", name, weights)
     check_apart("weights", weights, y)
     matrix, feature_names = _with_features(root, matrix_at(root, x or "X", place), features, place)
-    names = names_of(root, "obs")
-    label = None if y is None else column_at(root, y, place, "y")
-    numbers = tuple(column_at(root, name, place, "target") for name in targets)
-    weight = None if weights is None else column_at(root, weights, place, "weights")
+    obs = Frame.at(root, "obs")
+    names = obs.row_names
+    label = None if y is None else obs.named_column(y, place, "y")
+    numbers = tuple(obs.named_column(name, place, "target") for name in targets)
+    weight = None if weights is None else obs.named_column(weights, place, "weights")
     columns = [column for column in (names, label, *numbers, weight) if column is not None]
     _check_fitting(place, matrix, columns)
     for column in numbers:
@@ -271,7 +260,7 @@ def _label_dtype(label: Column | None) -> np.dtype | None:
 
 
 def _mark_of(label: Column | None, place: File) -> int | str | None:
-    """Return what stands for no label in a column that has rows without one."""
+    """Return the marker for a missing label, None if every row has a label."""
     if label is None:
         return None
     n_none, least = 0, 0
@@ -315,11 +304,11 @@ def _with_features(
 
 
 def _feature_names(root: Any, matrix: Matrix) -> tuple[str, ...] | None:
-    """Return the names that a store gives to the columns of a matrix, None if it gives none."""
+    """Return the names of the columns of a matrix, None if the store has none."""
     kind = matrix.name.partition("/")[0]
     if kind == "obsm":
         return getattr(matrix.stored, "names", None)
-    names = names_of(root, "raw/var" if kind == "raw" else "var")
+    names = Frame.at(root, "raw/var" if kind == "raw" else "var").row_names
     if names is None:
         return None
     if names.n_rows != matrix.shape[1]:

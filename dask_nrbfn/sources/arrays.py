@@ -5,13 +5,13 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError, NRBFNError
 from dask_nrbfn.numeric.rows import Rows, is_sparse
 from dask_nrbfn.sources.dtypes import (
     FLOAT64,
@@ -22,15 +22,15 @@ from dask_nrbfn.sources.dtypes import (
     sparse_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Source, check_size, numbered_targets
+from dask_nrbfn.sources.files import File, damage_named
+from dask_nrbfn.sources.source import Block, Source, check_apart, check_size, numbered_targets
 
 # A zip member hands out bytes by copying them; small pieces keep those copies out of the peak.
 READ_BYTES = 1 << 20
 # A block may have 65,536 labels. Names of classes are shorter.
-MAX_LABEL_BYTES = 1 << 14
+_MAX_LABEL_BYTES = 1 << 14
 # numpy reads no longer ones, but looks after it has read them.
-MAX_HEADER_BYTES = 10_000
+_MAX_HEADER_BYTES = 10_000
 
 
 @dataclass(frozen=True)
@@ -43,42 +43,53 @@ class Header:
     fortran_order: bool = False
 
 
+ReadRows = Callable[[Header, int, int], Any]
+"""Returns the rows of an array from one on, up to another; called in the order of the rows."""
+
+
 @dataclass(kw_only=True)
-class ArrayLayout(Source):
-    """Layout of a table whose features, weights and labels or numbers are arrays of their own."""
+class ArrayRows(Source):
+    """Rows of a table whose features, weights and labels or targets are arrays of their own.
 
-    x: Header
-    y: Header | None
-    weights: Header | None
+    Attributes
+    ----------
+    headers : mapping of str to Header
+        The arrays by "x", "y" or "target", and "weights".
+    opened : callable
+        Returns a context manager that gives a `ReadRows`.
+    """
 
-    def block(self, start: int, stop: int, read: Callable[[Header, int, int], np.ndarray]) -> Block:
-        """Block of the rows from `start` to `stop`; `read` gives those of one array, in order."""
-        y = None
-        if self.y is not None and self.target_names is not None:
-            y = _table(read(self.y, start, stop), FLOAT64)
-        elif self.y is not None:
-            y = self._labels(self.y, start, stop, read)
-        return Block(
-            _table(read(self.x, start, stop), self.x_dtype),
-            y,
-            None
-            if self.weights is None
-            else read(self.weights, start, stop).astype(FLOAT64, copy=False),
-        )
+    headers: Mapping[str, Header]
+    opened: Callable[[], AbstractContextManager[ReadRows]]
 
-    def _labels(
-        self, y: Header, start: int, stop: int, read: Callable[[Header, int, int], np.ndarray]
-    ) -> np.ndarray:
-        # Text is stored in the length of the longest, and smaller once it is read.
-        step = max(1, READ_BYTES // max(1, y.dtype.itemsize))
-        pieces = [
-            to_labels(read(y, first, min(first + step, stop)), y.name, first_row=first)
-            for first in range(start, stop, step)
-        ]
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        with self.opened() as read:
+            for start in range(0, self.n_rows, block_rows):
+                yield self._block(read, start, min(start + block_rows, self.n_rows))
+
+    def _block(self, read: ReadRows, start: int, stop: int) -> Block:
+        y = weights = None
+        if "target" in self.headers:
+            y = _table(read(self.headers["target"], start, stop), FLOAT64)
+        elif "y" in self.headers:
+            y = _labels(read, self.headers["y"], start, stop)
+        X = _table(read(self.headers["x"], start, stop), self.x_dtype)
+        if "weights" in self.headers:
+            weights = read(self.headers["weights"], start, stop).astype(FLOAT64, copy=False)
+        return Block(X, y, weights)
 
 
-class ArraySource(ArrayLayout):
+def _labels(read: ReadRows, y: Header, start: int, stop: int) -> np.ndarray:
+    # Text is stored in the length of the longest, and smaller once it is read.
+    step = max(1, READ_BYTES // max(1, y.dtype.itemsize))
+    pieces = [
+        to_labels(read(y, first, min(first + step, stop)), y.name, first_row=first)
+        for first in range(start, stop, step)
+    ]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+class ArraySource(ArrayRows):
     """Rows of arrays in memory.
 
     Parameters
@@ -90,7 +101,7 @@ class ArraySource(ArrayLayout):
     weights : ndarray (n,), optional
         Weights of the rows.
     target : ndarray (n,) or (n, q), optional
-        Numbers, instead of labels.
+        Numeric targets, instead of labels.
 
     Raises
     ------
@@ -112,30 +123,16 @@ class ArraySource(ArrayLayout):
         target: np.ndarray | None = None,
     ) -> None:
         given = {"X": X, "y": y, "weights": weights, "target": target}
-        self.arrays: dict[str, Any] = {
+        arrays: dict[str, Any] = {
             name: a if is_sparse(a) else np.asarray(a) for name, a in given.items() if a is not None
         }
-        headers = {name: Header(name, a.shape, a.dtype) for name, a in self.arrays.items()}
-        layout = layout_of(
-            headers["X"], headers.get("y"), headers.get("weights"), headers.get("target")
-        )
-        super().__init__(**vars(layout))
-        if is_sparse(X):
-            self.n_values, self.x_dtype = X.nnz, sparse_dtype(X.dtype, "X")
+        headers = {name.lower(): Header(name, a.shape, a.dtype) for name, a in arrays.items()}
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
+        def read(header: Header, start: int, stop: int) -> Any:
+            return arrays[header.name][start:stop]
 
-        Raises
-        ------
-        DataError
-            If a label is not a whole number.
-        """
-        for start, stop in spans(self.n_rows, block_rows):
-            yield self.block(start, stop, self._rows)
-
-    def _rows(self, header: Header, start: int, stop: int) -> Any:
-        return self.arrays[header.name][start:stop]
+        n_values = X.nnz if is_sparse(X) else None
+        super().__init__(**vars(array_rows(headers, lambda: nullcontext(read), n_values=n_values)))
 
 
 def stored_by_column(name: str) -> DataError:
@@ -146,23 +143,39 @@ def stored_by_column(name: str) -> DataError:
     )
 
 
-def tables_of(layout: ArrayLayout) -> list[Header]:
-    """Arrays of a layout whose rows may have several columns."""
-    numbers = layout.y if layout.target_names is not None else None
-    return [layout.x] if numbers is None else [layout.x, numbers]
+def check_roles(names: Mapping[str, str | None]) -> None:
+    """Raise ParameterError if targets or weights are an array that has another role too."""
+    check_apart("target", names.get("target"), names["x"])
+    check_apart("weights", names.get("weights"), *map(names.get, ("x", "y", "target")))
 
 
-def layout_of(
-    x: Header, y: Header | None, weights: Header | None, target: Header | None
-) -> ArrayLayout:
-    """Layout of the rows of `x` with labels or numbers, and weights.
+def array_rows(
+    headers: Mapping[str, Header],
+    opened: Callable[[], AbstractContextManager[ReadRows]],
+    *,
+    n_values: int | None = None,
+) -> ArrayRows:
+    """Return the rows of arrays.
+
+    Parameters
+    ----------
+    headers, opened
+        As in `ArrayRows`.
+    n_values : int, optional
+        Number of stored values, if the features are in CSR.
+
+    Returns
+    -------
+    ArrayRows
 
     Raises
     ------
     DataError
         If the shapes or types do not fit.
     """
-    x_dtype = feature_dtype(x.dtype, x.name)
+    x, y, target, weights = map(headers.get, ("x", "y", "target", "weights"))
+    assert x is not None
+    x_dtype = (feature_dtype if n_values is None else sparse_dtype)(x.dtype, x.name)
     if len(x.shape) < 2:
         raise DataError(
             f"{x.name} has shape {x.shape}.", "Write one row of features per sample: (n, p)."
@@ -176,26 +189,26 @@ def layout_of(
         y_dtype, target_names = FLOAT64, numbered_targets(math.prod(target.shape[1:]))
     elif y is not None:
         y_dtype = label_dtype(y.dtype, y.name)
-        if y.dtype.itemsize > MAX_LABEL_BYTES:
+        if y.dtype.itemsize > _MAX_LABEL_BYTES:
             raise DataError(
                 f"{y.name} has dtype {y.dtype}.",
-                f"Write labels of at most {MAX_LABEL_BYTES // 4} characters.",
+                f"Write labels of at most {_MAX_LABEL_BYTES // 4} characters.",
             )
         _check_column(y, x, "label")
     if weights is not None:
         check_weight_dtype(weights.dtype, weights.name)
         _check_column(weights, x, "weight")
-    return ArrayLayout(
+    return ArrayRows(
         n_rows=n_rows,
         n_features=n_features,
         x_dtype=x_dtype,
         y_dtype=y_dtype,
         has_weights=weights is not None,
         target_names=target_names,
+        n_values=n_values,
         boolean_labels=target is None and y is not None and y.dtype.kind == "b",
-        x=x,
-        y=y if target is None else target,
-        weights=weights,
+        headers=headers,
+        opened=opened,
     )
 
 
@@ -214,14 +227,37 @@ def _check_column(column: Header, x: Header, noun: str, *, several: bool = False
 
 
 def check_length(header: Header, n_bytes: int) -> None:
-    """Raise EOFError if an array does not fit in the bytes after its header."""
-    # Objects are pickled, of unknown length; layout_of refuses them.
+    """Raise EOFError if an array is larger than the `n_bytes` that follow its header.
+
+    Parameters
+    ----------
+    header : Header
+    n_bytes : int
+    """
+    # Objects are pickled, of unknown length; array_rows refuses them.
     if n_bytes < math.prod(header.shape) * header.dtype.itemsize and not header.dtype.hasobject:
         raise EOFError(f"{header.name} ends before its last row")
 
 
 def read_header(file: IO[bytes], name: str) -> Header:
-    """Header of the array called `name` that a stream begins with."""
+    """Return the header of an array, which a stream begins with.
+
+    Parameters
+    ----------
+    file : binary stream
+        Left at the first byte of the values.
+    name : str
+        The array, for errors.
+
+    Returns
+    -------
+    Header
+
+    Raises
+    ------
+    ValueError
+        If there is no header that numpy writes.
+    """
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -232,7 +268,7 @@ def read_header(file: IO[bytes], name: str) -> Header:
     try:
         size = file.read(2 if version == (1, 0) else 4)
         n_bytes = int.from_bytes(size, "little")
-        if n_bytes > MAX_HEADER_BYTES:
+        if n_bytes > _MAX_HEADER_BYTES:
             raise ValueError(f"it claims {n_bytes} bytes")
         shape, fortran_order, dtype = readers[version](io.BytesIO(size + file.read(n_bytes)))
     except (NRBFNError, OSError, zipfile.BadZipFile, zlib.error):
@@ -248,7 +284,20 @@ def read_header(file: IO[bytes], name: str) -> Header:
 
 
 def read_rows(files: Mapping[str, IO[bytes]], header: Header, start: int, stop: int) -> np.ndarray:
-    """Rows of an array that come next in its file."""
+    """Return the rows of an array that come next in its file.
+
+    Parameters
+    ----------
+    files : mapping of str to binary stream
+        By the names of their arrays.
+    header : Header
+    start, stop : int
+        The first row, and the one after the last.
+
+    Returns
+    -------
+    ndarray (stop - start, ...) of ``header.dtype``
+    """
     file = files[header.name]
     rows = np.empty((stop - start, *header.shape[1:]), dtype=header.dtype)
     unread = rows.reshape(-1).view(np.uint8).data
@@ -265,21 +314,8 @@ def _table(rows: Any, dtype: np.dtype) -> Any:
     return table.astype(dtype, copy=False)
 
 
-def spans(n_rows: int, block_rows: int) -> Iterator[tuple[int, int]]:
-    """First row of each block, and the one after its last."""
-    for start in range(0, n_rows, block_rows):
-        yield start, min(start + block_rows, n_rows)
-
-
-@contextmanager
-def damage_named(path: File | str) -> Iterator[None]:
-    """Say of which file it is that it cannot be read, however that shows."""
+def numpy_damage_named(file: File | str) -> AbstractContextManager[None]:
+    """Return a context manager that names a numpy file that cannot be read."""
     # zipfile raises RuntimeError for encryption, and a kind of it for unknown compression.
-    try:
-        yield
-    except NRBFNError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        raise DamagedDataError(
-            f"{path} is damaged or not a numpy file: {error}.", "Write the file again."
-        ) from error
+    causes = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
+    return damage_named(f"{file} is damaged or not a numpy file", "Write the file again.", *causes)

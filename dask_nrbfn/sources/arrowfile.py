@@ -1,6 +1,6 @@
 """Arrow files, which are also called Feather, and Arrow streams."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -9,8 +9,7 @@ from pyarrow import dataset, ipc
 
 from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.source import Reading
-from dask_nrbfn.sources.survey import CellKind
-from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
+from dask_nrbfn.sources.tablefile import Footer, Kinds, TypedFile, arrow_damage_named
 
 # What a file begins with and a stream does not.
 _MAGIC = b"ARROW1"
@@ -37,20 +36,17 @@ class ArrowFile(TypedFile):
             counted = dataset.IpcFileFormat().make_fragment(stream)
             return Footer(counted.physical_schema, counted.count_rows())
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
+    def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
         columns = list(kinds)
         with self._opened() as stream:
-            for batch in self._read(stream, columns):
+            for batch in self._batches(stream, columns):
                 wanted = batch.select(columns)
                 # Lengths and places in a damaged file would lead anywhere in memory.
                 wanted.validate(full=True)
                 for start in range(0, batch.num_rows, batch_rows):
                     yield wanted.slice(start, batch_rows)
 
-    def _read(self, stream: pa.NativeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, stream: pa.NativeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         if self._is_stream:
             yield from ipc.open_stream(stream)
             return
@@ -68,7 +64,7 @@ class ArrowFile(TypedFile):
     def _opened(self) -> Iterator[pa.NativeFile]:
         jumps = not self._is_stream
         with (
-            damage_named(self.file, "Arrow"),
+            arrow_damage_named(self.file, "Arrow"),
             self.file.open(jumps=jumps, ahead=not jumps) as stream,
             pa.PythonFile(stream, mode="r") as opened,
         ):

@@ -1,4 +1,4 @@
-"""The cells of a column, of whatever Arrow type, as the numbers that are stored of them."""
+"""The cells of a column of any Arrow type, as the numbers that are stored for them."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -26,7 +26,7 @@ NOT_OF_KIND = {
     "boolean": "neither true nor false",
     "date": "not a date",
 }
-"""What is said of a cell that is not of a kind."""
+"""How errors describe a cell that is not of a kind."""
 
 
 class CellError(DataError):
@@ -54,7 +54,20 @@ class CellError(DataError):
         return type(self), (self.column, self.text, self.what, self.row)
 
     def within(self, table: object, place: str, remedy: str | None = None) -> DataError:
-        """Return the error that says where the cell is, such as "line 3" of a table."""
+        """Return the error that says where the cell is, such as "line 3" of a table.
+
+        Parameters
+        ----------
+        table : object
+            The table, as errors call it.
+        place : str
+        remedy : str, optional
+            What to do about it, by default anything that helps.
+
+        Returns
+        -------
+        DataError
+        """
         return DataError(
             f"Column {self.column!r} of {table} has {self.text!r} in {place}, which is "
             f"{self.what}.",
@@ -63,9 +76,9 @@ class CellError(DataError):
 
 
 def kind_of(arrow: pa.DataType) -> Kind | None:
-    """Kind of the columns of an Arrow type; None if it is of none.
+    """Return the kind of a column of an Arrow type, None if it has no kind.
 
-    A category of numbers is numbers, as which it can be a category when it is said.
+    A category of numbers counts as numbers; an option can make it a category.
     """
     if pa.types.is_dictionary(arrow):
         return kind_of(arrow.value_type)
@@ -79,7 +92,7 @@ def kind_of(arrow: pa.DataType) -> Kind | None:
 
 
 def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> np.ndarray:
-    """Return what is stored of the cells of a column, float64 (b,); NaN for none.
+    """Return the stored values of the cells of a column, float64 (b,); NaN for missing ones.
 
     Parameters
     ----------
@@ -121,10 +134,20 @@ def stored_values(array: pa.Array, column: Column, *, spoiled: bool = False) -> 
 
 
 def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, pa.Array]:
-    """Return the place of each cell's text, intp (b,), -1 for none, among texts (m,).
+    """Return an index for each cell, -1 if it is missing, and the texts that it points to.
 
-    The texts are as `texts_of` has them, or `as_written` but for blanks; of a dictionary two may be
-    equal.
+    The texts are those of `texts_of`, or `as_written` except for blanks around them. Two texts of
+    a dictionary may be equal.
+
+    Parameters
+    ----------
+    array : Array (b,)
+    as_written : bool
+
+    Returns
+    -------
+    codes : intp (b,)
+    texts : string Array (m,)
     """
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
@@ -140,14 +163,36 @@ def encoded(array: pa.Array, *, as_written: bool = False) -> tuple[np.ndarray, p
 
 
 def filtered(array: pa.Array, kept: np.ndarray) -> pa.Array:
-    """Return some cells; views of strings, which pyarrow cannot filter, as strings."""
+    """Return the kept cells; views of strings, which pyarrow cannot filter, as strings.
+
+    Parameters
+    ----------
+    array : Array (b,)
+    kept : bool (b,)
+
+    Returns
+    -------
+    Array
+    """
     if array.type == pa.string_view():
         array = array.cast(pa.string())
     return array.filter(pa.array(kept))
 
 
 def without_marks(cells: pa.Array, marks: Sequence[str]) -> pa.DictionaryArray:
-    """Return text without blanks around it, none for what stands for no value."""
+    """Return text without blanks around it, null where a mark stands for a missing value.
+
+    Parameters
+    ----------
+    cells : Array (b,)
+        Text, also in a dictionary.
+    marks : sequence of str
+        Texts that stand for a missing value.
+
+    Returns
+    -------
+    DictionaryArray (b,)
+    """
     if not pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_encode()
     texts = pc.utf8_trim(cells.dictionary.cast(pa.string()), BLANKS)
@@ -162,7 +207,7 @@ def with_points(texts: pa.Array) -> pa.Array:
 
 
 def texts_of(values: pa.Array) -> pa.Array:
-    """Return the cells as text without blanks around, string (b,); null for none.
+    """Return the cells as text without blanks around it, string (b,); null if missing.
 
     Whole numbers are written without a point, so that a table has one text of them in any format.
     """
@@ -192,7 +237,7 @@ def _texts_of_floats(values: pa.Array) -> pa.Array:
 
 
 def _codes(texts: pa.Array, column: Column) -> np.ndarray:
-    """Return what is stored for each text, float64 (m,)."""
+    """Return the stored value of each text, float64 (m,)."""
     other = float(len(column.categories)) if column.others else UNSEEN
     known = pc.index_in(texts, pa.array(column.categories, pa.string()))
     codes = pc.fill_null(known.cast(pa.float64()), other).to_numpy(zero_copy_only=False)
@@ -208,7 +253,7 @@ def _codes(texts: pa.Array, column: Column) -> np.ndarray:
 
 
 def numbers_of(texts: Collection[str]) -> list[Decimal] | None:
-    """Return the exact numbers that texts are, None if one is none; a code such as 007 is none.
+    """Return the exact numbers in texts, None if one has none; a code such as 007 is no number.
 
     >>> numbers_of(["1.50"]) == numbers_of(["1.5"]), numbers_of(["1.5", "x"])
     (True, None)
@@ -219,7 +264,7 @@ def numbers_of(texts: Collection[str]) -> list[Decimal] | None:
 
 
 def _read(array: pa.Array, column: Column) -> np.ndarray:
-    """Return the numbers (b,) that are stored of values or texts, NaN where there is none."""
+    """Return the stored numbers (b,) of values or texts, NaN where there is none."""
     kind, form = column.kind, form_of(column.kind, column.written) if column.written else None
     if form is not None and (is_text(array.type) or (kind == "date" and _is_whole(array.type))):
         texts = array.cast(pa.string()) if is_text(array.type) else texts_of(array)

@@ -25,7 +25,7 @@ from dask_nrbfn.sources.dtypes import (
     to_labels,
 )
 from dask_nrbfn.sources.files import File
-from dask_nrbfn.sources.source import Block, Reading, check_size, recut
+from dask_nrbfn.sources.source import Block, Reading, check_size
 from dask_nrbfn.sources.survey import CellKind
 from dask_nrbfn.sources.tablefile import (
     ListedFile,
@@ -45,10 +45,8 @@ from dask_nrbfn.sources.tables import (
     common_columns,
     label_values,
     lacks_label,
-    no_value_error,
-    not_finite_error,
 )
-from dask_nrbfn.sources.tabular import Rows, TableSource, survey_tables
+from dask_nrbfn.sources.tabular import Rows, TableSource, no_value_error, survey_tables
 
 # X of one batch.
 BATCH_BYTES = 4 << 20
@@ -74,29 +72,25 @@ class ColumnarSource(TableSource):
     types: Types
     are_numbers: bool
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, as any `TableSource` does."""
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         row_bytes = self.n_features * self.x_dtype.itemsize
         row_bytes += len(self.target_names or ()) * FLOAT64.itemsize
-        return recut(self._batches(max(1, min(block_rows, BATCH_BYTES // row_bytes))), block_rows)
+        return super()._parts(max(1, min(block_rows, BATCH_BYTES // row_bytes)))
 
-    def stored(self, rows: Rows) -> np.ndarray:
-        """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
+    def _stored(self, rows: Rows) -> np.ndarray:
         if not self.are_numbers:
-            return super().stored(rows)
+            return super()._stored(rows)
         names = [column.name for column in self.schema.columns]
         X = np.empty((len(rows), len(names)), dtype=self.x_dtype)
         for j, name in enumerate(names):
             X[:, j] = _plain_numbers(rows, name, self.x_dtype)
         infinite = np.isinf(X)
         if infinite.any():
-            row, j = np.argwhere(infinite)[0]
-            cell = rows.cells[names[j]][row]
-            raise not_finite_error(cell, rows.column(names[j]), rows.place(int(row)))
+            _, j = np.argwhere(infinite)[0]
+            rows.check_finite(names[j], infinite[:, j])
         return X
 
-    def labels(self, rows: Rows, name: str) -> np.ndarray:
-        """Return the labels (b,) in a column, of type `y_dtype`."""
+    def _labels(self, rows: Rows, name: str) -> np.ndarray:
         if not self.asked.may_lack_labels:
             _check_labels(rows, name, self.asked)
             return _names_of(rows, name, self.y_dtype)
@@ -106,11 +100,10 @@ class ColumnarSource(TableSource):
         labels[~none] = _names_of(replace(rows, cells=given), name, self.y_dtype)
         return labels
 
-    def ids(self, rows: Rows, name: str) -> np.ndarray:
-        """Return the ids (b,) in a column, of type `id_dtype`."""
+    def _ids(self, rows: Rows, name: str) -> np.ndarray:
         return _names_of(rows, name, self.id_dtype)
 
-    def carried_type(self, name: str) -> pa.DataType:
+    def _carried_type(self, name: str) -> pa.DataType:
         """Return the type that all files can have of a column."""
         fields = [pa.schema([(name, arrow)]) for arrow in self.types[name]]
         try:
@@ -129,7 +122,15 @@ def open_typed(
 ) -> ColumnarSource:
     """Return the rows of files whose columns have types.
 
-    `format_file` opens one file, given the marks that stand for a missing value in text.
+    Parameters
+    ----------
+    reading : Reading
+    format_file : callable
+        Opens one file, given the marks that stand for a missing value in text.
+
+    Returns
+    -------
+    ColumnarSource
     """
     asked = Asked.of(reading)
     marks = asked.options.missing_values
@@ -184,8 +185,7 @@ def _open_columnar(
     types = {
         name: [file.footer.schema.field(name).type for file in files] for name in names[files[0]]
     }
-    schema, n_rows = _schema(files, columns, types, asked)
-    check_size(asked.origin, n_rows=n_rows, n_features=len(schema.columns))
+    schema, n_rows = _schema(files, columns, types)
     plain = schema.missing == "error" and not asked.spoiled
     are_numbers = plain and all(_are_plain(each, types[each.name]) for each in schema.columns)
     of_features = {_number_type(arrow) for each in schema.columns for arrow in types[each.name]}
@@ -197,21 +197,16 @@ def _open_columnar(
         for dtype in _number_types(types[weights], weights, asked):
             check_weight_dtype(dtype, f"Column {weights!r} of {asked.origin}")
     y_dtype = FLOAT64 if targets is not None else None
-    return ColumnarSource(
-        n_rows=n_rows,
-        n_features=len(schema.columns),
+    return ColumnarSource.of(
+        tuple(files),
+        columns,
+        schema,
+        n_rows,
         x_dtype=_common_type(of_features) if are_numbers else FLOAT64,
         y_dtype=y_dtype if label is None else _label_type(label_types, label, asked),
-        has_weights=weights is not None,
-        feature_names=tuple(column.name for column in schema.columns),
-        target_names=targets,
         boolean_labels=label is not None and set(map(kind_of, label_types)) == {"boolean"},
-        schema=schema,
         id_dtype=None if columns.id is None else _id_type(types[columns.id]),
-        tables=tuple(files),
         types=types,
-        columns=columns,
-        asked=asked,
         are_numbers=are_numbers,
     )
 
@@ -219,7 +214,7 @@ def _open_columnar(
 def _with_elements(
     files: Sequence[TypedFile], asked: Asked, x: tuple[str, ...]
 ) -> tuple[Sequence[TypedFile], Asked]:
-    """Return files in which elements of lists are columns, and what is asked of those."""
+    """Return files in which elements of lists are columns, and options that name these."""
     first = files[0].footer.schema
     lists = [own.name for own in first if is_list(own.type)]
     for name in x:
@@ -253,14 +248,13 @@ def _columns(schema: pa.Schema, asked: Asked) -> tuple[str, ...]:
     return tuple(name for name in schema.names if name not in index or name in wanted)
 
 
-def _schema(
-    files: Sequence[TypedFile], columns: TableColumns, types: Types, asked: Asked
-) -> tuple[Schema, int]:
-    """Return what the columns are and how many rows are not left out.
+def _schema(files: Sequence[TypedFile], columns: TableColumns, types: Types) -> tuple[Schema, int]:
+    """Return the schema and the number of rows that are kept.
 
     Cells are looked at only where the files do not say what has to be known of them.
     """
-    options, label = asked.options, columns.roles.label
+    asked, label = columns.asked, columns.roles.label
+    options, n_rows = asked.options, sum(file.footer.n_rows for file in files)
     kinds = {name: _kind(name, types[name], asked) for name in columns.features}
 
     def see(rows: Rows) -> None:
@@ -277,15 +271,13 @@ def _schema(
     )
     if asked.schema is not None:
         if asked.schema.missing != "drop" or asked.spoiled:
-            return asked.schema_of(columns), sum(file.footer.n_rows for file in files)
-        return survey_tables(tuple(files), columns, kinds, asked, see)
+            return columns.given_schema, n_rows
+        return survey_tables(tuple(files), columns, kinds, see)
     if looked_at:
-        schema, n_rows = survey_tables(
-            tuple(files), columns._replace(features=looked_at), kinds, asked, see
-        )
+        columns = columns._replace(features=looked_at)
+        schema, n_rows = survey_tables(tuple(files), columns, kinds, see)
     else:
         schema = decide({}, columns.roles, options, ignored=columns.ignored).schema
-        n_rows = sum(file.footer.n_rows for file in files)
     decided = {column.name: column for column in schema.columns}
     every = [
         decided.get(name) or Column(name, kind)  # type: ignore[arg-type]
@@ -299,7 +291,7 @@ def _check_labels(rows: Rows, name: str, asked: Asked) -> None:
     """Raise MissingLabelError if a label is null or NaN."""
     row = pc.index(pc.is_null(rows.cells[name], nan_is_null=True), True).as_py()
     if row >= 0:
-        raise asked.no_label_error(rows.column(name), rows.place(row))
+        raise asked.no_label_error(rows.lacks(name, row))
 
 
 def _kind(name: str, types: Sequence[pa.DataType], asked: Asked) -> CellKind:
@@ -322,7 +314,7 @@ def _are_plain(column: Column, types: Sequence[pa.DataType]) -> bool:
 
 
 def _number_types(types: Sequence[pa.DataType], name: str, asked: Asked) -> set[np.dtype]:
-    """Return the types of numbers and booleans of a column that must have such."""
+    """Return the types of a column that must have numbers or booleans."""
     for arrow in types:
         if kind_of(arrow) not in ("number", "boolean"):
             raise DataError(
@@ -383,7 +375,7 @@ def _names_of(rows: Rows, name: str, dtype: np.dtype | None) -> np.ndarray:
     column = rows.cells[name]
     if column.null_count:
         row = pc.index(pc.is_null(column), True).as_py()
-        raise no_value_error(rows.column(name), rows.place(row))
+        raise no_value_error(rows, name, row)
     if dtype == STRING and kind_of(column.type) != "category":
         column = texts_of(column)
     elif pa.types.is_decimal(column.type):
@@ -402,7 +394,7 @@ def _plain_numbers(rows: Rows, name: str, dtype: np.dtype) -> np.ndarray:
         column = pc.cast(column, pa.uint8())
     if column.null_count and dtype.kind != "f":
         row = pc.index(pc.is_null(column), True).as_py()
-        raise gap_error(f"{rows.column(name)} has no value in {rows.place(row)}.")
+        raise gap_error(rows.lacks(name, row))
     if pa.types.is_uint64(column.type) and dtype == INT64:
         try:
             column = pc.cast(column, pa.int64())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dask_nrbfn.sources.dtypes import (
     label_dtype,
     to_labels,
 )
-from dask_nrbfn.sources.source import Block, Source, check_size, recut
+from dask_nrbfn.sources.source import Block, Source, check_size
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -53,7 +53,19 @@ class Grid:
 
     @classmethod
     def of(cls, sizes: Mapping[str, int], chunks: Mapping[str, int]) -> "Grid":
-        """Return the pixels of an array with such chunks."""
+        """Return the pixels of an array, in boxes of whole chunks.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            The dimensions of the pixels, in order.
+        chunks : mapping of str to int
+            Pixels of a chunk along each dimension.
+
+        Returns
+        -------
+        Grid
+        """
         steps = {name: max(1, min(sizes[name], chunk)) for name, chunk in chunks.items()}
         for name in reversed(steps):
             # Along the last dimension neighbours lie side by side.
@@ -189,7 +201,7 @@ class Cube:
 
     @property
     def attrs(self) -> dict[Any, Any]:
-        """What is said of the arrays, unless one says otherwise."""
+        """The attributes of the arrays, without those on which they differ."""
         every = [told for each in self.arrays.values() for told in each.attrs.items()]
         return {
             name: value
@@ -214,7 +226,17 @@ class Cube:
         return values.reshape(-1, values.shape[-1])
 
     def column(self, array: "xr.DataArray", box: Box) -> np.ndarray:
-        """Return what another array has for each pixel of a box, (b,); text that is none is empty.
+        """Return the values of another array for each pixel of a box; missing text is empty.
+
+        Parameters
+        ----------
+        array : DataArray
+            Has some dimensions of the pixels.
+        box : mapping of str to slice
+
+        Returns
+        -------
+        ndarray (b,)
 
         Raises
         ------
@@ -295,7 +317,19 @@ def _as_text(value: Any) -> str:
 
 
 def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: str) -> list[int]:
-    """Return where the wanted features are among those of a cube; none if they are as they are.
+    """Return the index of each wanted feature in a cube; none if no reordering is needed.
+
+    Parameters
+    ----------
+    names : sequence of str or None
+        Features of the cube, if it names them.
+    wanted : sequence of str or None
+    what : str
+        The cube, for errors.
+
+    Returns
+    -------
+    list of int
 
     Raises
     ------
@@ -317,76 +351,93 @@ def matching(names: Sequence[str] | None, wanted: Sequence[str] | None, what: st
     return [names.index(name) for name in wanted]
 
 
+@dataclass(kw_only=True)
 class CubeSource(Source):
     """Pixels of a cube as rows, but for those that lack a feature.
 
-    Parameters
+    Attributes
     ----------
     cube : Cube
-    label : DataArray, optional
-        Labels of the pixels; NaN and empty text are none.
+    label : DataArray or None
+        Labels of the pixels; NaN and empty text are missing labels.
     targets : mapping of str to DataArray
-        Numbers, instead of labels.
-    unlabelled : int, float or str, optional
-        The label, or number, that pixels without one get; None: they are left out.
-
-    Raises
-    ------
-    DataError
-        If shapes or types do not fit, or no pixel is left.
+        Numeric targets, instead of labels.
 
     Notes
     -----
     Rows are in the order of the boxes of a `Grid`; their ids are the pixels' numbers in the order
-    of the dimensions, of which ``numpy.unravel_index`` makes places. The cube is read twice, once
-    to count them.
+    of the dimensions, which ``numpy.unravel_index`` turns into places.
     """
 
-    def __init__(
-        self,
+    cube: Cube
+    label: "xr.DataArray | None"
+    targets: "Mapping[str, xr.DataArray]"
+
+    @classmethod
+    def of(
+        cls,
         cube: Cube,
         *,
         label: "xr.DataArray | None" = None,
         targets: "Mapping[str, xr.DataArray] | None" = None,
         unlabelled: float | str | None = None,
-    ) -> None:
-        self.cube, self.grid, self.label, self.targets = cube, cube.grid, label, targets or {}
-        for column in (*self.targets.values(), *(() if label is None else (label,))):
+    ) -> Self:
+        """Return the pixels of a cube as rows; reads the cube once to count them.
+
+        Parameters
+        ----------
+        cube, label, targets
+            As in the attributes.
+        unlabelled : int, float or str, optional
+            The label, or target, of pixels that have none; None: such pixels are left out.
+
+        Returns
+        -------
+        CubeSource
+
+        Raises
+        ------
+        DataError
+            If shapes or types do not fit, or no pixel is left.
+        """
+        targets = targets or {}
+        for column in (*targets.values(), *(() if label is None else (label,))):
             cube.check_shared(column)
-        y_dtype = FLOAT64 if self.targets else None
+        y_dtype = FLOAT64 if targets else None
         if label is not None:
             kind = STRING if label.dtype.kind == "O" else label.dtype
             y_dtype = label_dtype(kind, str(label.name))
-        super().__init__(
+        names = tuple(targets) or None
+        source = cls(
             n_rows=0,
             n_features=cube.n_features,
             x_dtype=cube.dtype,
             y_dtype=y_dtype,
             feature_names=cube.feature_names,
-            target_names=tuple(self.targets) or None,
+            target_names=names,
             id_dtype=INT64,
+            unlabelled=checked_mark(unlabelled, y_dtype, names),
+            cube=cube,
+            label=label,
+            targets=targets,
         )
-        self.unlabelled = checked_mark(unlabelled, y_dtype, self.target_names)
-        self.n_rows = sum(len(block.X) for block in self._boxes())
-        if self.n_rows == 0:
+        source.n_rows = sum(len(block.X) for block in source._parts(0))
+        if source.n_rows == 0:
             raise DataError(
                 f"no pixel of {cube.name} has all features"
                 f"{'' if y_dtype is None else ' and a label'}.",
                 "Check what stands for no value; `unlabelled` keeps pixels without a label.",
             )
-        sizes = ", ".join(f"{name}: {size}" for name, size in self.grid.sizes.items())
+        sizes = ", ".join(f"{name}: {size}" for name, size in cube.grid.sizes.items())
         logger.info("ids of the rows number the pixels in the order of (%s)", sizes)
+        return source
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, at most `block_rows` at a time."""
-        return recut(self._boxes(), block_rows)
-
-    def _boxes(self) -> Iterator[Block]:
-        return (self._block(self.grid.box(index)) for index in self.grid.indices())
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        return (self._block(self.cube.grid.box(index)) for index in self.cube.grid.indices())
 
     def _block(self, box: Box) -> Block:
         y, kept = self._targets(box)
-        numbers = self.grid.numbers(box)
+        numbers = self.cube.grid.numbers(box)
         if not kept.any():
             # Most boxes of a scene may have no label, and their features need not be read.
             none = np.empty((0, self.n_features), dtype=self.x_dtype)
@@ -397,7 +448,7 @@ class CubeSource(Source):
         return Block(X, None if y is None else y[kept], None, numbers[kept])
 
     def _targets(self, box: Box) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return labels (b,) or numbers (b, q) of the pixels of a box, and which are rows, (b,)."""
+        """Return labels (b,) or targets (b, q) of the pixels of a box, and which pixels to keep."""
         if self.targets:
             columns = [self.cube.column(each, box) for each in self.targets.values()]
             y = np.stack(columns, axis=1).astype(FLOAT64)

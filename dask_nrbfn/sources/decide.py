@@ -1,11 +1,11 @@
-"""What each column of a table becomes, by what its cells are."""
+"""Decides by its cells what each column of a table becomes."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from dask_nrbfn.errors import DataError
 from dask_nrbfn.numeric.schema import Column, Kind, Schema
@@ -25,7 +25,7 @@ _INDEX = re.compile(r"(Unnamed: 0(\.\d+)*)?")
 
 
 class Remedies(NamedTuple):
-    """What may be done about gaps, and about a column, whose name stands for {0}."""
+    """Remedies for missing values and for columns; {0} is the name of the column."""
 
     gap: str
     label_gap: str
@@ -62,28 +62,20 @@ FOR_FRAMES = Remedies(
 
 
 class Decision(NamedTuple):
-    """What the columns of a table are.
+    """The schema of a table.
 
     Attributes
     ----------
     schema : Schema
     lines : tuple of str
-        What was decided without being asked.
+        Lines for the log about what no option asked for.
     unread : tuple of Column
-        Those that have cells which cannot be read.
+        Columns with cells that cannot be read.
     """
 
     schema: Schema
     lines: tuple[str, ...]
     unread: tuple[Column, ...] = ()
-
-
-class _Found(NamedTuple):
-    """A column whose texts were looked at: its cells, how they are written, and what is said."""
-
-    survey: ColumnSurvey
-    written: str = ""
-    lines: tuple[str, ...] = ()
 
 
 def decide(
@@ -97,31 +89,34 @@ def decide(
     remedies: Remedies = FOR_FILES,
     origin: object = "the table",
 ) -> Decision:
-    """Return what each column is.
+    """Return the schema of a table, with lines about what no option asked for.
 
     Parameters
     ----------
     surveys : mapping
-        Of the columns that may become features, by name, in their order.
+        Survey of each column that may become a feature, by name and in order.
     roles : Roles
     options : TableOptions
     ignored : tuple of str
         Further columns that the table has.
     gap : callable, optional
-        Returns what is said of the first gap of a column, such as "of rows.csv has no value in
-        line 3".
+        Returns where a column first lacks a value, such as "of rows.csv has no value in line 3".
     label_gaps : mapping
-        How many rows have no value in the columns of labels and targets, by name.
+        Number of rows without a value in the label or target columns, by name.
     remedies : Remedies
-        What can be done about what is said.
+        For the errors and lines.
     origin : object
         What the table is called.
+
+    Returns
+    -------
+    Decision
 
     Raises
     ------
     DataError
-        If rows have no value and `missing` is "error", a category that was asked for has too many
-        values, or dates that were asked for may be read in two ways.
+        If rows lack a value and `missing` is "error", an option names a category that has too
+        many values, or an option names dates that can be read in two ways.
 
     Examples
     --------
@@ -134,22 +129,22 @@ def decide(
     lines, columns, left_out, unread = [], [], [], []
     gaps: dict[str, int] = {}
     for name, given in surveys.items():
-        survey, written, found_lines = _found(name, given, options, remedies)
-        reason = _reason_against(name, survey, options, remedies)
+        found = _Candidate(name, given, options, remedies).recognized()
+        reason = found.reason_against()
         if reason:
-            lines += [f"{name or repr(name)} is left out: {reason}", *found_lines]
+            lines += [f"{name or repr(name)} is left out: {reason}", *found.lines]
             left_out.append(name)
             continue
         if name == "":
             raise unnamed_error(origin, 0)
-        if survey.n_missing and options.missing == "error":
-            gaps[name] = survey.n_missing
+        if found.survey.n_missing and options.missing == "error":
+            gaps[name] = found.survey.n_missing
             continue
-        column, further = _decided(name, survey, options, written)
+        column, further = found.decided()
         columns.append(column)
-        lines += [*found_lines, *further, *_remarks(column, survey, options, remedies)]
+        lines += [*found.lines, *further]
         if given.kind == "text" and column.kind != "category":
-            unread += [column] * bool(given.unread(column.kind, written))
+            unread += [column] * bool(given.unread(column.kind, found.written))
     if gaps:
         advice = remedies.label_gap if label_gaps else remedies.gap
         raise _gaps_error({**label_gaps, **gaps}, gap, advice, origin)
@@ -164,7 +159,19 @@ def decide(
 
 
 def unnamed_error(origin: object, place: int) -> DataError:
-    """Return the error about a column without a name, the first being at 0."""
+    """Return the error about a column without a name.
+
+    Parameters
+    ----------
+    origin : object
+        The table.
+    place : int
+        Index of the column, from 0.
+
+    Returns
+    -------
+    DataError
+    """
     return DataError(
         f"Column {place + 1} of {origin} has no name.",
         "Name it if it is a feature; leave it out if it is an index.",
@@ -190,166 +197,215 @@ def _gaps_error(
 def gap_error(problem: str, *, decided: bool = False) -> DataError:
     """Return the error about a row without a value where there must be one.
 
-    What becomes of gaps may have been decided before.
+    Parameters
+    ----------
+    problem : str
+        What the error says is wrong.
+    decided : bool
+        Whether a schema that is asked for decides what becomes of missing values.
+
+    Returns
+    -------
+    DataError
     """
-    if decided:
-        return DataError(problem, "Fill it in, or leave the row out, as `skip_bad` does.")
-    return DataError(problem, FOR_FILES.gap)
+    remedy = "Fill it in, or leave the row out, as `skip_bad` does." if decided else FOR_FILES.gap
+    return DataError(problem, remedy)
 
 
-def _found(name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies) -> _Found:
-    """Return what the texts of a column are; a column of another kind as it is."""
-    if survey.kind != "text":
-        return _Found(survey)
-    said = options.said_kind(name)
-    if said is None and survey.texts:
-        return _recognized(name, survey, options, remedies)
-    kind = said or "category"
-    written = options.formats.get(name, options.formats.get(None, "")) if kind == "date" else ""
-    if kind == "number":
-        (written,) = _numbers(survey)[0].written
-    elif kind == "date" and not written:
-        written = _date_format(name, survey, remedies)
-    return _read_as(name, survey, kind, written)
+@dataclass(frozen=True)
+class _Candidate:
+    """A column that may become a feature.
 
+    Attributes
+    ----------
+    name : str
+    survey : ColumnSurvey
+        Its cells.
+    options : TableOptions
+    remedies : Remedies
+    written : str
+        How its texts are written; empty: as everywhere, or not known yet.
+    lines : tuple of str
+        What is said of it.
+    """
 
-def _date_format(name: str, survey: ColumnSurvey, remedies: Remedies) -> str:
-    """Return how dates are written that were asked for; raise DataError where that is open."""
-    reading = date_reading(survey.texts)
-    if reading.n_read <= survey.n_read("date", ""):
-        return ""
-    if reading.is_open:
-        problem, remedy = _open_days(name, survey, reading.written, remedies)
-        raise DataError(f"Column {name!r} {problem}.", f"{remedy[0].upper()}{remedy[1:]}.")
-    return reading.written[0]
+    name: str
+    survey: ColumnSurvey
+    options: TableOptions
+    remedies: Remedies
+    written: str = ""
+    lines: tuple[str, ...] = ()
 
+    def recognized(self) -> Self:
+        """Return the column with its texts read as what they are; others are as they are."""
+        if self.survey.kind != "text":
+            return self
+        said = self.options.said_kind(self.name)
+        if said is None and self.survey.texts:
+            return self._recognized_texts()
+        written = ""
+        if said == "number":
+            (written,) = self._numbers()[0].written
+        elif said == "date":
+            formats = self.options.formats
+            written = formats.get(self.name, formats.get(None, "")) or self._date_format()
+        return self._read_as(said or "category", written)
 
-def _open_days(
-    name: str, survey: ColumnSurvey, formats: Sequence[str], remedies: Remedies
-) -> tuple[str, str]:
-    """Return what is said of dates of which the day or the month may be first."""
-    ways = " or ".join(remedies.dates.format(name, each) for each in formats[:2])
-    return f"looks like a date: {min(survey.texts)!r} may be day first or month first", ways
+    def _date_format(self) -> str:
+        """Return how dates are written that were asked for; raise DataError where that is open."""
+        reading = date_reading(self.survey.texts)
+        if reading.n_read <= self.survey.n_read("date", ""):
+            return ""
+        if reading.is_open:
+            problem, remedy = self._open_days(reading.written)
+            raise DataError(f"Column {self.name!r} {problem}.", f"{remedy[0].upper()}{remedy[1:]}.")
+        return reading.written[0]
 
+    def _open_days(self, formats: Sequence[str]) -> tuple[str, str]:
+        """Return what is said of dates of which the day or the month may be first."""
+        ways = " or ".join(self.remedies.dates.format(self.name, each) for each in formats[:2])
+        shown = min(self.survey.texts)
+        return f"looks like a date: {shown!r} may be day first or month first", ways
 
-def _recognized(
-    name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
-) -> _Found:
-    """Return what texts are of which nothing is said."""
-    n_texts = sum(survey.texts.values())
-    general = options.formats.get(None)
-    if general and survey.n_read("date", general) >= MOST * n_texts:
-        return _read_as(name, survey, "date", general)
-    numbers, units = _numbers(survey)
-    if line := _open_decimals(name, survey, numbers.n_read >= MOST * n_texts):
-        return _Found(survey.read_as("category", ""), "", (line,))
-    if numbers.written != ("",) and numbers.n_read >= MOST * n_texts:
-        return _read_as(name, survey, "number", numbers.written[0])
-    dates = date_reading(survey.texts)
-    if (n_iso := survey.n_read("date", "")) > dates.n_read:
-        dates = Reading(("",), n_iso)
-    if dates.n_read == n_texts and is_told(dates, [*survey.texts]):
-        return _read_as(name, survey, "date", dates.written[0])
-    line = ""
-    if units:
-        shown = ", ".join(map(repr, units))
-        line = f"{name} has numbers of several units, {shown}, and is text. "
-        line += remedies.units.format(name)
-    elif dates.n_read == n_texts and dates.is_open:
-        line = "{} {}; {}.".format(name, *_open_days(name, survey, dates.written, remedies))
-    elif dates.n_read == n_texts:
-        way = remedies.dates.format(name, dates.written[0])
-        line = f"{name} looks like a date, such as {min(survey.texts)!r}; {way}."
-    elif dates.n_read > numbers.n_read:
-        line = _nearly(name, survey, "date", dates, remedies)
-    else:
-        line = _nearly(name, survey, "number", numbers, remedies)
-    return _Found(survey.read_as("category", ""), "", (line,) * bool(line))
+    def _recognized_texts(self) -> Self:
+        """Return the column with its texts read as what most of them are, where no option tells."""
+        survey, name = self.survey, self.name
+        n_texts = sum(survey.texts.values())
+        general = self.options.formats.get(None)
+        if general and survey.n_read("date", general) >= MOST * n_texts:
+            return self._read_as("date", general)
+        numbers, units = self._numbers()
+        if line := self._open_decimals(by_points=numbers.n_read >= MOST * n_texts):
+            return self._as_category(line)
+        if numbers.written != ("",) and numbers.n_read >= MOST * n_texts:
+            return self._read_as("number", numbers.written[0])
+        dates = date_reading(survey.texts)
+        if (n_iso := survey.n_read("date", "")) > dates.n_read:
+            dates = Reading(("",), n_iso)
+        if dates.n_read == n_texts and is_told(dates, [*survey.texts]):
+            return self._read_as("date", dates.written[0])
+        if units:
+            shown = ", ".join(map(repr, units))
+            line = f"{name} has numbers of several units, {shown}, and is text. "
+            line += self.remedies.units.format(name)
+        elif dates.n_read == n_texts and dates.is_open:
+            line = "{} {}; {}.".format(name, *self._open_days(dates.written))
+        elif dates.n_read == n_texts:
+            way = self.remedies.dates.format(name, dates.written[0])
+            line = f"{name} looks like a date, such as {min(survey.texts)!r}; {way}."
+        elif dates.n_read > numbers.n_read:
+            line = self._nearly("date", dates)
+        else:
+            line = self._nearly("number", numbers)
+        return self._as_category(line)
 
-
-def _open_decimals(name: str, survey: ColumnSurvey, by_points: bool) -> str:
-    """Return what is said of numbers whose decimals may stand behind a comma, if nobody knows."""
-    if survey.decimal:
-        return ""
-    texts = survey.sample()
-    commas, _ = number_reading(texts, ",")
-    shown = min((text for text in texts if {".", ","} & {*text}), default="")
-    if not shown or commas.n_read < MOST * sum(texts.values()):
-        return ""
-    line = f"{name} has numbers such as {shown!r} and is text. Say `decimal`=, if "
-    if not by_points:
-        return line + "they have decimal commas."
-    return f"{line}points stand between thousands, or `numeric`={name!r} if before decimals."
-
-
-def _numbers(survey: ColumnSurvey) -> tuple[Reading, tuple[str, ...]]:
-    """Return how numbers are written, by some texts, and how many rows of all are; and units."""
-    reading, units = number_reading(survey.sample(), survey.decimal)
-    return reading._replace(n_read=survey.n_read("number", reading.written[0])), units
-
-
-def _read_as(name: str, survey: ColumnSurvey, kind: Kind, written: str) -> _Found:
-    """Return a column as what its texts are read as, which is said if it is no usual way."""
-    line = f"{name}: {kind}s written as {written}"
-    return _Found(survey.read_as(kind, written), written, (line,) * bool(written))
-
-
-def _nearly(
-    name: str, survey: ColumnSurvey, kind: Kind, reading: Reading, remedies: Remedies
-) -> str:
-    """Return what is said of text most of which is of another kind: a cell may be misspelt."""
-    if survey.overflows or reading.n_read <= survey.n_values / 2:
-        return ""
-    others = survey.unread(kind, reading.written[0])
-    if not others:
-        return ""
-    way = f" written as {reading.written[0]}" * bool(reading.written[0])
-    mend = remedies.misspelt.format(name, "numeric" if kind == "number" else "date")
-    return (
-        f"{name} is text, though {reading.n_read} of {survey.n_values} values are {kind}s{way}, "
-        f"but {others[0]!r} is none. If that is a mistake, {mend}"
-    )
-
-
-def _reason_against(
-    name: str, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
-) -> str | None:
-    """Return why a column is no feature, if so."""
-    if not survey.n_values:
-        return "it has no value in any row."
-    if _INDEX.fullmatch(name) and name not in options.columns and survey.counts_rows():
-        return "it counts the rows, as an index of pandas does."
-    if survey.kind != "category":
-        return None
-    asked = name in options.categorical
-    if asked and survey.overflows:
-        raise DataError(
-            f"Column {name!r} has more than {MOST_TEXTS} values.",
-            f"Leave it out with `drop`={name!r}, or write fewer categories.",
+    def _open_decimals(self, *, by_points: bool) -> str:
+        """Return what is said of numbers whose decimal mark may be a comma, if nobody knows."""
+        if self.survey.decimal:
+            return ""
+        texts = self.survey.sample()
+        commas, _ = number_reading(texts, ",")
+        shown = min((text for text in texts if {".", ","} & {*text}), default="")
+        if not shown or commas.n_read < MOST * sum(texts.values()):
+            return ""
+        line = f"{self.name} has numbers such as {shown!r} and is text. Say `decimal`=, if "
+        if not by_points:
+            return line + "they have decimal commas."
+        return (
+            f"{line}points stand between thousands, or `numeric`={self.name!r} if before decimals."
         )
-    if asked or not survey.looks_like_id:
-        return None
-    many = "more than " * survey.overflows + str(min(survey.n_different, MOST_TEXTS))
-    return (
-        f"{many} texts in {survey.n_values} rows look like an id or free text. "
-        f"{remedies.text_id.format(name)}"
-    )
 
+    def _numbers(self) -> tuple[Reading, tuple[str, ...]]:
+        """Return how numbers are written, by some texts, and how many rows of all are; units."""
+        reading, units = number_reading(self.survey.sample(), self.survey.decimal)
+        return reading._replace(n_read=self.survey.n_read("number", reading.written[0])), units
 
-def _decided(
-    name: str, survey: ColumnSurvey, options: TableOptions, written: str
-) -> tuple[Column, list[str]]:
-    """Return what a column is, and what is said of its categories."""
-    imputes = options.missing == "impute"
-    missing = survey.n_missing / survey.n_rows if imputes else 0.0
-    if survey.kind != "category":
-        fill = survey.median if imputes and len(survey.bins.keys) else 0.0
-        return replace(survey.column(name), fill=fill, missing=missing, written=written), []
-    texts, lines = _by_value(name, survey.texts)
-    by_rows = sorted(texts.items(), key=lambda each: (-each[1], each[0]))
-    shown = [text for text, _ in by_rows[: options.max_categories]]
-    others = len(shown) < len(by_rows)
-    return Column(name, "category", tuple(sorted(shown)), others=others, missing=missing), lines
+    def _read_as(self, kind: Kind, written: str) -> Self:
+        """Return the column with its texts read as a kind; an unusual way of writing is said."""
+        line = f"{self.name}: {kind}s written as {written}"
+        survey = self.survey.read_as(kind, written)
+        return replace(self, survey=survey, written=written, lines=(line,) * bool(written))
+
+    def _as_category(self, line: str) -> Self:
+        return replace(self, survey=self.survey.read_as("category", ""), lines=(line,) * bool(line))
+
+    def _nearly(self, kind: Kind, reading: Reading) -> str:
+        """Return what is said of text most of which is of another kind: a cell may be misspelt."""
+        survey = self.survey
+        if survey.overflows or reading.n_read <= survey.n_values / 2:
+            return ""
+        others = survey.unread(kind, reading.written[0])
+        if not others:
+            return ""
+        way = f" written as {reading.written[0]}" * bool(reading.written[0])
+        option = "numeric" if kind == "number" else "date"
+        mend = self.remedies.misspelt.format(self.name, option)
+        return (
+            f"{self.name} is text, though {reading.n_read} of {survey.n_values} values are "
+            f"{kind}s{way}, but {others[0]!r} is none. If that is a mistake, {mend}"
+        )
+
+    def reason_against(self) -> str | None:
+        """Return why the column becomes no feature, None if it does."""
+        name, survey = self.name, self.survey
+        if not survey.n_values:
+            return "it has no value in any row."
+        if _INDEX.fullmatch(name) and name not in self.options.columns and survey.counts_rows():
+            return "it counts the rows, as an index of pandas does."
+        if survey.kind != "category":
+            return None
+        asked = name in self.options.categorical
+        if asked and survey.overflows:
+            raise DataError(
+                f"Column {name!r} has more than {MOST_TEXTS} values.",
+                f"Leave it out with `drop`={name!r}, or write fewer categories.",
+            )
+        if asked or not survey.looks_like_id:
+            return None
+        many = "more than " * survey.overflows + str(min(survey.n_different, MOST_TEXTS))
+        return (
+            f"{many} texts in {survey.n_values} rows look like an id or free text. "
+            f"{self.remedies.text_id.format(name)}"
+        )
+
+    def decided(self) -> tuple[Column, list[str]]:
+        """Return the column as a schema has it, and further lines about it."""
+        name, survey, options = self.name, self.survey, self.options
+        imputes = options.missing == "impute"
+        missing = survey.n_missing / survey.n_rows if imputes else 0.0
+        if survey.kind != "category":
+            fill = survey.median if imputes and len(survey.bins.keys) else 0.0
+            column = replace(survey.column(name), fill=fill, missing=missing, written=self.written)
+            return column, self._about_numbers()
+        texts, lines = _by_value(name, survey.texts)
+        by_rows = sorted(texts.items(), key=lambda each: (-each[1], each[0]))
+        shown = tuple(sorted(text for text, _ in by_rows[: options.max_categories]))
+        others = len(shown) < len(by_rows)
+        if others:
+            lines.append(
+                f"{name} has {survey.n_different} categories: the {len(shown)} most frequent have "
+                f"a feature each, the others one together{self.remedies.others}."
+            )
+        return Column(name, "category", shown, others=others, missing=missing), lines
+
+    def _about_numbers(self) -> list[str]:
+        """Return what is said of numbers that may be days or an id."""
+        name, survey = self.name, self.survey
+        if survey.kind != "number" or name in self.options.numeric:
+            return []
+        if survey.are_days:
+            way = self.remedies.dates.format(name, DIGITS)
+            return [
+                f"{name} looks like a date: its numbers are days such as 20201231. It is taken as "
+                f"a number; {way}."
+            ]
+        if survey.looks_like_id:
+            return [
+                f"{name} looks like an id: {survey.n_different} different whole numbers in "
+                f"{survey.n_values} rows. It is taken as a number; "
+                f"{self.remedies.number_id.format(name)}"
+            ]
+        return []
 
 
 def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], list[str]]:
@@ -364,28 +420,3 @@ def _by_value(name: str, texts: Mapping[str, int]) -> tuple[Mapping[str, int], l
     first = min(each for each in spelt if len(each) > 1)
     line = f"{name} has {first[1]!r} and {first[0]!r}, which are one category: their number is one."
     return {each[0]: sum(texts[text] for text in each) for each in spelt}, [line]
-
-
-def _remarks(
-    column: Column, survey: ColumnSurvey, options: TableOptions, remedies: Remedies
-) -> list[str]:
-    name, lines = column.name, []
-    if column.others:
-        lines.append(
-            f"{name} has {survey.n_different} categories: the {len(column.categories)} most "
-            f"frequent have a feature each, the others one together{remedies.others}."
-        )
-    if column.kind != "number" or name in options.numeric:
-        return lines
-    if survey.are_days:
-        way = remedies.dates.format(name, DIGITS)
-        lines.append(
-            f"{name} looks like a date: its numbers are days such as 20201231. It is taken as a "
-            f"number; {way}."
-        )
-    elif survey.looks_like_id:
-        lines.append(
-            f"{name} looks like an id: {survey.n_different} different whole numbers in "
-            f"{survey.n_values} rows. It is taken as a number; {remedies.number_id.format(name)}"
-        )
-    return lines

@@ -43,10 +43,15 @@ from dask_nrbfn.sources.tables import (
     common_columns,
     label_values,
     lacks_label,
-    no_value_error,
 )
-from dask_nrbfn.sources.tabular import SURVEY_ROWS, Rows, TableSource, survey_tables
-from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, not_csv, text_files
+from dask_nrbfn.sources.tabular import (
+    SURVEY_ROWS,
+    Rows,
+    TableSource,
+    no_value_error,
+    survey_tables,
+)
+from dask_nrbfn.sources.textfile import UNREADABLE, TextFile, csv_damage_named, text_files
 from dask_nrbfn.sources.written import number_reading
 
 # Text of one CSV batch. pyarrow reads dozens ahead and has no option against it: 480 MB of text
@@ -106,7 +111,17 @@ class CsvTable:
 
     @classmethod
     def of(cls, file: TextFile, asked: Asked) -> Self:
-        """Return the table of a file, with what its first rows show."""
+        """Return the table of a file, with what its first rows show.
+
+        Parameters
+        ----------
+        file : TextFile
+        asked : Asked
+
+        Returns
+        -------
+        CsvTable
+        """
         marks = ("", *asked.options.missing_values)
         with _csv_errors(file), _csv_reader(file, {}, marks) as reader:
             schema = reader.schema
@@ -140,7 +155,17 @@ class CsvTable:
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns; no quote is left open."""
+        """Yield the rows of some columns; no quote is left open.
+
+        Parameters
+        ----------
+        kinds, batch_rows
+            As in `Table.batches`.
+
+        Yields
+        ------
+        RecordBatch
+        """
         n_rows = 0
         with _csv_errors(self.file, self.asked):
             try:
@@ -218,7 +243,17 @@ def _decimal_of(dialect: Dialect) -> str:
 def together(
     batches: Iterable[pa.RecordBatch], n_bytes: int, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`."""
+    """Yield the same rows in batches of about `n_bytes`, and of at most `batch_rows`.
+
+    Parameters
+    ----------
+    batches : iterable of RecordBatch
+    n_bytes, batch_rows : int
+
+    Yields
+    ------
+    RecordBatch
+    """
     held: list[pa.RecordBatch] = []
     held_bytes = held_rows = 0
     for batch in batches:
@@ -283,10 +318,9 @@ class CsvSource(TableSource):
 
     def check_places(self, trained: Schema) -> None:
         """Raise DataError if columns without names may be others than in a table of a schema."""
-        _check_places(trained, self.columns, self.tables, self.asked.origin)
+        _check_places(trained, self.columns, self.tables)
 
-    def labels(self, rows: Rows, name: str) -> np.ndarray:
-        """Return the labels (b,) in a column, of type `y_dtype`."""
+    def _labels(self, rows: Rows, name: str) -> np.ndarray:
         texts = _bare(rows.cells[name])
         if self.asked.may_lack_labels:
             texts = pc.if_else(pa.array(lacks_label(texts)), str(self.empty_label), texts)
@@ -299,8 +333,7 @@ class CsvSource(TableSource):
         values = [label_of_text(text, decimal) for text in encoded.dictionary.to_pylist()]
         return np.array(values, dtype=INT64)[encoded.indices.to_numpy()]
 
-    def ids(self, rows: Rows, name: str) -> np.ndarray:
-        """Return the ids (b,) in a column, of type `id_dtype`."""
+    def _ids(self, rows: Rows, name: str) -> np.ndarray:
         texts = _bare(rows.cells[name])
         if self.id_dtype == INT64:
             return texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -316,7 +349,7 @@ def open_rows(reading: Reading) -> CsvSource:
     if "delimiter" in said:
         said["delimiter"] = delimiter_of(str(said["delimiter"]))
     texts = text_files(tuple(reading.files), named=asked.named, **said)
-    source = open_csv(texts, asked)
+    source = _open_csv(texts, asked)
     if not texts[0].dialect.header:
         # Files to predict from have none either.
         said["no_header"] = True
@@ -326,7 +359,7 @@ def open_rows(reading: Reading) -> CsvSource:
     return source
 
 
-def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
+def _open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
     """Source of the rows of CSV files, which are read once for what their columns are.
 
     Parameters
@@ -362,7 +395,7 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         ) from error
     label, ids = columns.roles.label, columns.id
     if asked.schema is not None:
-        _check_places(asked.schema, columns, tables, asked.origin)
+        _check_places(asked.schema, columns, tables)
     if not columns.features:
         check_size(asked.origin, n_rows=1, n_features=0)
     types = _types_of(tables, columns.features, asked)
@@ -381,7 +414,7 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
 
     while True:
         try:
-            schema, n_rows = survey_tables(tables, columns, kinds, asked, see)
+            schema, n_rows = survey_tables(tables, columns, kinds, see)
             break
         except _WrittenNumberError as error:
             if error.column in late or kinds.get(error.column) != "number":
@@ -393,32 +426,24 @@ def open_csv(files: tuple[TextFile, ...], asked: Asked) -> CsvSource:
         late.pop(column.name if column.written else "", None)
     if late:
         raise next(iter(late.values()))
-    check_size(asked.origin, n_rows=n_rows, n_features=len(schema.columns))
     y_dtype = None if columns.roles.targets is None else FLOAT64
     if label is not None:
         y_dtype = STRING if asked.classes_are_text else label_kind.dtype()
     id_dtype = INT64 if id_kind.plain else STRING
-    return CsvSource(
-        n_rows=n_rows,
-        n_features=len(schema.columns),
+    return CsvSource.of(
+        tables,
+        columns,
+        schema,
+        n_rows,
         x_dtype=FLOAT64,
         y_dtype=y_dtype,
-        has_weights=columns.roles.weights is not None,
-        feature_names=tuple(column.name for column in schema.columns),
-        target_names=columns.roles.targets,
-        schema=schema,
         boolean_labels=y_dtype == INT64 and label_kind.boolean,
         id_dtype=None if ids is None else id_dtype,
-        tables=tables,
-        columns=columns,
-        asked=asked,
         label_is_plain=label_kind.plain,
     )
 
 
-def _check_places(
-    schema: Schema, columns: TableColumns, tables: Sequence[Any], origin: str
-) -> None:
+def _check_places(schema: Schema, columns: TableColumns, tables: Sequence[Any]) -> None:
     """Raise DataError if columns without names may be others than they are called.
 
     Of a table whose first column, the label, is left out, each column is called as the one before.
@@ -430,8 +455,8 @@ def _check_places(
     if others.difference(columns.names) and labels.intersection(columns.names):
         n_known = len(schema.columns) + len(labels | others)
         raise DataError(
-            f"{origin} has no header and {len(columns.names)} columns, but training had {n_known}: "
-            "which of them are absent cannot be told.",
+            f"{columns.asked.origin} has no header and {len(columns.names)} columns, but training "
+            f"had {n_known}: which of them are absent cannot be told.",
             "Give all columns that training had, in the same order.",
         )
 
@@ -488,8 +513,9 @@ class _LabelKind:
         if self._asked is not None and self._asked.may_lack_labels:
             given = labels.filter(pa.array(~lacks_label(labels)))
         elif (empty := pc.index(labels, "").as_py()) >= 0:
-            error = no_value_error if self._asked is None else self._asked.no_label_error
-            raise error(rows.column(name), rows.place(empty))
+            if self._asked is None:
+                raise no_value_error(rows, name, empty)
+            raise self._asked.no_label_error(rows.lacks(name, empty))
         if self._text or not len(given):
             return
         if self.plain and _are_integers(given):
@@ -585,10 +611,14 @@ def _csv_errors(file: TextFile, asked: Asked | None = None) -> Iterator[None]:
     except (NRBFNError, PermissionError):
         raise
     except UNREADABLE as error:
-        raise _explained(file, error, asked) from error
+        if (explained := _explained(file, error, asked)) is not None:
+            raise explained from error
+        with csv_damage_named(file.file):
+            raise
 
 
-def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNError:
+def _explained(file: TextFile, error: Exception, asked: Asked | None) -> DataError | None:
+    """Return an error that names the line, None if there is no telling."""
     message = str(error)
     if _LONG_CELL.search(message):
         with file.open() as text:
@@ -615,7 +645,7 @@ def _explained(file: TextFile, error: Exception, asked: Asked | None) -> NRBFNEr
             f"{_line_of_counted_row(file, row)} has {n_found} cells, not {n_expected}.",
             "Write as many cells in every line, with quotes around text that holds the delimiter.",
         )
-    return not_csv(file.file, error)
+    return None
 
 
 def _bad_cell_error(

@@ -102,12 +102,17 @@ def delimiter_of(typed: str) -> str:
 def check_dialect(
     *, delimiter: str | None, quote: str | None, decimal: str | None, encoding: str | None
 ) -> None:
-    """Refuse what a CSV file cannot be written in; None is what nobody said.
+    """Raise ParameterError unless a CSV file can be written so.
+
+    Parameters
+    ----------
+    delimiter, quote, decimal, encoding : str, optional
+        As in `Dialect`; None is not checked.
 
     Raises
     ------
     ParameterError
-        If a value is none that is allowed, or delimiter and decimal point are the same.
+        If a value is not allowed, or delimiter and decimal mark are the same.
     """
     if delimiter is not None and delimiter not in MARKS:
         raise ParameterError(
@@ -131,57 +136,175 @@ def check_dialect(
         ) from error
 
 
-def recognized(
-    lines: Sequence[str],
-    usual: Dialect,
-    *,
-    delimiters: Collection[str],
-    quotes: Collection[str],
-    named: Collection[str] | None = None,
-    cut: bool = False,
-) -> Dialect:
-    r"""Dialect of a file that begins with `lines`, also where its table begins and has a header.
+@dataclass(frozen=True)
+class Beginning:
+    r"""The first lines of a text, and the dialects that it may have.
 
-    Parameters
+    Attributes
     ----------
-    lines, usual, delimiters, quotes, cut
-        As in `sniffed`.
-    named : collection of str, optional
-        Columns that a user names. None: the header is as usual.
-
-    Notes
-    -----
-    A line ``sep=;`` says the delimiter and is skipped. So are lines that begin with ``#`` and have
-    another number of cells than the table, stand above a line that can only be a header, or have no
-    numbers where a table without a header has them.
-
-    Examples
-    --------
-    >>> lines = ["# drawn by hand\n", "#id;a\n", "7;2\n"]
-    >>> found = recognized(lines, Dialect(), delimiters=DELIMITERS, quotes=QUOTES, named=())
-    >>> found.delimiter, found.header, found.skipped
-    (';', True, 1)
+    lines : sequence of str
+        With their ends.
+    usual : Dialect
+        Stays in doubt.
+    delimiters, quotes : collection of str
+        The allowed ones.
+    cut : bool
+        Whether the text goes on.
     """
-    skipped = 0
-    if lines and (told := _SEP_LINE.fullmatch(lines[0])) and told[1] in MARKS:
-        skipped = 1
-        if len(delimiters) > 1:
-            delimiters, usual = [told[1]], replace(usual, delimiter=told[1])
-    marked = _n_marked(lines[skipped:])
-    table = lines[skipped + marked :]
-    way = sniffed(table, usual, delimiters=delimiters, quotes=quotes, cut=cut)
-    with suppress(csv.Error):  # a cell longer than the csv module takes
-        if marked and table:
-            numbered = any(map(_NUMBERED.fullmatch, named or ()))
-            likely = replace(way, header=way.header and not numbered)
-            skipped += _n_comments(lines[skipped : skipped + marked], table, likely)
-        if named is not None:
-            way = replace(way, header=has_header(lines[skipped:], way, named))
-    return replace(way, skipped=skipped)
+
+    lines: Sequence[str]
+    usual: Dialect = Dialect()
+    delimiters: Collection[str] = DELIMITERS
+    quotes: Collection[str] = QUOTES
+    cut: bool = False
+
+    def recognized(self, named: Collection[str] | None = None) -> Dialect:
+        r"""Return the dialect, with the line where the table begins and whether it has a header.
+
+        `named` are columns that a user names; if it is None, the header is as usual.
+
+        Notes
+        -----
+        A line ``sep=;`` gives the delimiter and is skipped. A line that begins with ``#`` is
+        skipped if it has another number of cells than the table, stands above a line that can only
+        be a header, or has no numbers where a table without a header has them.
+
+        Examples
+        --------
+        >>> found = Beginning(["# drawn by hand\n", "#id;a\n", "7;2\n"]).recognized(named=())
+        >>> found.delimiter, found.header, found.skipped
+        (';', True, 1)
+        """
+        lines, text = self.lines, self
+        skipped = 0
+        if lines and (told := _SEP_LINE.fullmatch(lines[0])) and told[1] in MARKS:
+            skipped = 1
+            if len(self.delimiters) > 1:
+                usual = replace(self.usual, delimiter=told[1])
+                text = replace(self, delimiters=[told[1]], usual=usual)
+        marked = _n_marked(lines[skipped:])
+        table = lines[skipped + marked :]
+        way = replace(text, lines=table).sniffed()
+        with suppress(csv.Error):  # a cell longer than the csv module takes
+            if marked and table:
+                numbered = any(map(_NUMBERED.fullmatch, named or ()))
+                likely = replace(way, header=way.header and not numbered)
+                skipped += _n_comments(lines[skipped : skipped + marked], table, likely)
+            if named is not None:
+                way = replace(way, header=has_header(lines[skipped:], way, named))
+        return replace(way, skipped=skipped)
+
+    def sniffed(self) -> Dialect:
+        r"""Return the dialect: the usual one, unless the lines contradict it.
+
+        Notes
+        -----
+        The usual delimiter is kept if all rows have the same number of cells and more than one.
+        Otherwise no reader accepts the table, unless it is one column of numbers, and then no other
+        delimiter divides all its rows alike: the only one that does is taken. Another quote is
+        taken if it is around cells of every row and closes at the end of each. If no delimiter
+        divides all rows, blanks may.
+
+        Examples
+        --------
+        >>> [Beginning([first, "1;2,3;4\n"]).sniffed().delimiter for first in ("a;b;c\n", "a,b\n")]
+        [';', ',']
+        >>> [Beginning(["a,b\n", row]).sniffed().quote for row in ("1,'x, y'\n", "1,'tis\n")]
+        ["'", '"']
+        """
+        usual = self.usual
+        marks = {*self.delimiters, *self.quotes, " ", "\t"} - {usual.delimiter, usual.quote}
+        text = "".join(self.lines)
+        if not any(mark in text for mark in marks):
+            return usual
+        try:
+            delimiters = dict.fromkeys([usual.delimiter, *self.delimiters])
+            found = [way for mark in delimiters if (way := self._divided(mark))]
+            if len(self.delimiters) > 1 and (way := self._by_blanks(found)):
+                return way
+        except csv.Error:  # a cell longer than the csv module takes
+            return usual
+        kept = found and (found[0].delimiter == usual.delimiter or len(found) == 1)
+        return found[0] if kept else usual
+
+    def n_cells(self, way: Dialect) -> int:
+        """Return the cells of every row, or 0 if rows differ; the last row may be cut."""
+        counts = [len(row) for row in _rows(self.lines, way) if row]
+        counts = counts[:-1] if self.cut else counts
+        return counts[0] if len(set(counts)) == 1 else 0
+
+    def _by_blanks(self, found: Sequence[Dialect]) -> Dialect | None:
+        """Return the dialect with blanks between cells, if it divides all rows and no other does.
+
+        A column has numbers, no other delimiter is in all lines, outside of quotes, and if tabs
+        divide all rows too, something in each line is aligned by several spaces.
+        """
+        lines, usual = self.lines, self.usual
+        if found and ([way.delimiter for way in found] != ["\t"] or usual.delimiter == "\t"):
+            return None
+        if found and not all(re.search(r"\S {2,}\S", line) for line in lines if line.strip()):
+            return None
+        ways = [replace(usual, delimiter=BLANK_RUNS, quote=quote) for quote in self.quotes]
+        way = next((way for way in ways if self.n_cells(way) > 1), None)
+        if way is None:
+            return None
+        bare = re.sub(f"{way.quote}[^{way.quote}]*{way.quote}", "", "".join(lines))
+        written = [line for line in bare.splitlines() if line.strip()]
+        others = [mark for mark in self.delimiters if mark not in BLANKS]
+        if written and any(all(mark in line for line in written) for mark in others):
+            return None
+        rows = [[*_are_numbers(row, way)] for row in _rows(lines, way) if row]
+        rows = rows[: -1 if self.cut else None]
+        return way if any(map(all, zip(*(rows[1:] or rows), strict=True))) else None
+
+    def _divided(self, delimiter: str) -> Dialect | None:
+        """Return the dialect with this delimiter that divides all rows into equally many cells."""
+        usual = replace(self.usual, delimiter=delimiter)
+        others = [replace(usual, quote=quote) for quote in self.quotes if quote != usual.quote]
+        padded = [replace(way, padded=True) for way in (*others, usual)]
+        for way in (*padded, *others, usual):
+            if self.n_cells(way) > 1 and (way == usual or self._is_seen(way)):
+                return way
+        return None
+
+    def _is_seen(self, way: Dialect) -> bool:
+        """Return whether cells are quoted this way, an unusual one: none is written otherwise."""
+        lines = self.lines
+        try:
+            rows = _bare_rows(lines, way, strict=True)
+        except csv.Error:
+            return False
+        if way.padded and rows == _bare_rows(lines, replace(way, padded=False)):
+            return False
+        begin = f"(?:^|{re.escape(way.delimiter)}) *"
+        written = [line for line in lines if line.strip()]
+        return way.quote == self.usual.quote or (
+            len(rows) == len(written)
+            and all(re.search(begin + way.quote, line) for line in written[1:] or written)
+            and not any(re.search(begin + self.usual.quote, line) for line in written)
+        )
+
+
+def _bare_rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> list[list[str]]:
+    rows = _rows(lines, way, strict=strict)
+    return [[cell.strip(BLANKS) for cell in row] for row in rows if row]
 
 
 def has_header(lines: Sequence[str], way: Dialect, named: Collection[str] = ()) -> bool:
     r"""Return whether the first row names the columns.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        With their ends.
+    way : Dialect
+        How the lines are written.
+    named : collection of str
+        Columns that a user names.
+
+    Returns
+    -------
+    bool
 
     Notes
     -----
@@ -243,138 +366,6 @@ def _number(cell: str, way: Dialect) -> float:
     text = cell.strip(BLANKS).translate(str.maketrans(f".{way.decimal}", f"{way.decimal}."))
     value = float(text) if NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan
-
-
-def sniffed(
-    lines: Sequence[str],
-    usual: Dialect,
-    *,
-    delimiters: Collection[str] = DELIMITERS,
-    quotes: Collection[str] = QUOTES,
-    cut: bool = False,
-) -> Dialect:
-    r"""Dialect of a text that begins with `lines`: the usual one, unless they contradict it.
-
-    Parameters
-    ----------
-    lines : sequence of str
-        With their ends.
-    usual : Dialect
-        Stays in doubt.
-    delimiters, quotes : collection of str
-        Those that may be.
-    cut : bool
-        Whether the text goes on.
-
-    Returns
-    -------
-    Dialect
-        With the usual delimiter if all rows have the same number of cells and more than one.
-        Otherwise no reader accepts the table, unless it is one column of numbers, and then no other
-        delimiter divides all its rows alike: the only one that does is taken. Another quote is
-        taken if it is around cells of every row and closes at the end of each. Where no delimiter
-    divides all rows, blanks may.
-
-    Examples
-    --------
-    >>> sniffed(["a;b\n", "1,5;2\n"], Dialect()).delimiter
-    ';'
-    >>> sniffed(["a,b\n", "1;2,3;4\n"], Dialect()).delimiter
-    ','
-    >>> sniffed(["a,b\n", "1,'x, y'\n"], Dialect()).quote
-    "'"
-    >>> sniffed(["a,b\n", "1,'tis\n"], Dialect()).quote
-    '"'
-    """
-    marks = {*delimiters, *quotes, " ", "\t"} - {usual.delimiter, usual.quote}
-    text = "".join(lines)
-    if not any(mark in text for mark in marks):
-        return usual
-    try:
-        found = [
-            way
-            for delimiter in dict.fromkeys([usual.delimiter, *delimiters])
-            if (way := _divided(lines, replace(usual, delimiter=delimiter), quotes, cut))
-        ]
-        if len(delimiters) > 1 and (
-            way := _by_blanks(lines, found, usual, delimiters, quotes, cut)
-        ):
-            return way
-    except csv.Error:  # a cell longer than the csv module takes
-        return usual
-    kept = found and (found[0].delimiter == usual.delimiter or len(found) == 1)
-    return found[0] if kept else usual
-
-
-def _by_blanks(
-    lines: Sequence[str],
-    found: Sequence[Dialect],
-    usual: Dialect,
-    delimiters: Collection[str],
-    quotes: Collection[str],
-    cut: bool,
-) -> Dialect | None:
-    """Dialect with blanks between cells, if they divide all rows alike and nothing else does.
-
-    A column has numbers, no other delimiter is in all lines, outside of quotes, and if tabs divide
-    all rows too, something in each line is aligned by several spaces.
-    """
-    if found and ([way.delimiter for way in found] != ["\t"] or usual.delimiter == "\t"):
-        return None
-    if found and not all(re.search(r"\S {2,}\S", line) for line in lines if line.strip()):
-        return None
-    ways = [replace(usual, delimiter=BLANK_RUNS, quote=quote) for quote in quotes]
-    way = next((way for way in ways if n_cells(lines, way, cut=cut) > 1), None)
-    if way is None:
-        return None
-    bare = re.sub(f"{way.quote}[^{way.quote}]*{way.quote}", "", "".join(lines))
-    written = [line for line in bare.splitlines() if line.strip()]
-    others = [mark for mark in delimiters if mark not in BLANKS]
-    if written and any(all(mark in line for line in written) for mark in others):
-        return None
-    rows = [[*_are_numbers(row, way)] for row in _rows(lines, way) if row][: -1 if cut else None]
-    return way if any(map(all, zip(*(rows[1:] or rows), strict=True))) else None
-
-
-def _divided(
-    lines: Sequence[str], usual: Dialect, quotes: Collection[str], cut: bool
-) -> Dialect | None:
-    """Dialect with this delimiter that divides all rows alike, into more than one cell."""
-    others = [replace(usual, quote=quote) for quote in quotes if quote != usual.quote]
-    padded = [replace(way, padded=True) for way in (*others, usual)]
-    for way in (*padded, *others, usual):
-        if n_cells(lines, way, cut=cut) > 1 and (way == usual or _is_seen(lines, way, usual.quote)):
-            return way
-    return None
-
-
-def _is_seen(lines: Sequence[str], way: Dialect, usual_quote: str) -> bool:
-    """Whether cells are quoted this way, an unusual one: none is written otherwise."""
-    try:
-        rows = _bare_rows(lines, way, strict=True)
-    except csv.Error:
-        return False
-    if way.padded and rows == _bare_rows(lines, replace(way, padded=False)):
-        return False
-    begin = f"(?:^|{re.escape(way.delimiter)}) *"
-    written = [line for line in lines if line.strip()]
-    return way.quote == usual_quote or (
-        len(rows) == len(written)
-        and all(re.search(begin + way.quote, line) for line in written[1:] or written)
-        and not any(re.search(begin + usual_quote, line) for line in written)
-    )
-
-
-def _bare_rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> list[list[str]]:
-    rows = _rows(lines, way, strict=strict)
-    return [[cell.strip(BLANKS) for cell in row] for row in rows if row]
-
-
-def n_cells(lines: Sequence[str], way: Dialect, *, cut: bool) -> int:
-    """Cells of every row, or 0 if rows differ; the last of a text that is cut may be a part."""
-    counts = [len(row) for row in _rows(lines, way) if row]
-    counts = counts[:-1] if cut else counts
-    return counts[0] if len(set(counts)) == 1 else 0
 
 
 def _rows(lines: Sequence[str], way: Dialect, *, strict: bool = False) -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""Which types features, targets and weights may have, and what they become, from every source.
+"""The allowed types of features, targets and weights of every source, and how they are stored.
 
 Features are numbers, and true and false are 1 and 0; so are targets that are no labels, which
 become float64. Labels are whole numbers, as which true and false count too, or text; other numbers
@@ -33,6 +33,18 @@ TRUTH = {"true": 1, "True": 1, "TRUE": 1, "false": 0, "False": 0, "FALSE": 0}
 def label_of_text(text: str, decimal: str = ".") -> int | float | str:
     """Label that a cell without a type stands for; a float is a number that is no label.
 
+    Parameters
+    ----------
+    text : str
+    decimal : {".", ","}
+        The decimal mark of numbers.
+
+    Returns
+    -------
+    int, float or str
+
+    Examples
+    --------
     >>> [label_of_text(text) for text in ("3", "-1.0", "true", "0.5", "03", "setosa")]
     [3, -1, 1, 0.5, '03', 'setosa']
     >>> label_of_text("3,0", decimal=","), label_of_text("3.0", decimal=",")
@@ -84,7 +96,7 @@ def feature_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def as_features(rows: np.ndarray) -> np.ndarray:
-    """Return features as numbers that numpy computes with: those of bfloat16 as float32.
+    """Return features of a type that numpy computes with: bfloat16 as float32.
 
     Zarr has no bfloat16 either. Compressed, what float32 has more, zeros, takes no room.
 
@@ -104,6 +116,18 @@ def _is_bfloat16(dtype: np.dtype) -> bool:
 def sparse_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """Type that values in CSR are stored as: float32, or float64 where that has not all of `dtype`.
 
+    Parameters
+    ----------
+    dtype : dtype
+    name : str
+        The array, for the error.
+
+    Returns
+    -------
+    dtype
+
+    Examples
+    --------
     >>> [str(sparse_dtype(np.dtype(of), "X")) for of in ("bool", "int16", "int32", "float64")]
     ['float32', 'float32', 'float64', 'float64']
 
@@ -138,7 +162,7 @@ def label_dtype(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def means_empty(unlabelled: int | str | float | None) -> bool:
-    """Return whether empty cells mean no label: they do where the mark is "" or nan.
+    """Return whether empty cells mean a missing label: they do if the marker is "" or nan.
 
     >>> [means_empty(mark) for mark in ("", "nan", np.nan, -1, None)]
     [True, True, True, False, False]
@@ -151,9 +175,22 @@ def checked_mark(
     y_dtype: np.dtype | None,
     target_names: tuple[str, ...] | None,
 ) -> int | str | float | None:
-    """Return what means no label as the type that labels are stored as; a float for numbers.
+    """Return the marker for a missing label, of the type that labels are stored as.
 
     Where an empty cell does, text is the mark itself, a whole number `NO_LABEL`, a number NaN.
+
+    Parameters
+    ----------
+    unlabelled : int, str, float or None
+        The marker that a user gives.
+    y_dtype : dtype or None
+        Type that labels or targets are stored as.
+    target_names : tuple of str or None
+        Names of numeric targets; None for labels.
+
+    Returns
+    -------
+    int, str, float or None
 
     Raises
     ------
@@ -183,7 +220,7 @@ def checked_mark(
 
 
 def check_weight_dtype(dtype: np.dtype, name: str) -> None:
-    """Refuse weights of a type that does not become float64.
+    """Raise DataError if weights have a type that cannot be stored as float64.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ def installed(name: str) -> ModuleType:
 
 
 def read_elem(element: Any) -> Any:
-    """Return what anndata reads of a whole element; an old layout is no reason to warn."""
+    """Return a whole element as anndata reads it, without a warning about an old layout."""
     anndata = installed("anndata")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", anndata.OldFormatWarning)
@@ -78,7 +78,7 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the values; floats of those of sparse ones."""
+        """Type of the values; a float if they are sparse."""
         own = np.dtype(self.stored.dtype)
         return own if self.order is None else sparse_dtype(own, self.name)
 
@@ -104,14 +104,24 @@ class Matrix:
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of what is decoded at once: rows of all columns, of sparse ones some values."""
+        """Bytes that are decoded at once: rows of all columns, or some values of sparse rows."""
         if self.order is None:
             return self.chunk_rows * int(self.stored.shape[1]) * self.dtype.itemsize
         arrays = (self.stored.group[name] for name in ("data", "indices"))
         return max(math.prod(array.chunks or ()) * array.dtype.itemsize for array in arrays)
 
     def read(self, start: int, stop: int) -> Any:
-        """Return some rows: an array (b, p), or of sparse ones a csr_array."""
+        """Return some rows.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        ndarray (b, p) or csr_array (b, p)
+        """
         rows = self._csc_rows(start, stop) if self.order == "csc" else self.stored[start:stop]
         rows = rows if self.columns is None else rows[:, self.columns]
         if self.order is None:
@@ -160,7 +170,18 @@ class Column:
         return STRING if own.kind == "O" else own
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of some rows, (b,), and which of them have none, bool (b,)."""
+        """Return the values of some rows, and which of them are missing.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        values : ndarray (b,)
+        missing : bool (b,)
+        """
         values = _texts(self.stored, start, stop)
         if self.categories is not None:
             blank = np.zeros(1, dtype=self.categories.dtype)
@@ -168,12 +189,23 @@ class Column:
         return values, np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
 
     def numbers(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of some rows as float64 (b,), NaN for none."""
+        """Return the values of some rows as numbers.
+
+        Parameters
+        ----------
+        start, stop : int
+            The first row, and the one after the last.
+
+        Returns
+        -------
+        float64 (b,)
+            NaN for a missing value.
+        """
         values, none = self.read(start, stop)
         return np.where(none, np.nan, values.astype(FLOAT64))
 
     def scanned(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield what `read` returns of all rows."""
+        """Yield the result of `read` for all rows."""
         for start in range(0, self.n_rows, _SCANNED_ROWS):
             yield self.read(start, min(start + _SCANNED_ROWS, self.n_rows))
 
@@ -194,13 +226,38 @@ class Frame:
 
     @classmethod
     def at(cls, root: Any, name: str) -> "Frame":
-        """Return the frame that a store has under a name."""
+        """Return the frame that a store has under a name.
+
+        Parameters
+        ----------
+        root : group
+            The store.
+        name : str
+            Such as "obs".
+
+        Returns
+        -------
+        Frame
+        """
         legacy = name.replace("/", ".")
         return cls.of(root[legacy if legacy in root else name], name, root.get("uns"))
 
     @classmethod
     def of(cls, element: Any, name: str, uns: Any = None) -> "Frame":
-        """Return the frame that an element is; `uns` may have categories of a very old one."""
+        """Return the frame that an element is.
+
+        Parameters
+        ----------
+        element : array or group
+        name : str
+            Such as "obs".
+        uns : group, optional
+            May have categories of a very old frame.
+
+        Returns
+        -------
+        Frame
+        """
         if is_array(element):
             return cls(name, _unpacked(read_elem(element), uns))
         return cls(name, element)
@@ -225,6 +282,41 @@ class Frame:
         own = attribute(self.stored, "_index", None)
         return own or next((name for name in ("_index", "index") if name in self.stored), None)
 
+    def named_column(self, name: str, origin: object, option: str) -> Column:
+        """Return a column that an option names.
+
+        Parameters
+        ----------
+        name : str
+            Such as "obs/cell_type".
+        origin : object
+            The store, for errors.
+        option : str
+
+        Returns
+        -------
+        Column
+
+        Raises
+        ------
+        DataError
+            If it is not there, or encoded in another way than columns are.
+        """
+        known = [f"{self.name}/{column}" for column in self.columns]
+        if name not in known:
+            raise DataError(
+                f"{origin} has no column {name!r}; it has {_listed(known)}.",
+                f"Name one of these with `{option}`.",
+            )
+        return self.column(name.removeprefix(f"{self.name}/"))
+
+    @property
+    def row_names(self) -> Column | None:
+        """The names of the rows, None where they have none."""
+        if self.index is None:
+            return None
+        return replace(self.column(self.index), name=f"{self.name}_names")
+
     def column(self, name: str) -> Column:
         """Return a column.
 
@@ -237,7 +329,7 @@ class Frame:
             element = (self.stored.index if name == self.index else self.stored[name]).array
         else:
             element = self.stored[name]
-            if encoding_of(element) == "categorical":
+            if _encoding_of(element) == "categorical":
                 categories = _texts(element["categories"])
                 return Column(f"{self.name}/{name}", element["codes"], categories)
             if (place := element.attrs.get("categories")) is not None:
@@ -277,13 +369,25 @@ class _Numbers:
 def matrix_at(root: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that is called X, raw/X, layers/NAME or obsm/NAME.
 
+    Parameters
+    ----------
+    root : group
+        The store.
+    name : str
+    origin : object
+        The store, for errors.
+
+    Returns
+    -------
+    Matrix
+
     Raises
     ------
     DataError
         If it is not there, or is stored as what has no rows.
     """
     element = _element_at(root, name)
-    if element is None or encoding_of(element) == "null":
+    if element is None or _encoding_of(element) == "null":
         raise DataError(
             f"{origin} has no {name!r} with rows of features; it has "
             f"{_listed(_matrix_names(root))}.",
@@ -295,12 +399,23 @@ def matrix_at(root: Any, name: str, origin: object) -> Matrix:
 def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     """Return the matrix that an array or group holds.
 
+    Parameters
+    ----------
+    element : array or group
+    name : str
+    origin : object
+        The store, for errors.
+
+    Returns
+    -------
+    Matrix
+
     Raises
     ------
     DataError
         If its rows cannot be read.
     """
-    encoding = encoding_of(element)
+    encoding = _encoding_of(element)
     if encoding in ("csr_matrix", "csc_matrix"):
         element = installed("anndata.io").sparse_dataset(element, should_cache_indptr=False)
     elif encoding == "dataframe":
@@ -321,33 +436,7 @@ def matrix_of(element: Any, name: str, origin: object) -> Matrix:
     return Matrix(name, tuple(element.shape), element)
 
 
-def column_at(root: Any, name: str, origin: object, option: str) -> Column:
-    """Return the column obs/NAME that an option names.
-
-    Raises
-    ------
-    DataError
-        If it is not there, or encoded in another way than columns are.
-    """
-    obs = Frame.at(root, "obs")
-    known = [f"obs/{column}" for column in obs.columns]
-    if name not in known:
-        raise DataError(
-            f"{origin} has no column {name!r}; it has {_listed(known)}.",
-            f"Name one of these with `{option}`.",
-        )
-    return obs.column(name.removeprefix("obs/"))
-
-
-def names_of(root: Any, frame: str) -> Column | None:
-    """Return the names of the rows of a frame, None where they have none."""
-    found = Frame.at(root, frame)
-    if found.index is None:
-        return None
-    return replace(found.column(found.index), name=f"{frame}_names")
-
-
-def encoding_of(element: Any) -> str:
+def _encoding_of(element: Any) -> str:
     """Return how an element is encoded, "array" or "dataframe" where it does not say."""
     if sparse := attribute(element, "h5sparse_format", ""):
         return f"{sparse}_matrix"
@@ -355,7 +444,18 @@ def encoding_of(element: Any) -> str:
 
 
 def attribute(element: Any, name: str, default: Any) -> Any:
-    """Return an attribute of an element, text where it is bytes."""
+    """Return an attribute of an element, text where it is bytes.
+
+    Parameters
+    ----------
+    element : array or group
+    name : str
+    default : object
+
+    Returns
+    -------
+    object
+    """
     value = getattr(element, "attrs", {}).get(name, default)
     return value.decode() if isinstance(value, bytes) else value
 
@@ -366,7 +466,7 @@ def is_array(element: Any) -> bool:
 
 
 def _element_at(root: Any, name: str) -> Any:
-    """Return an element of those that may be features, None if it is not there."""
+    """Return an element that can be the features, None if it is not there."""
     place, _, field = name.partition("/")
     if name in ("X", "raw/X"):
         return root.get("raw.X" if field and "raw.X" in root else name)
@@ -379,7 +479,7 @@ def _element_at(root: Any, name: str) -> Any:
 def _matrix_names(root: Any) -> list[str]:
     inside = [f"{place}/{name}" for place in ("layers", "obsm") for name in _members(root, place)]
     found = {name: root.get(name) for name in ("X", "raw/X", "raw.X")}
-    whole = [name for name, of in found.items() if of is not None and encoding_of(of) != "null"]
+    whole = [name for name, of in found.items() if of is not None and _encoding_of(of) != "null"]
     return [*(name.replace(".", "/") for name in whole), *inside]
 
 
@@ -409,7 +509,7 @@ def _listed(names: list[str]) -> str:
 
 def _told(element: Any) -> str:
     shape = getattr(element, "shape", None)
-    return encoding_of(element) + (f" of shape {tuple(shape)}" if shape is not None else "")
+    return _encoding_of(element) + (f" of shape {tuple(shape)}" if shape is not None else "")
 
 
 def _texts(stored: Any, start: int = 0, stop: int | None = None) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The first sheet of Excel files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +10,7 @@ from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError, Parameter
 from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.source import Reading
-from dask_nrbfn.sources.survey import CellKind
-from dask_nrbfn.sources.tablefile import Footer, TypedFile
+from dask_nrbfn.sources.tablefile import Footer, Kinds, TypedFile
 
 
 def open_rows(reading: Reading) -> ColumnarSource:
@@ -41,10 +40,7 @@ class ExcelFile(TypedFile):
         table, _ = self._sheet
         return Footer(table.schema, table.num_rows)
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
+    def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
         table, _ = self._sheet
         yield from table.select(list(kinds)).combine_chunks().to_batches(batch_rows)
 

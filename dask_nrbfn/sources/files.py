@@ -7,7 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
-from dask_nrbfn.errors import MissingDataError, NRBFNError, ParameterError, StorageError
+from dask_nrbfn.errors import (
+    DamagedDataError,
+    MissingDataError,
+    NRBFNError,
+    ParameterError,
+    StorageError,
+)
 
 # One request for rows that are read in order. File systems' own sizes go up to 50 MiB, of which
 # they hold two.
@@ -16,7 +22,7 @@ REQUEST_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class File:
-    """A file or directory: its local path, or its URL and what fsspec must be told to open it.
+    """A file or directory: its local path, or its URL with options of fsspec.
 
     Parameters
     ----------
@@ -86,7 +92,7 @@ class File:
         return self.path
 
     def entries(self) -> list["File"]:
-        """Return what is in a directory, in the order of names."""
+        """Return the entries of a directory, in the order of names."""
         if not self.is_remote:
             return [File(os.path.join(self.path, name)) for name in sorted(os.listdir(self))]
         with _explained(self):
@@ -193,6 +199,25 @@ def _sends_parts(fs: Any, path: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+@contextmanager
+def damage_named(problem: str, remedy: str, *causes: type[Exception]) -> Iterator[None]:
+    """Raise DamagedDataError instead of what a library says of bytes that it cannot read.
+
+    Parameters
+    ----------
+    problem, remedy : str
+        What is wrong, to which the library's own text is added, and how to mend it.
+    *causes : type of Exception
+        Errors of the library. PermissionError is none.
+    """
+    try:
+        yield
+    except (NRBFNError, PermissionError):
+        raise
+    except causes as error:
+        raise DamagedDataError(f"{problem}: {error}.", remedy) from error
 
 
 @contextmanager

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Listing = TypeVar("Listing", bound=Callable[..., Any])
+_Listing = TypeVar("_Listing", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def meanings(option: str) -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in formats.items())
 
 
-def listed_formats(*, with_options: bool) -> list[str]:
+def _listed_formats(*, with_options: bool) -> list[str]:
     """Return lines that list the formats, with the options that name their parts if wanted."""
     lines = []
     for name, each in FORMATS.items():
@@ -125,17 +125,17 @@ def listed_formats(*, with_options: bool) -> list[str]:
     return lines
 
 
-def listing_formats(function: Listing) -> Listing:
+def listing_formats(function: _Listing) -> _Listing:
     """Return the function with the formats in its docstring, in the place of {formats}."""
-    return _with_lines(function, listed_formats(with_options=True))
+    return _with_lines(function, _listed_formats(with_options=True))
 
 
-def listing_suffixes(function: Listing) -> Listing:
+def listing_suffixes(function: _Listing) -> _Listing:
     """Return the command with the formats in its help, line by line, without their options."""
-    return _with_lines(function, ["\b", *listed_formats(with_options=False)])
+    return _with_lines(function, ["\b", *_listed_formats(with_options=False)])
 
 
-def _with_lines(function: Listing, lines: list[str]) -> Listing:
+def _with_lines(function: _Listing, lines: list[str]) -> _Listing:
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("{formats}", "\n    ".join(lines))
     return function
@@ -211,7 +211,20 @@ def holds_rows(
     *,
     format: str | None = None,
 ) -> bool:
-    """Return whether a path or URL is one that `open_source` reads, by the names of its files."""
+    """Return whether a path or URL is one that `open_source` reads, by the names of its files.
+
+    Parameters
+    ----------
+    source : path or URL
+    storage_options : mapping, optional
+        Arguments of the fsspec file system that opens a URL.
+    format : str, optional
+        A name in `FORMATS`.
+
+    Returns
+    -------
+    bool
+    """
     place = _place(source, storage_options)
     by_name = format is not None or suffix_of(place) in SUFFIXES
     try:

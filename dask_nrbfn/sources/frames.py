@@ -16,6 +16,17 @@ from dask_nrbfn.sources.dtypes import LABEL_RULE, NO_LABEL, STRING, means_empty,
 def as_frame(X: Any, name: str = "X") -> nw.DataFrame[Any] | None:
     """Return a frame of pandas, polars, Arrow or another library in one form; None for the rest.
 
+    Parameters
+    ----------
+    X : object
+        A table of any library, or anything else.
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    narwhals.DataFrame or None
+
     Raises
     ------
     DataError
@@ -57,7 +68,19 @@ def target_names_of(target: Any) -> tuple[str, ...] | None:
 
 
 def has_kinds(X: Any, name: str = "X") -> bool:
-    """Return whether a frame has columns that are neither numbers nor true and false by type."""
+    """Return whether a frame has columns that are neither numeric nor boolean by type.
+
+    Parameters
+    ----------
+    X : object
+        A table of any library, or anything else.
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    bool
+    """
     frame = as_frame(X, name)
     if frame is None:
         return False
@@ -70,6 +93,17 @@ def plain_rows(X: Any, name: str = "X") -> Any:
 
     Categories of numbers, nullable numbers and objects that are numbers become float64, whatever
     their values, so that the parts of one table have one type.
+
+    Parameters
+    ----------
+    X : object
+        A table of any library, or anything else.
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    object
 
     Raises
     ------
@@ -106,6 +140,18 @@ def plain_labels(y: Any, name: str = "y", *, first_row: int = 0) -> Any:
 
     That type is bool, a number or, where it is text, object. What numpy can tell the type of, and
     scikit-learn takes, is returned as it is.
+
+    Parameters
+    ----------
+    y : array-like (n,) or None
+    name : str
+        The labels, for errors.
+    first_row : int
+        Row index of the first label, for errors.
+
+    Returns
+    -------
+    ndarray (n,), or `y` itself
 
     Raises
     ------
@@ -148,6 +194,17 @@ def typed_labels(
     """Return `plain_labels` as an array in which text is StringDType.
 
     Where `unlabelled` means so, missing ones are what `checked_mark` makes of it.
+
+    Parameters
+    ----------
+    y, name, first_row
+        As in `plain_labels`.
+    unlabelled : int, str, float or None
+        The marker for a missing label.
+
+    Returns
+    -------
+    ndarray (n,)
     """
     given, none = split_gaps(y, unlabelled)
     labels = np.asarray(plain_labels(given, name, first_row=first_row))
@@ -160,9 +217,19 @@ def typed_labels(
 
 
 def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.ndarray | None]:
-    """Return labels (n,) with a given one in place of each missing one, and which those are.
+    """Return labels with a given one in place of each missing one, and which are missing.
 
-    None if there are none, or `unlabelled` does not mean them.
+    Parameters
+    ----------
+    y : array-like (n,)
+    unlabelled : int, str, float or None
+        The marker for a missing label.
+
+    Returns
+    -------
+    labels : array-like (n,)
+    missing : bool (n,) or None
+        None if none is missing, or `unlabelled` does not mean them.
     """
     if not means_empty(unlabelled) or np.ndim(y) != 1:
         return y, None
@@ -175,8 +242,20 @@ def split_gaps(y: Any, unlabelled: int | str | float | None) -> tuple[Any, np.nd
 
 
 def are_boolean(y: Any, unlabelled: int | str | float | None = None) -> bool:
-    """Return whether labels, but for missing ones that are unlabelled, are true and false.
+    """Return whether labels, except missing ones that are unlabelled, are true and false.
 
+    Parameters
+    ----------
+    y : array-like (n,)
+    unlabelled : int, str, float or None
+        The marker for a missing label.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
     >>> are_boolean(np.array([True, False])), are_boolean([True, None], ""), are_boolean([1, 0])
     (True, True, False)
     """

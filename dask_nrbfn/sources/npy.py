@@ -1,33 +1,43 @@
 """Rows of .npy files: one, or those of a directory as the rows of one array."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO
 
 import numpy as np
 
 from dask_nrbfn.errors import DataError, MissingDataError
 from dask_nrbfn.sources.arrays import (
-    ArrayLayout,
+    ArrayRows,
     Header,
+    ReadRows,
+    array_rows,
     check_length,
-    damage_named,
-    layout_of,
+    check_roles,
+    numpy_damage_named,
     read_header,
     read_rows,
-    spans,
     stored_by_column,
 )
 from dask_nrbfn.sources.files import File
 from dask_nrbfn.sources.formats import data_files, suffix_of
-from dask_nrbfn.sources.source import Block, Reading, check_apart
+from dask_nrbfn.sources.source import Reading
 
 
-def open_rows(reading: Reading) -> "NpySource":
+def open_rows(reading: Reading) -> ArrayRows:
     """Return the rows of .npy files, with labels, targets and weights of others."""
-    return open_npy({"x": (str(reading.place), (*reading.files,)), **column_files(reading)})
+    files = {"x": (str(reading.place), (*reading.files,)), **column_files(reading)}
+    check_roles({role: name for role, (name, _) in files.items()})
+    shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
+    for table in ("x", "target"):
+        for file, header in shards[table].files.items() if table in shards else ():
+            if header.fortran_order and file.is_remote:
+                raise stored_by_column(header.name)
+    headers = {role: own.header for role, own in shards.items()}
+    return array_rows(headers, partial(opened_shards, shards.values()))
 
 
 def column_files(reading: Reading) -> dict[str, tuple[str, tuple[File, ...]]]:
@@ -63,80 +73,41 @@ class Shards:
     files: Mapping[File, Header]
 
 
-@dataclass(kw_only=True)
-class NpySource(ArrayLayout):
-    """Rows of .npy files, with labels or numbers and weights in others."""
-
-    shards: tuple[Shards, ...]
-
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
-
-        Raises
-        ------
-        DataError
-            If a label is not a whole number.
-        DamagedDataError
-            If a file is cut short.
-        """
-        with ExitStack() as stack:
-            readers = {
-                shards.header.name: stack.enter_context(closing(ShardReader(shards)))
-                for shards in self.shards
-            }
-            for start, stop in spans(self.n_rows, block_rows):
-                yield self.block(
-                    start, stop, lambda header, first, last: readers[header.name].read(last - first)
-                )
-
-
-def open_npy(files: Mapping[str, tuple[str, Sequence[File]]]) -> NpySource:
-    """Source of the rows of .npy files.
-
-    Parameters
-    ----------
-    files : mapping
-        By "x" what the features are called in errors, and their files, which have the same columns;
-        so by "y", or instead of it by "target", labels, or numbers (n,) or (n, q); by "weights"
-        the weights of the rows.
-
-    Raises
-    ------
-    DataError
-        If a shape or type does not fit.
-    ParameterError
-        If one thing is named for two purposes.
-    DamagedDataError
-        If a file is not an .npy file, or is cut short.
-    MissingDataError
-        If a file does not exist.
-    """
-    names = {role: name for role, (name, _) in files.items()}
-    check_apart("target", names.get("target"), names["x"])
-    check_apart(
-        "weights", names.get("weights"), *(names.get(role) for role in ("x", "y", "target"))
-    )
-    shards = {role: shards_of(role, name, own) for role, (name, own) in files.items()}
-    headers = {role: own.header for role, own in shards.items()}
-    layout = layout_of(
-        headers["x"], headers.get("y"), headers.get("weights"), headers.get("target")
-    )
-    for table in ("x", "target"):
-        for file, header in shards[table].files.items() if table in shards else ():
-            if header.fortran_order and file.is_remote:
-                raise stored_by_column(header.name)
-    return NpySource(**vars(layout), shards=tuple(shards.values()))
+@contextmanager
+def opened_shards(arrays: Iterable[Shards]) -> Iterator[ReadRows]:
+    """Give what reads the rows of several arrays, each in order."""
+    with ExitStack() as stack:
+        readers = {
+            shards.header.name: stack.enter_context(closing(_ShardReader(shards)))
+            for shards in arrays
+        }
+        yield lambda header, start, stop: readers[header.name].read(stop - start)
 
 
 def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
-    """Files of rows that follow one another, as one array called `name`.
+    """Return files of rows that follow one another, as one array.
+
+    Parameters
+    ----------
+    role : str
+        "x", or the option that names the files.
+    name : str
+        The array, for errors.
+    files : sequence of File
+        In order.
+
+    Returns
+    -------
+    Shards
 
     Raises
     ------
     DataError
-        If they have other columns.
+        If the files have different columns.
+    MissingDataError, DamagedDataError
+        If one does not exist, is no .npy file, or is cut short.
     """
-    headers = {file: file_header(file, option=None if role == "x" else role) for file in files}
+    headers = {file: _file_header(file, option=None if role == "x" else role) for file in files}
     first, *others = headers.values()
     for other in others:
         if (other.shape[1:], other.dtype.kind) != (first.shape[1:], first.dtype.kind):
@@ -151,14 +122,14 @@ def shards_of(role: str, name: str, files: Sequence[File]) -> Shards:
     return Shards(Header(name, shape, dtype), headers)
 
 
-def file_header(file: File, *, option: str | None = None) -> Header:
+def _file_header(file: File, *, option: str | None = None) -> Header:
     """Header of an .npy file, which holds all that it says; `option` is what it was given as."""
     if option and not file.is_remote and not os.path.isfile(file):
         raise MissingDataError(
             f"{file} is not a file.",
             f"Give `{option}` the path of an .npy file, or of a directory of them.",
         )
-    with damage_named(file), file.open() as stream:
+    with numpy_damage_named(file), file.open() as stream:
         header = read_header(stream, str(file))
         n_bytes = file.n_bytes()
         if n_bytes is not None:
@@ -166,7 +137,7 @@ def file_header(file: File, *, option: str | None = None) -> Header:
     return header
 
 
-class ShardReader:
+class _ShardReader:
     """Reads rows in their order; one file is open at a time."""
 
     def __init__(self, shards: Shards) -> None:
@@ -196,13 +167,13 @@ class ShardReader:
         self.close()
         file, self._header = next(self._files)
         self._start = 0
-        with damage_named(file):
+        with numpy_damage_named(file):
             self._file = file.open()
             read_header(self._file, str(file))
 
     def _rows(self, stop: int) -> np.ndarray:
         header = self._header
-        with damage_named(header.name):
+        with numpy_damage_named(header.name):
             if not header.fortran_order:
                 assert self._file is not None
                 return read_rows({header.name: self._file}, header, self._start, stop)

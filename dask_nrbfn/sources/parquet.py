@@ -1,6 +1,6 @@
 """Parquet files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -9,8 +9,7 @@ from pyarrow import parquet
 
 from dask_nrbfn.sources.columnar import ColumnarSource, open_typed
 from dask_nrbfn.sources.source import Reading
-from dask_nrbfn.sources.survey import CellKind
-from dask_nrbfn.sources.tablefile import Footer, TypedFile, damage_named
+from dask_nrbfn.sources.tablefile import Footer, Kinds, TypedFile, arrow_damage_named
 
 # What pyarrow buffers of each column of a file; by default, all of a row group.
 _COLUMN_BYTES = 64 << 10
@@ -57,10 +56,7 @@ class ParquetFile(TypedFile):
         schema = self._metadata.schema
         return {schema.column(place).path: place for place in range(len(schema))}
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
+    def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
         columns = list(kinds)
         # Each text is made once for a batch, not for every row.
         categories = [name for name, kind in kinds.items() if kind in ("category", "text")]
@@ -71,7 +67,7 @@ class ParquetFile(TypedFile):
 
     @contextmanager
     def _opened(self, categories: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
-        with damage_named(self.file, "Parquet"):
+        with arrow_damage_named(self.file, "Parquet"):
             if not self.file.is_remote:
                 with parquet.ParquetFile(
                     self.file,

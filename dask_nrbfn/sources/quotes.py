@@ -182,14 +182,37 @@ class ScannedFile(io.RawIOBase):
 
 
 def open_quote(stream: IO[bytes], scan: QuoteScan) -> int | None:
-    """Byte of the quote that a whole stream leaves open, or None; `scan` is a fresh one."""
+    """Return the byte of the quote that a whole stream leaves open, None if there is none.
+
+    Parameters
+    ----------
+    stream : binary stream
+        A whole file.
+    scan : QuoteScan
+        A fresh one.
+
+    Returns
+    -------
+    int or None
+    """
     while text := stream.read(_SCAN_BYTES):
         scan.feed(text)
     return scan.opened if scan.inside else None
 
 
 def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
-    r"""Yield lines that end as pyarrow has it, in \n, \r or \r\n; longer ones in pieces."""
+    r"""Yield lines that end as pyarrow has it, in \n, \r or \r\n; longer ones in pieces.
+
+    Parameters
+    ----------
+    stream : binary stream
+    longest : int
+        Bytes of a piece; by default a line may have any length.
+
+    Yields
+    ------
+    bytes
+    """
     text = io.TextIOWrapper(stream, encoding="latin-1", newline="")
     try:
         while line := text.readline(longest):
@@ -199,7 +222,18 @@ def lines_of(stream: IO[bytes], longest: int = -1) -> Iterator[bytes]:
 
 
 def line_of_byte(stream: IO[bytes], offset: int) -> int:
-    """Line, from 1, in which a byte of a stream is."""
+    """Return the line, from 1, in which a byte of a stream is.
+
+    Parameters
+    ----------
+    stream : binary stream
+        A whole file.
+    offset : int
+
+    Returns
+    -------
+    int
+    """
     end = 0
     for number, line in enumerate(lines_of(stream), 1):
         end += len(line)
@@ -209,7 +243,20 @@ def line_of_byte(stream: IO[bytes], offset: int) -> int:
 
 
 def line_of_long_row(stream: IO[bytes], n_bytes: int, scan: QuoteScan) -> int | None:
-    """Line, from 1, in which the first row of more than `n_bytes` begins, or None."""
+    """Return the line, from 1, in which the first row of more than `n_bytes` begins.
+
+    Parameters
+    ----------
+    stream : binary stream
+        A whole file.
+    n_bytes : int
+    scan : QuoteScan
+        A fresh one.
+
+    Returns
+    -------
+    int or None
+    """
     first, row_bytes = 1, 0
     for number, line in enumerate(lines_of(stream), 1):
         if not scan.inside:

@@ -40,6 +40,16 @@ class Scene:
 
         Without a name it is of the only variable that has the dimension and another one.
 
+        Parameters
+        ----------
+        place : File
+        variables : sequence of str or None
+        feature_dim : str or None
+
+        Returns
+        -------
+        Scene
+
         Raises
         ------
         MissingDataError, DamagedDataError
@@ -68,12 +78,23 @@ class Scene:
         return cls(place, tuple(variables), feature_dim)
 
     def cube(self, opened: "xr.Dataset") -> Cube:
-        """Return the variables of what `open_scene` has opened."""
+        """Return the variables of an opened scene."""
         arrays = {name: self.variable(opened, name) for name in self.variables}
         return Cube(arrays, self.feature_dim, str(self.place))
 
     def variable(self, opened: "xr.Dataset", name: str, option: str = "variable") -> "xr.DataArray":
         """Return a variable that an option names.
+
+        Parameters
+        ----------
+        opened : Dataset
+            From `open_scene`.
+        name : str
+        option : str
+
+        Returns
+        -------
+        DataArray
 
         Raises
         ------
@@ -95,7 +116,20 @@ class Scene:
         targets: Sequence[str] = (),
         unlabelled: int | str | float | None = None,
     ) -> CubeSource:
-        """Return the pixels as rows, with the variables of their labels or numbers.
+        """Return the pixels as rows, with the variables of their labels or targets.
+
+        Parameters
+        ----------
+        label : str, optional
+            Variable of the labels.
+        targets : sequence of str
+            Variables of numeric targets.
+        unlabelled : int, str or float, optional
+            As in `CubeSource.of`.
+
+        Returns
+        -------
+        CubeSource
 
         Raises
         ------
@@ -104,7 +138,7 @@ class Scene:
         """
         opened = open_scene(self.place)
         try:
-            return CubeSource(
+            return CubeSource.of(
                 self.cube(opened),
                 label=None if label is None else self.variable(opened, label, "label"),
                 targets={name: self.variable(opened, name, "target") for name in targets},
@@ -116,7 +150,7 @@ class Scene:
             raise
 
     def digest(self, cube: Cube) -> str:
-        """Return a name for a scene: its place, what is chosen of it, and the boxes of its cube."""
+        """Return a digest of the place, the chosen variables and the boxes of a scene."""
         told = [str(self.place), self.variables, self.feature_dim, cube.feature_names]
         return _digest([*told, cube.grid.sizes, cube.grid.steps, str(cube.dtype)])
 
@@ -136,7 +170,7 @@ def open_rows(reading: Reading) -> CubeSource:
 
 
 def open_scene(place: File) -> "xr.Dataset":
-    """Open what xarray reads, its values decoded and not loaded.
+    """Open a scene with xarray, its values decoded but not loaded.
 
     Returns
     -------

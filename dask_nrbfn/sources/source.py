@@ -13,7 +13,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.files import File
 
 if TYPE_CHECKING:
-    from dask_nrbfn.sources.survey import TableOptions
+    from dask_nrbfn.sources.survey import ColumnSurvey, TableOptions
 
 # A block has at least one row: 128 MiB of float64. A larger number comes from a damaged header, or
 # stands where an index should be.
@@ -78,6 +78,11 @@ class Source:
         Where ``X`` is if it need not be copied.
     boolean_labels : bool
         Whether the labels 0 and 1 stand for false and true.
+    bad_rows : list of int
+        Row indices, read so far, of a table whose cells may be spoiled: rows with a cell that is
+        no value of its column, which counts as missing.
+    unseen : dict
+        Cells, read so far, whose category a given schema does not have, by column.
     """
 
     n_rows: int
@@ -94,9 +99,27 @@ class Source:
     read_as: Mapping[str, str] | None = None
     stored_at: StoredAt | None = None
     boolean_labels: bool = False
+    bad_rows: list[int] = field(default_factory=list)
+    unseen: "dict[str, ColumnSurvey]" = field(default_factory=dict)
+
+    def check_places(self, trained: Schema) -> None:
+        """Raise DataError if columns without names may be others than those of a schema."""
 
     def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time; the last block may be shorter."""
+        """Yield all rows in order, `block_rows` at a time; the last block may be shorter.
+
+        Raises
+        ------
+        DataError
+            If a label is not a whole number or text, or a cell of a table is not of its column's
+            kind, infinite, or empty where it must not be.
+        DamagedDataError
+            If a file is cut short or not of its format.
+        """
+        return recut(self._parts(block_rows), block_rows)
+
+    def _parts(self, block_rows: int) -> Iterator[Block]:
+        """Yield all rows in order, in blocks of any number of rows; `block_rows` are wanted."""
         raise NotImplementedError
 
 
@@ -182,8 +205,17 @@ class Reading:
 def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
     """Yield the rows of `batches` in order, `block_rows` at a time; the last block may be shorter.
 
-    A batch may have any number of rows, 0 included. Blocks are views where one batch holds all of
-    their rows.
+    Parameters
+    ----------
+    batches : iterable of Block
+        Each may have any number of rows, 0 included.
+    block_rows : int
+        Rows of a block b, at least 1.
+
+    Yields
+    ------
+    Block
+        A view, if one batch has all of its rows.
     """
     held: list[Block] = []
     n_held = 0
@@ -203,6 +235,8 @@ def recut(batches: Iterable[Block], block_rows: int) -> Iterator[Block]:
 
 def _rows(block: Block, start: int, stop: int) -> Block:
     X, *columns = block
+    if stop - start == X.shape[0]:
+        return block
     return Block(X[start:stop], *(None if c is None else c[start:stop] for c in columns))
 
 
@@ -217,7 +251,19 @@ def _joined(blocks: list[Block]) -> Block:
 
 
 def named_columns(option: str, given: str) -> tuple[str, ...]:
-    """Return the comma-separated names that an option gives; quotes protect a comma."""
+    """Return the comma-separated names that an option gives; quotes protect a comma.
+
+    Parameters
+    ----------
+    option : str
+        For errors.
+    given : str
+        Such as "a,b".
+
+    Returns
+    -------
+    tuple of str
+    """
     try:
         # Nothing at all is a line without any name.
         names = tuple(next(csv.reader([given], skipinitialspace=True))) or ("",)
@@ -242,7 +288,15 @@ def numbered_targets(n_targets: int) -> tuple[str, ...]:
 
 
 def check_one_kind(option: str, labels: object, target: object) -> None:
-    """Refuse numbers as targets beside labels."""
+    """Raise ParameterError if both labels and numeric targets are given.
+
+    Parameters
+    ----------
+    option : str
+        The option that gives labels.
+    labels, target : object
+        None where nothing is given.
+    """
     if labels is not None and target is not None:
         raise ParameterError(
             f"`{option}` and `target` are both given.",
@@ -251,7 +305,16 @@ def check_one_kind(option: str, labels: object, target: object) -> None:
 
 
 def check_apart(option: str, name: str | None, *others: str | None) -> None:
-    """Refuse weights or targets that are something else too."""
+    """Raise ParameterError if an option names something that has another role.
+
+    Parameters
+    ----------
+    option : str
+    name : str or None
+        What the option names.
+    *others : str or None
+        What has another role.
+    """
     if name is not None and name in others:
         raise ParameterError(
             f"`{option}`={name} names the features, labels or targets.",
@@ -260,7 +323,14 @@ def check_apart(option: str, name: str | None, *others: str | None) -> None:
 
 
 def check_size(origin: str, *, n_rows: int, n_features: int) -> None:
-    """Refuse a table without rows, without features or with more than a row can have."""
+    """Raise DataError if a table has no rows, no features, or more features than a row can have.
+
+    Parameters
+    ----------
+    origin : str
+        The table, for errors.
+    n_rows, n_features : int
+    """
     if n_features == 0:
         raise DataError(
             f"{origin} is empty: it has no feature columns.", "Give at least one feature per row."

@@ -8,7 +8,7 @@ from dask_nrbfn.numeric.schema import Schema
 from dask_nrbfn.sources.dtypes import FLOAT64
 from dask_nrbfn.sources.source import Source
 
-SPARSE = ("auto", "yes", "no")
+_SPARSE = ("auto", "yes", "no")
 
 # Narrower rows are as small dense, and every step of a fit takes them.
 _WIDE = 256
@@ -18,16 +18,16 @@ _INDEX_BYTES = 4
 _SHOWN_BYTES = 2**24
 
 
-def check_sparse_option(sparse: str) -> None:
+def _check_sparse_option(sparse: str) -> None:
     """Raise ParameterError unless `sparse` is one of its choices."""
-    if sparse not in SPARSE:
-        raise ParameterError(f"`sparse` is {sparse!r}.", f"Give {', '.join(SPARSE)}.")
+    if sparse not in _SPARSE:
+        raise ParameterError(f"`sparse` is {sparse!r}.", f"Give {', '.join(_SPARSE)}.")
 
 
-def pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
+def _pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
     """Return whether rows in CSR take less than half of the bytes, and are wide.
 
-    >>> pays(100, 30_000, FLOAT64), pays(100, 300, FLOAT64), pays(1, 30, FLOAT64)
+    >>> _pays(100, 30_000, FLOAT64), _pays(100, 300, FLOAT64), _pays(1, 30, FLOAT64)
     (True, False, False)
     """
     dense_bytes = n_features * dtype.itemsize
@@ -35,31 +35,50 @@ def pays(row_values: float, n_features: int, dtype: np.dtype) -> bool:
 
 
 def stored_values(source: Source, sparse: str) -> int | None:
-    """Return about how many values of a source are stored in CSR; None: it is stored dense.
+    """Return about how many values of a source are stored in CSR; None if it is stored dense.
 
     What decides where that is "auto" is how many values there are; of a table of numbers those of
     its first rows, if all of them are 0 or 1.
+
+    Parameters
+    ----------
+    source : Source
+    sparse : {"auto", "yes", "no"}
+
+    Returns
+    -------
+    int or None
     """
-    check_sparse_option(sparse)
+    _check_sparse_option(sparse)
     of_numbers = source.schema is None or source.schema.is_plain
     if sparse == "no" or not of_numbers:
         return None
     n_values, width = source.n_values, source.n_features
     if n_values is not None:
-        wanted = sparse == "yes" or pays(n_values / source.n_rows, width, source.x_dtype)
+        wanted = sparse == "yes" or _pays(n_values / source.n_rows, width, source.x_dtype)
         return n_values if wanted else None
     if sparse == "auto" and (source.schema is None or width < _WIDE):
         return None
     first = next(iter(source.blocks(max(1, _SHOWN_BYTES // (width * FLOAT64.itemsize))))).X
     shown = canonical(first)
     row_values = shown.nnz / shown.shape[0]
-    indicates = bool((shown.data == 1).all()) and pays(row_values, width, source.x_dtype)
+    indicates = bool((shown.data == 1).all()) and _pays(row_values, width, source.x_dtype)
     return round(row_values * source.n_rows) if indicates or sparse == "yes" else None
 
 
 def expanded_values(schema: Schema | None, sparse: str) -> int | None:
-    """Return the most features of a row that are not 0 where they are made in CSR; None: dense."""
+    """Return the most values of a row that are not 0 if features are made in CSR; None if dense.
+
+    Parameters
+    ----------
+    schema : Schema or None
+    sparse : {"auto", "yes", "no"}
+
+    Returns
+    -------
+    int or None
+    """
     if schema is None or schema.is_plain or sparse == "no":
         return None
-    wanted = sparse == "yes" or pays(schema.row_values, schema.n_features, FLOAT64)
+    wanted = sparse == "yes" or _pays(schema.row_values, schema.n_features, FLOAT64)
     return schema.row_values if wanted else None

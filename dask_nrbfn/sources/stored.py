@@ -1,4 +1,4 @@
-"""What is stored of tables in memory: frames of any library, and arrays of columns."""
+"""The stored values of tables in memory: frames of any library, and arrays of columns."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,9 +27,20 @@ logger = logging.getLogger(__name__)
 def schema_of(
     X: Any, missing: str = "error", name: str = "X", *, weights: Any = None
 ) -> Schema | None:
-    """Return what the columns of a table in memory are; None if they are numbers alone.
+    """Return the schema of a table in memory; None if all columns are numbers.
 
-    Rows whose weight, of `weights` (n,), is 0 have no part in it.
+    Parameters
+    ----------
+    X : frame, or array (n, c)
+    missing : {"error", "impute"}
+    name : str
+        The table, for errors.
+    weights : array-like (n,), optional
+        Rows of weight 0 are ignored.
+
+    Returns
+    -------
+    Schema or None
 
     Raises
     ------
@@ -39,6 +50,7 @@ def schema_of(
     options = frame_options(missing)
     if not needs_schema(X, options, name):
         return None
+    X = _framed(X, name)
     types = {column: {arrow} for column, arrow in types_of(X, name).items()}
     kept = None if weights is None else np.asarray(weights) != 0
     surveys = survey_columns(X, kinds_of(types, options, name), name, kept)
@@ -61,12 +73,34 @@ def frame_options(missing: str) -> TableOptions:
 
 
 def needs_schema(X: Any, options: TableOptions, name: str = "X") -> bool:
-    """Return whether features have to be made of what a table has."""
+    """Return whether features have to be made of the columns of a table.
+
+    Parameters
+    ----------
+    X : frame, or array (n, c)
+    options : TableOptions
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    bool
+    """
     return options.missing == "impute" or has_kinds(X, name)
 
 
 def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
     """Return the Arrow types of the columns of a frame, or of an array (n, c) as x0, x1, ...
+
+    Parameters
+    ----------
+    X : frame, or array (n, c)
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    dict of str to DataType
 
     Raises
     ------
@@ -80,7 +114,19 @@ def types_of(X: Any, name: str = "X") -> dict[str, pa.DataType]:
 def kinds_of(
     types: Mapping[str, Collection[pa.DataType]], options: TableOptions, name: str = "X"
 ) -> dict[str, CellKind]:
-    """Return what columns are by the types that they have in the parts of a table.
+    """Return what the cells of each column are read as.
+
+    Parameters
+    ----------
+    types : mapping
+        Types of each column in the parts of a table.
+    options : TableOptions
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    dict of str to kind
 
     Raises
     ------
@@ -103,7 +149,22 @@ def kinds_of(
 def survey_columns(
     X: Any, kinds: Mapping[str, CellKind], name: str = "X", kept: NDArray[np.bool_] | None = None
 ) -> dict[str, ColumnSurvey]:
-    """Return what the cells of each column of a table are, or of a part of one, of `kept` rows."""
+    """Return the survey of each column of a table, or of a part of one.
+
+    Parameters
+    ----------
+    X : frame, or array (n, c)
+    kinds : mapping
+        What the cells of each column are read as.
+    name : str
+        The table, for errors.
+    kept : bool (n,), optional
+        Which rows count, by default all.
+
+    Returns
+    -------
+    dict of str to ColumnSurvey
+    """
     surveys = {column: ColumnSurvey(kind) for column, kind in kinds.items()}
     for column in _framed(X, name).iter_columns():
         values = _arrow(column, name)
@@ -116,7 +177,7 @@ def survey_columns(
 
 
 def merged(parts: Sequence[Mapping[str, ColumnSurvey]]) -> dict[str, ColumnSurvey]:
-    """Return the surveys of the parts of a table as those of all."""
+    """Return the surveys of a table from those of its parts."""
     return {name: reduce(add, (surveys[name] for surveys in parts)) for name in parts[0]}
 
 
@@ -126,9 +187,20 @@ def decided(
     gap: Callable[[str], str] | None = None,
     name: str = "X",
 ) -> Schema:
-    """Return what the columns are; what was not asked for is logged.
+    """Return the schema of surveyed columns; what was not asked for is logged.
 
-    `gap` is as in `decide`, and `name` that of the table.
+    Parameters
+    ----------
+    surveys : mapping
+    options : TableOptions
+    gap : callable, optional
+        As in `decide`.
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    Schema
 
     Raises
     ------
@@ -146,6 +218,17 @@ def decided(
 def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
     """Return the labels that the columns of a schema have in a frame, in the order of the schema.
 
+    Parameters
+    ----------
+    X : frame
+    schema : Schema
+    name : str
+        The table, for errors.
+
+    Returns
+    -------
+    list
+
     Raises
     ------
     DataError
@@ -157,7 +240,7 @@ def column_labels(X: Any, schema: Schema, name: str = "X") -> list[Any]:
 
 
 def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
-    """Return what is stored of the rows of a table, float64 (n, c).
+    """Return the stored rows of a table, float64 (n, c).
 
     Parameters
     ----------
@@ -176,12 +259,13 @@ def stored_rows(X: Any, schema: Schema, name: str = "X") -> Floats:
     stored = np.empty((len(frame), len(schema.columns)))
     unseen: dict[str, ColumnSurvey] = {}
     for place, label in enumerate(column_labels(frame, schema, name)):
+        cells = _arrow(given[label], name)
         try:
-            stored[:, place] = stored_values(_arrow(given[label], name), schema.columns[place])
+            stored[:, place] = stored_values(cells, schema.columns[place])
         except CellError as error:
             where = f"row {error.row} (the first is 0)"
             raise error.within(name, where, "Give a value of its kind, or none.") from error
-        add_unseen(unseen, _arrow(given[label], name), stored[:, place], schema.columns[place])
+        add_unseen(unseen, cells, stored[:, place], schema.columns[place])
     for line in unseen_lines(unseen):
         logger.warning("%s: %s", name, line)
     return stored
@@ -195,9 +279,18 @@ def check_gaps(
     within: str = "",
     name: str = "X",
 ) -> None:
-    """Raise DataError naming the first value (b, c) that is not there and is not filled in.
+    """Raise DataError naming the first value that is missing and is not filled in.
 
-    Its row is counted from `first_row` on, in the table or in what `within` says.
+    Parameters
+    ----------
+    stored : float64 (b, c)
+    schema : Schema
+    first_row : int
+        Index of the first row, for the error.
+    within : str
+        The part of the table that `first_row` counts in, for the error.
+    name : str
+        The table, for errors.
     """
     if schema.fills:
         return
@@ -248,7 +341,7 @@ def _array_names(n_columns: int, name: str, schema: Schema | None) -> list[str]:
 
 
 def _first_gap(X: Any, surveys: Mapping[str, ColumnSurvey], name: str, wanted: str) -> str:
-    """Return what is said of the first row without a value of a column."""
+    """Return where a column first lacks a value, as errors say it."""
     (column,) = (each for each in _framed(X, name).iter_columns() if str(each.name) == wanted)
     values = _arrow(column, name)
     if surveys[wanted].kind in ("category", "text"):

@@ -1,4 +1,4 @@
-"""What a person says of the columns of a table, and what their cells are: all looked at once."""
+"""Options for the columns of a table, and surveys of their cells, made in one pass."""
 
 import copy
 import heapq
@@ -64,31 +64,31 @@ _SET_BYTES = 150
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """What a person says of the columns of a table.
+    """Options for the columns of a table.
 
     Attributes
     ----------
     columns : tuple of str
-        Those that become features; empty: all that are nothing else.
+        Columns that become features; empty: all without another role.
     drop : tuple of str
-        Those that are left out.
+        Columns that are left out.
     id : str or None
-        What is carried along and names the rows.
+        Column that names the rows; it is copied to predictions.
     categorical, numeric, date, boolean : tuple of str
-        Columns of that kind, whatever they look like.
+        Columns of that kind, whatever their cells look like.
     date_format : tuple of str
-        How dates are written, as strptime has it, or COLUMN=FORMAT for those of a column.
+        Formats of dates, as for strptime, or COLUMN=FORMAT for one column.
     missing : {"error", "impute", "drop"}
-        What becomes of rows without a value: refused, filled or left out.
+        Whether rows that lack a value are refused, filled or dropped.
     missing_values : tuple of str
-        What stands in text for no value, beside nothing at all.
+        Marks that stand for a missing value in text, beside empty cells.
     max_categories : int
-        The most frequent ones that have a feature of their own.
+        The most frequent categories get a feature each.
 
     Raises
     ------
     ParameterError
-        If a column is named for two things, or a value is none that is allowed.
+        If a column is named for two uses, or a value is not allowed.
     """
 
     columns: tuple[str, ...] = ()
@@ -125,29 +125,29 @@ class TableOptions:
 
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
-        """The columns whose kind is said, by the option that says it."""
+        """The columns whose kind an option gives, by option."""
         return {option: getattr(self, option) for option in _OPTIONS_OF_KINDS.values()}
 
     @property
     def formats(self) -> dict[str | None, str]:
-        """How dates are written, by column; None: those of the columns that are not named."""
+        """Formats of dates by column; that of None is for all other columns."""
         given = [text.rpartition("=") for text in self.date_format]
         return {name if sign else None: text for name, sign, text in given}
 
     def said_kind(self, name: str) -> Kind | None:
-        """Return the kind that is said of a column."""
+        """Return the kind that an option gives for a column, None if no option does."""
         if name in self.formats:
             return "date"
         said = (kind for kind, option in _OPTIONS_OF_KINDS.items() if name in self.kinds[option])
         return next(said, None)
 
     def beside(self, schema: Schema) -> Self:
-        """Return the options with which a table of a schema is read.
+        """Return the options with which a table is read if its schema is given.
 
         Raises
         ------
         ParameterError
-            If they say of its columns what the schema has decided.
+            If an option contradicts the schema.
         """
         for option in self.said:
             if option not in ("id", "missing_values"):
@@ -159,7 +159,7 @@ class TableOptions:
         return self if "missing_values" in self.said else replace(self, missing_values=marks)
 
     def like(self, schema: Schema) -> Self:
-        """Return the options that ask for the columns and kinds of a schema, and for no more."""
+        """Return the options that ask for the columns and kinds of a schema only."""
         of_kind: dict[str, Any] = {
             option: tuple(column.name for column in schema.columns if column.kind == kind)
             for kind, option in _OPTIONS_OF_KINDS.items()
@@ -176,7 +176,7 @@ class TableOptions:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What is not by default."""
+        """The options that differ from their defaults."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             each.name: values[each.name]
@@ -185,10 +185,18 @@ class TableOptions:
         }
 
     def kind(self, name: str, types: Iterable[pa.DataType]) -> CellKind | None:
-        """Return what the cells of a column that has these types are looked at as.
+        """Return what the cells of a column are read as; None if no kind fits its types.
 
-        None if there is no kind for it; of text, unless it is said to be categories, what is
-        written decides.
+        Text is read as "text", whose values decide the kind, unless an option gives a category.
+
+        Parameters
+        ----------
+        name : str
+        types : iterable of DataType
+
+        Returns
+        -------
+        kind, "text" or None
         """
         said, types = self.said_kind(name), [each for each in types if not pa.types.is_null(each)]
         if said in ("category", "boolean"):
@@ -205,7 +213,7 @@ class TableOptions:
 
 
 class Roles(NamedTuple):
-    """Names of the columns that are no features but used: those of `Schema`."""
+    """Names of the columns with labels, targets and weights, as in `Schema`."""
 
     label: str | None = None
     targets: tuple[str, ...] | None = None
@@ -213,27 +221,27 @@ class Roles(NamedTuple):
 
 
 class ColumnSurvey:
-    """What the cells of one column are; adds over rows.
+    """Statistics of the cells of one column, which add over rows.
 
     Parameters
     ----------
     kind : {"number", "boolean", "category", "date", "text"}
-        What its cells are read as; of text its values will decide.
+        What its cells are read as; the values of text decide its kind later.
     fills : bool
-        Whether the median will be wanted: 0.5 MiB at most, which many columns would add up.
+        Whether the median is needed: it takes up to 0.5 MiB for each column.
     decimal : {".", ",", ""}
-        Before the decimals of numbers in text; empty if nobody knows.
+        Decimal mark of numbers in text; empty if it is not known.
 
     Attributes
     ----------
     n_rows, n_missing : int
-        Rows, and those without a value.
+        Number of rows, and of rows without a value.
     texts : dict
-        Rows of each text of a category or of text; of more than 65,536 those of 4,096 of them.
+        Number of rows with each text; if there are more than 65,536 texts, of 4,096 of them.
     overflows : bool
         Whether there were more than 65,536 texts.
     bins : Bins
-        Rows by what is stored of a number, boolean or date; of none unless it `fills`.
+        Counts of the stored numbers, booleans or dates; empty unless it `fills`.
     are_whole, are_days : bool
         Whether all numbers are whole, and days such as 20201231.
 
@@ -313,9 +321,19 @@ class ColumnSurvey:
         return both
 
     def read_as(self, kind: Kind, written: str) -> Self:
-        """Return what its texts are if they are of a kind, those left out that are not.
+        """Return the survey of its texts that are of a kind, without the other texts.
 
         Of more than 65,536 texts the median is that of 4,096.
+
+        Parameters
+        ----------
+        kind : {"number", "boolean", "category", "date"}
+        written : str
+            How its texts are written, as in `Column`.
+
+        Returns
+        -------
+        ColumnSurvey
         """
         found = type(self)(kind, fills=self.fills, decimal=self.decimal)
         found._add_counts(self.n_rows, self.n_missing)
@@ -342,12 +360,32 @@ class ColumnSurvey:
         return {text: self.texts[text] for text in kept}
 
     def n_read(self, kind: Kind, written: str) -> int:
-        """Return of how many rows that have one of its texts that text is of a kind."""
+        """Return the number of rows whose text is of a kind.
+
+        Parameters
+        ----------
+        kind, written
+            As in `read_as`.
+
+        Returns
+        -------
+        int
+        """
         read = np.isfinite(self._stored(kind, written))
         return int(np.array([*self.texts.values()])[read].sum())
 
     def unread(self, kind: Kind, written: str) -> list[str]:
-        """Return the texts that are not of a kind, ascending."""
+        """Return the texts that are not of a kind, ascending.
+
+        Parameters
+        ----------
+        kind, written
+            As in `read_as`.
+
+        Returns
+        -------
+        list of str
+        """
         bad = ~np.isfinite(self._stored(kind, written))
         return sorted(text for text, is_bad in zip(self.texts, bad, strict=True) if is_bad)
 

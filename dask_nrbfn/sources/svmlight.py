@@ -19,7 +19,6 @@ from dask_nrbfn.sources.source import (
     Source,
     check_size,
     numbered_targets,
-    recut,
 )
 
 # Parsed as whole lines: the byte spans of load_svmlight_file(offset, length) yield a row twice when
@@ -27,9 +26,9 @@ from dask_nrbfn.sources.source import (
 BATCH_BYTES = 2 << 20
 
 # The only name of numeric targets: what each line begins with.
-TARGET = "label"
+_TARGET = "label"
 # What is recorded of rows whose indices count from 0.
-COUNTED_FROM_ZERO = {"first_index": "0"}
+_COUNTED_FROM_ZERO = {"first_index": "0"}
 
 
 @dataclass(kw_only=True)
@@ -39,17 +38,7 @@ class SvmlightSource(Source):
     files: tuple[File, ...]
     first_index: int
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, in CSR, `block_rows` at a time.
-
-        Raises
-        ------
-        DamagedDataError
-            If a line is not svmlight text.
-        """
-        return recut(self._batches(block_rows), block_rows)
-
-    def _batches(self, block_rows: int) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         first, stop = self.first_index, self.first_index + self.n_features
         for file in self.files:
             for X, y in _parsed(file, n_columns=stop):
@@ -60,62 +49,23 @@ class SvmlightSource(Source):
 
 
 def open_rows(reading: Reading) -> SvmlightSource:
-    """Return the rows of svmlight files."""
-    if reading.target not in (None, TARGET):
+    """Return the rows of svmlight files, which are read once to learn their size.
+
+    Indices count from 1, as in scikit-learn, unless a 0 appears in one of the files or did so in
+    the rows that a model was trained on.
+    """
+    if reading.target not in (None, _TARGET):
         raise ParameterError(
             f"`target`={reading.target} does not go with {reading.place}, whose format is "
             "svmlight.",
-            f"Give `target` as {TARGET}: the number that each line begins with.",
+            f"Give `target` as {_TARGET}: the number that each line begins with.",
         )
-    return open_svmlight(
-        tuple(reading.files),
-        origin=str(reading.place),
-        numbers=reading.target is not None,
-        n_features=reading.trained_features if reading.n_features is None else reading.n_features,
-        from_zero=COUNTED_FROM_ZERO.items() <= reading.read_as.items(),
-    )
-
-
-def open_svmlight(
-    files: tuple[File, ...],
-    *,
-    origin: str,
-    numbers: bool = False,
-    n_features: int | None = None,
-    from_zero: bool = False,
-) -> SvmlightSource:
-    """Source of the rows of svmlight files; reads them once to learn their size.
-
-    Parameters
-    ----------
-    files : tuple of File
-    origin : str
-        What the user named: the only path, or the directory.
-    numbers : bool
-        Whether lines begin with a number to be learned, and not with a label.
-    n_features : int, optional
-        Features p of a row, of which the files may show fewer. Default: those that they show.
-    from_zero : bool
-        Whether indices are known to count from 0, which rows of few features need not show.
-
-    Returns
-    -------
-    SvmlightSource
-        Indices count from 1, as in scikit-learn, unless a 0 appears in one of the files.
-
-    Raises
-    ------
-    DataError
-        If there are no rows or no features, a label is not a whole number, or an index is too
-        large.
-    DamagedDataError
-        If a line is not svmlight text.
-    """
+    n_features = reading.trained_features if reading.n_features is None else reading.n_features
     n_rows, n_values, lowest, highest = 0, 0, np.iinfo(np.int64).max, -1
-    for file in files:
+    for file in reading.files:
         file_rows = 0
         for X, y in _parsed(file):
-            if not numbers:
+            if reading.target is None:
                 to_labels(y, str(file), first_row=file_rows)
             file_rows += len(y)
             n_values += X.nnz
@@ -123,24 +73,26 @@ def open_svmlight(
                 lowest = min(lowest, int(X.indices.min()))
                 highest = max(highest, int(X.indices.max()))
         n_rows += file_rows
+    from_zero = _COUNTED_FROM_ZERO.items() <= reading.read_as.items()
     first_index = 0 if from_zero or lowest == 0 else 1
     shown = highest + 1 - first_index if highest >= 0 else 0
     if n_features is not None and shown > n_features:
         raise DataError(
-            f"{origin} has the index {highest}, which is that of feature {shown} of {n_features}.",
+            f"{reading.place} has the index {highest}, which is that of feature {shown} of "
+            f"{n_features}.",
             "Give rows with at most as many features.",
         )
     width = shown if n_features is None else n_features
-    check_size(origin, n_rows=n_rows, n_features=width if n_rows else 1)
+    check_size(str(reading.place), n_rows=n_rows, n_features=width if n_rows else 1)
     return SvmlightSource(
         n_rows=n_rows,
         n_features=width,
         n_values=n_values,
-        x_dtype=np.dtype(np.float64),
-        y_dtype=FLOAT64 if numbers else INT64,
-        target_names=numbered_targets(1) if numbers else None,
-        read_as=None if first_index else COUNTED_FROM_ZERO,
-        files=files,
+        x_dtype=FLOAT64,
+        y_dtype=INT64 if reading.target is None else FLOAT64,
+        target_names=None if reading.target is None else numbered_targets(1),
+        read_as=None if first_index else _COUNTED_FROM_ZERO,
+        files=tuple(reading.files),
         first_index=first_index,
     )
 

@@ -1,10 +1,10 @@
-"""Files whose columns have types, whatever their format: keys of directories, lists as columns."""
+"""Files whose columns have types, of any format; keys of directories and lists as columns."""
 
 import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,15 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DataError
 from dask_nrbfn.sources.cells import kind_of, without_marks
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.survey import CellKind
 
 logger = logging.getLogger(__name__)
 
 # What Hive calls the directory of rows that have no value.
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+Kinds = Mapping[str, CellKind | None]
+"""The kind that each column is read as; None: its own type."""
 
 
 class Footer(NamedTuple):
@@ -58,11 +61,23 @@ class TypedFile(ABC):
         """Return whether it says that a column has a value in every row and cannot be an id."""
         return False
 
+    def batches(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some columns.
+
+        Parameters
+        ----------
+        kinds, batch_rows
+            As in `Table.batches`.
+
+        Yields
+        ------
+        RecordBatch
+        """
+        return self._read(kinds, batch_rows)
+
     @abstractmethod
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns, as a `Table` does."""
+    def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield what `batches` does."""
 
     def place(self, row: int) -> str:
         """Return the number of a row."""
@@ -81,14 +96,36 @@ class _ChangedFile(TypedFile):
         super().__init__(of.file)
         self._of = of
 
-    @property
+    @cached_property
     def footer(self) -> Footer:
-        """What the file says of itself."""
-        return self._of.footer
+        """What the file says of itself, with the changed columns."""
+        schema, n_rows = self._of.footer
+        return Footer(self._changed_schema(schema), n_rows)
 
     def tells(self, name: str) -> bool:
         """Return whether it says that a column has a value in every row and cannot be an id."""
         return self._of.tells(name)
+
+    def _read(self, kinds: Kinds, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        first_row = 0
+        for batch in self._of.batches(self._own_kinds(kinds), batch_rows):
+            yield self._changed(batch, kinds, first_row)
+            first_row += batch.num_rows
+
+    def place(self, row: int) -> str:
+        """Return how a person finds a row."""
+        return self._of.place(row)
+
+    def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def _own_kinds(self, kinds: Kinds) -> Kinds:
+        """Return the columns to be read of the file itself."""
+        return kinds
+
+    @abstractmethod
+    def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
+        """Return a batch, which begins with `first_row`, with the columns that are wanted."""
 
 
 class _KeyedFile(_ChangedFile):
@@ -105,36 +142,29 @@ class _KeyedFile(_ChangedFile):
         super().__init__(of)
         self._keys = keys
 
-    @cached_property
-    def footer(self) -> Footer:
-        """What the file says of itself, with the keys."""
-        schema, n_rows = self._of.footer
-        for name, value in self._keys.items():
-            schema = schema.append(pa.field(name, value.type))
-        return Footer(schema, n_rows)
-
     def tells(self, name: str) -> bool:
         """Return whether a column has a value in every row and cannot be an id."""
         return self._keys[name].is_valid if name in self._keys else self._of.tells(name)
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
-        own = {name: kind for name, kind in kinds.items() if name not in self._keys}
-        for batch in self._of.batches(own, batch_rows):
-            for name in kinds:
-                if name in self._keys:
-                    column = pa.repeat(self._keys[name], batch.num_rows)
-                    batch = batch.append_column(name, column)
-            yield batch
+    def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
+        for name, value in self._keys.items():
+            schema = schema.append(pa.field(name, value.type))
+        return schema
+
+    def _own_kinds(self, kinds: Kinds) -> Kinds:
+        return {name: kind for name, kind in kinds.items() if name not in self._keys}
+
+    def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
+        for name in filter(self._keys.__contains__, kinds):
+            batch = batch.append_column(name, pa.repeat(self._keys[name], batch.num_rows))
+        return batch
 
 
 def with_keys(files: Mapping[TypedFile, Mapping[str, str]]) -> list[TypedFile]:
-    """Return files with the columns that the names of their directories are, key=value.
+    """Return files with further columns from the names of their directories, key=value.
 
-    Of the columns that a file has itself, the names of its directories say nothing new. The type
-    of a key is that of all its values: integers, numbers, truth values, dates or text.
+    A column that the file has itself stays as it is. A key has one type in all files: integers,
+    numbers, booleans, dates or text.
     """
     names = list(dict.fromkeys(name for keys in files.values() for name in keys))
     if not names:
@@ -168,10 +198,11 @@ class ListedFile(_ChangedFile):
             for element in element_names(name, length)
         }
 
-    @cached_property
-    def footer(self) -> Footer:
-        """What the file says of itself, with the elements."""
-        schema, n_rows = self._of.footer
+    def tells(self, name: str) -> bool:
+        """Return whether a column cannot be an id; that it has values shows when it is read."""
+        return name in self._lists or self._of.tells(name)
+
+    def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
         fields: list[pa.Field] = []
         for own in schema:
             if own.name in self._lengths:
@@ -179,28 +210,17 @@ class ListedFile(_ChangedFile):
                 fields += [pa.field(name, own.type.value_type) for name in names]
             else:
                 fields.append(own)
-        return Footer(pa.schema(fields, schema.metadata), n_rows)
+        return pa.schema(fields, schema.metadata)
 
-    def tells(self, name: str) -> bool:
-        """Return whether a column cannot be an id; that it has values shows when it is read."""
-        return name in self._lists or self._of.tells(name)
+    def _own_kinds(self, kinds: Kinds) -> Kinds:
+        return {self._lists.get(name, name): kind for name, kind in kinds.items()}
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
-        wanted = list(kinds)
-        own = {self._lists.get(name, name): kind for name, kind in kinds.items()}
-        first_row = 0
-        for batch in self._of.batches(own, batch_rows):
-            columns: dict[str, pa.Array] = {}
-            for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                if name in self._lengths:
-                    columns |= self._elements(name, column, first_row)
-                else:
-                    columns[name] = column
-            yield pa.RecordBatch.from_arrays([columns[name] for name in wanted], names=wanted)
-            first_row += batch.num_rows
+    def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
+        columns: dict[str, pa.Array] = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            is_list = name in self._lengths
+            columns |= self._elements(name, column, first_row) if is_list else {name: column}
+        return pa.RecordBatch.from_arrays([columns[name] for name in kinds], names=list(kinds))
 
     def _elements(self, name: str, lists: pa.Array, first_row: int) -> dict[str, pa.Array]:
         """Return the columns of the elements of some lists, which lack values where a list does."""
@@ -235,19 +255,13 @@ class MarkedFile(_ChangedFile):
         super().__init__(of)
         self._marks = marks
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns, those of no kind as they are."""
-        for batch in self._of.batches(kinds, batch_rows):
-            names = batch.schema.names
-            columns = [
-                without_marks(column, self._marks)
-                if kinds[name] is not None and kind_of(column.type) == "category"
-                else column
-                for name, column in zip(names, batch.columns, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(columns, names=names)
+    def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
+        # Columns of no kind stay as they are.
+        for place, name in enumerate(batch.schema.names):
+            column = batch.column(place)
+            if kinds[name] is not None and kind_of(column.type) == "category":
+                batch = batch.set_column(place, name, without_marks(column, self._marks))
+        return batch
 
 
 class NamedFile(_ChangedFile):
@@ -265,28 +279,21 @@ class NamedFile(_ChangedFile):
         super().__init__(of)
         self._names = {column: pa.array(["-1", *own], pa.string()) for column, own in names.items()}
 
-    @cached_property
-    def footer(self) -> Footer:
-        """What the file says of itself, with names as text."""
-        schema, n_rows = self._of.footer
-        for name in self._names:
-            place = schema.get_field_index(name)
-            schema = schema.set(place, pa.field(name, pa.dictionary(pa.int64(), pa.string())))
-        return Footer(schema, n_rows)
-
     def tells(self, name: str) -> bool:
         """Return whether a column has a value in every row and cannot be an id."""
         return name not in self._names and self._of.tells(name)
 
-    def batches(
-        self, kinds: Mapping[str, CellKind | None], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns."""
-        for batch in self._of.batches(kinds, batch_rows):
-            for place, name in enumerate(batch.schema.names):
-                if name in self._names:
-                    batch = batch.set_column(place, name, self._named(name, batch.column(place)))
-            yield batch
+    def _changed_schema(self, schema: pa.Schema) -> pa.Schema:
+        for name in self._names:
+            place = schema.get_field_index(name)
+            schema = schema.set(place, pa.field(name, pa.dictionary(pa.int64(), pa.string())))
+        return schema
+
+    def _changed(self, batch: pa.RecordBatch, kinds: Kinds, first_row: int) -> pa.RecordBatch:
+        for place, name in enumerate(batch.schema.names):
+            if name in self._names:
+                batch = batch.set_column(place, name, self._named(name, batch.column(place)))
+        return batch
 
     def _named(self, name: str, codes: pa.Array) -> pa.DictionaryArray:
         names = self._names[name]
@@ -328,6 +335,18 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
 def element_names(name: str, length: int) -> list[str]:
     """Return the names of the elements of a column of lists.
 
+    Parameters
+    ----------
+    name : str
+        The column of lists.
+    length : int
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
     >>> element_names("embedding", 2)
     ['embedding_0', 'embedding_1']
     """
@@ -336,6 +355,16 @@ def element_names(name: str, length: int) -> list[str]:
 
 def list_lengths(files: Sequence[TypedFile], names: Iterable[str]) -> dict[str, int]:
     """Return how long the first list of each of some columns of lists is.
+
+    Parameters
+    ----------
+    files : sequence of TypedFile
+    names : iterable of str
+        Columns of lists.
+
+    Returns
+    -------
+    dict of str to int
 
     Raises
     ------
@@ -389,14 +418,17 @@ def _typed(texts: Sequence[str | None]) -> pa.Array:
     return values
 
 
-@contextmanager
-def damage_named(file: File, format_name: str) -> Iterator[None]:
-    """Name the file in what pyarrow says of bytes that are not of its format."""
-    try:
-        yield
-    except (NRBFNError, PermissionError):
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedDataError(
-            f"{file} cannot be read as {format_name}: {error}.", "Write the file again."
-        ) from error
+def arrow_damage_named(file: File, format_name: str) -> AbstractContextManager[None]:
+    """Return a context manager that names a file that pyarrow cannot read.
+
+    Parameters
+    ----------
+    file : File
+    format_name : str
+
+    Returns
+    -------
+    context manager
+    """
+    problem, remedy = f"{file} cannot be read as {format_name}", "Write the file again."
+    return damage_named(problem, remedy, pa.ArrowException, OSError)

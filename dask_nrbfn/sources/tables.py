@@ -1,4 +1,4 @@
-"""What tables with named columns have in common, whatever their format."""
+"""Tables with named columns of any format: the role of each column, and checks of names."""
 
 import logging
 from collections import Counter
@@ -53,23 +53,22 @@ class MissingLabelError(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a person says of a table.
+    """The options with which a table is read.
 
     Attributes
     ----------
     origin : str
-        The path that was named.
+        The path that the user named.
     roles : Roles
     options : TableOptions
     schema : Schema or None
-        What the columns are; None: what they have decides.
+        The columns; None: their cells decide.
     classes : tuple of int or str, or None
-        The labels that a model knows.
+        The labels of a model.
     spoiled : bool
-        Whether rows may have gaps, and cells that are not of the kind of their column, which then
-        count as gaps.
+        Whether cells may be missing, or not of their column's kind; both are read as missing.
     unlabelled : int, str, float or None
-        What stands for no label; "" and nan mean empty cells too.
+        The marker for a missing label; "" and nan mean empty cells too.
     """
 
     origin: str
@@ -82,7 +81,7 @@ class Asked:
 
     @classmethod
     def of(cls, reading: Reading) -> Self:
-        """Return what is asked of the table at a place."""
+        """Return the options of a table from those of its place."""
         options = reading.table or TableOptions()
         roles = Roles(reading.label, reading.names("target"), reading.weights)
         schema = reading.schema
@@ -111,16 +110,16 @@ class Asked:
 
     @property
     def may_lack_labels(self) -> bool:
-        """Whether the cells of labels and targets may be empty."""
+        """Whether cells of the label and target columns may be empty."""
         return self.drops or means_empty(self.unlabelled)
 
     @property
     def classes_are_text(self) -> bool:
-        """Whether a model knows labels that are text."""
+        """Whether labels of the model are text."""
         return any(isinstance(known, str) for known in self.classes or ())
 
     def cell_remedy(self, name: str) -> str | None:
-        """Return what to do about a cell of a column that is not of its kind; None: anything."""
+        """Return the remedy for a cell that is not of its column's kind; None: the usual one."""
         roles, known = self.roles, self.schema or Schema(())
         if name in (*(roles.targets or ()), *(known.targets or ())):
             return (
@@ -136,21 +135,31 @@ class Asked:
             "row out, as `skip_bad` does."
         )
 
-    def no_label_error(
-        self, where: str, place: str, *, of_numbers: bool = False
-    ) -> MissingLabelError:
-        """Return the error about a row without a label, or without a number as its target."""
-        mark, noun = ("nan", "target") if of_numbers else ("", "label")
+    def no_label_error(self, problem: str, *, is_target: bool = False) -> MissingLabelError:
+        """Return the error about a row without a label or target.
+
+        Parameters
+        ----------
+        problem : str
+            What the error says is wrong.
+        is_target : bool
+            Whether a numeric target is missing, not a label.
+
+        Returns
+        -------
+        MissingLabelError
+        """
+        mark, noun = ("nan", "target") if is_target else ("", "label")
         # What becomes of gaps was decided with the schema.
         leave_out = (
             "Remove such rows" if self.schema else "Say `missing`='drop' to leave such rows out"
         )
         remedy = f"{leave_out}, or say `unlabelled`='{mark}' to keep them without a {noun}."
-        return MissingLabelError(f"{where} has no value in {place}.", remedy)
+        return MissingLabelError(problem, remedy)
 
     @property
     def named(self) -> set[str] | None:
-        """The columns that are named; None: a schema says what they are."""
+        """All columns that options name; None if a schema is given."""
         if self.schema is not None:
             return None
         (label, targets, weights), options = self.roles, self.options
@@ -158,7 +167,7 @@ class Asked:
         return {name for name in named.union(*options.kinds.values()) if name is not None}
 
     def columns(self, names: tuple[str, ...]) -> "TableColumns":
-        """Return what the columns of these names are for.
+        """Return the purpose of each column of a table.
 
         Raises
         ------
@@ -195,13 +204,7 @@ class Asked:
             wanted = options.columns or rest
             features = tuple(name for name in rest if name in wanted and name not in options.drop)
         ignored = tuple(name for name in rest if name not in features)
-        return TableColumns(features, ignored, roles, ids, names)
-
-    def schema_of(self, columns: "TableColumns") -> Schema:
-        """Return the schema that is given, with what columns of this table are for."""
-        assert self.schema is not None
-        used = {**columns.roles._asdict(), "id": columns.id, "ignored": columns.ignored}
-        return replace(self.schema, **used)
+        return TableColumns(self, features, ignored, roles, ids, names)
 
     def _roles(self, names: tuple[str, ...]) -> Roles:
         """Return the roles that are asked for, or those of the schema that there are."""
@@ -233,32 +236,49 @@ class Asked:
 
 
 class TableColumns(NamedTuple):
-    """What the columns of a table are for.
+    """The purpose of each column of a table.
 
-    Names of those that become features, of those that nothing is made of, of the others, of all.
+    Attributes
+    ----------
+    asked : Asked
+    features, ignored : tuple of str
+        Columns that become features, and columns that are not used.
+    roles : Roles
+    id : str or None
+        The column of ids.
+    names : tuple of str
+        All columns.
     """
 
+    asked: Asked
     features: tuple[str, ...]
     ignored: tuple[str, ...]
     roles: Roles
     id: str | None
     names: tuple[str, ...]
 
+    @property
+    def given_schema(self) -> Schema:
+        """The schema that is asked for, with the roles that the columns have in this table."""
+        assert self.asked.schema is not None
+        used = {**self.roles._asdict(), "id": self.id, "ignored": self.ignored}
+        return replace(self.asked.schema, **used)
+
 
 def schema_columns(
     schema: Schema, names: tuple[str, ...], origin: str, all_names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the columns of a schema; which others there are is logged.
+    """Return the names of a schema's columns; further columns of the table are logged.
 
     Parameters
     ----------
     schema : Schema
     names : tuple of str
-        Of the columns that are nothing else.
+        Columns of the table without another role.
     origin : str
         The table, for the error and the log.
     all_names : tuple of str
-        Of all its columns.
+        All columns of the table.
 
     Raises
     ------
@@ -279,9 +299,22 @@ def schema_columns(
 
 
 def check_column(origin: str, name: str, names: tuple[str, ...], option: str) -> None:
-    """Raise DataError if a table has no column of the name that an option gives."""
+    """Raise DataError if a table has no column of the name that an option gives.
+
+    Parameters
+    ----------
+    origin : str
+        The table, for the error.
+    name : str
+    names : tuple of str
+        All columns of the table.
+    option : str
+    """
     if name not in names:
-        raise _no_column(origin, name, names, f"Name one of its columns with `{option}`.")
+        raise DataError(
+            f"{origin} has no column {name!r}; it has {shown_names(names)}.",
+            f"Name one of its columns with `{option}`.",
+        )
 
 
 def shown_names(names: Sequence[str]) -> str:
@@ -292,20 +325,6 @@ def shown_names(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(map(repr, names[:_NAMES_SHOWN])) + more
-
-
-def _no_column(origin: str, name: str, names: tuple[str, ...], remedy: str) -> DataError:
-    return DataError(f"{origin} has no column {name!r}; it has {shown_names(names)}.", remedy)
-
-
-def not_finite_error(cell: pa.Scalar, where: str, place: str) -> DataError:
-    """Return the error about a cell of a number that is none, or infinite."""
-    value = cell.as_py()
-    has = "no value" if value is None else str(value)
-    return DataError(
-        f"{where} has {has} in {place}.",
-        "Remove the row or fill the value in; every value must be finite.",
-    )
 
 
 def label_values(column: pa.Array) -> np.ndarray:
@@ -331,8 +350,3 @@ def lacks_label(column: pa.Array) -> np.ndarray:
         texts = pc.utf8_trim(column.cast(pa.string()), BLANKS)
         none = pc.or_(none, pc.is_in(texts, pa.array(["", "nan", "NaN"])))
     return none.to_numpy(zero_copy_only=False)
-
-
-def no_value_error(where: str, place: str) -> DataError:
-    """Return the error about an empty cell."""
-    return DataError(f"{where} has no value in {place}.", "Fill the cell or leave the row out.")

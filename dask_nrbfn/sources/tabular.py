@@ -1,11 +1,11 @@
-"""Rows of tables, looked at once and then read, whatever their format."""
+"""Rows of tables of any format: one pass surveys the cells, further ones read them."""
 
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dask_nrbfn.numeric.schema import UNSEEN, Column, Schema
 from dask_nrbfn.sources.cells import CellError, filtered, stored_values
 from dask_nrbfn.sources.decide import decide, gap_error
 from dask_nrbfn.sources.dtypes import FLOAT64, INT64, NO_LABEL, STRING, means_empty
-from dask_nrbfn.sources.source import Block, Source, check_size, recut
+from dask_nrbfn.sources.source import Block, Source, check_size
 from dask_nrbfn.sources.survey import CellKind, ColumnSurvey, GapSets
 from dask_nrbfn.sources.tables import (
     Asked,
@@ -23,8 +23,6 @@ from dask_nrbfn.sources.tables import (
     TableColumns,
     check_column,
     lacks_label,
-    no_value_error,
-    not_finite_error,
 )
 
 logger = logging.getLogger(__name__)
@@ -38,21 +36,30 @@ class Table(Protocol):
 
     @property
     def decimal(self) -> str:
-        """What is before decimals in its text, empty if nobody knows."""
+        """Decimal mark of its text, empty if it is not known."""
         ...
 
     def batches(
         self, kinds: Mapping[str, CellKind | None], batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some columns in order, at most `batch_rows` at a time.
+        """Yield the rows of some columns in order.
 
-        The columns, in any order, are of types that can be read as their kinds, or None: of their
-        own.
+        Parameters
+        ----------
+        kinds : mapping
+            As what each column is read; None: as its own type.
+        batch_rows : int
+            At most so many rows.
+
+        Yields
+        ------
+        RecordBatch
+            Its columns are in any order.
         """
         ...
 
     def place(self, row: int) -> str:
-        """Return how a person finds a row, such as "line 3"."""
+        """Return the place of a row in the file, such as "line 3"."""
         ...
 
 
@@ -77,51 +84,111 @@ class Rows:
         return len(next(iter(self.cells.values())))
 
     def column(self, name: str | None) -> str:
-        """Return what errors call a column."""
+        """Return the name of a column for errors."""
         return f"Column {name!r} of {self.table}"
 
     def place(self, row: int) -> str:
         """Return how a person finds one of these rows, the first of which is 0."""
         return str(self.table.place(self.first_row + row))
 
+    def lacks(self, name: str, row: int) -> str:
+        """Return the sentence of an error about a cell without a value.
+
+        Parameters
+        ----------
+        name : str
+            The column.
+        row : int
+            One of these rows, the first of which is 0.
+
+        Returns
+        -------
+        str
+        """
+        return f"{self.column(name)} has no value in {self.place(row)}."
+
+    def check_finite(self, name: str, infinite: np.ndarray) -> None:
+        """Raise DataError naming the first infinite cell of a column.
+
+        Parameters
+        ----------
+        name : str
+            The column.
+        infinite : bool (b,)
+            Which cells are infinite.
+        """
+        if infinite.any():
+            row = int(infinite.argmax())
+            raise DataError(
+                f"{self.column(name)} has {self.cells[name][row].as_py()} in {self.place(row)}.",
+                "Remove the row or fill the value in; every value must be finite.",
+            )
+
 
 @dataclass(kw_only=True)
 class TableSource(Source, ABC):
-    """Rows of tables, in their order, with what is stored of their columns.
+    """Rows of tables, in their order, and the stored values of their columns.
 
     Attributes
     ----------
     tables : tuple of Table
     columns : TableColumns
-    asked : Asked
-    bad_rows : list of int
-        Where rows may be spoiled, those read so far that have a cell which is no value of its
-        column; they count as none.
-    unseen : dict
-        Of columns of a given schema, the cells read so far whose category is none of theirs.
     """
 
     tables: tuple[Table, ...]
     columns: TableColumns
-    asked: Asked
     schema: Schema
-    bad_rows: list[int] = field(default_factory=list)
-    unseen: dict[str, ColumnSurvey] = field(default_factory=dict)
 
-    def blocks(self, block_rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `block_rows` at a time.
+    @classmethod
+    def of(
+        cls,
+        tables: tuple[Table, ...],
+        columns: TableColumns,
+        schema: Schema,
+        n_rows: int,
+        **attributes: Any,
+    ) -> Self:
+        """Return the rows of tables whose columns are decided.
+
+        Parameters
+        ----------
+        tables : tuple of Table
+        columns : TableColumns
+        schema : Schema
+        n_rows : int
+            Number of rows n that are not left out.
+        **attributes
+            The types of a `Source`, and attributes of the subclass.
+
+        Returns
+        -------
+        TableSource
 
         Raises
         ------
         DataError
-            If a cell is not of its column's kind, infinite, or empty where it must not be.
-        DamagedDataError
-            If a file is cut short or not of its format.
+            If there are no rows or no features.
         """
-        return recut(self._batches(block_rows), block_rows)
+        check_size(columns.asked.origin, n_rows=n_rows, n_features=len(schema.columns))
+        return cls(
+            n_rows=n_rows,
+            n_features=len(schema.columns),
+            has_weights=columns.roles.weights is not None,
+            feature_names=tuple(column.name for column in schema.columns),
+            target_names=columns.roles.targets,
+            schema=schema,
+            tables=tables,
+            columns=columns,
+            **attributes,
+        )
 
-    def stored(self, rows: Rows) -> np.ndarray:
-        """Return what is stored of the features of some rows, (b, c) of type `x_dtype`."""
+    @property
+    def asked(self) -> Asked:
+        """What a person says of the table."""
+        return self.columns.asked
+
+    def _stored(self, rows: Rows) -> np.ndarray:
+        """Return the stored features of some rows, (b, c) of type `x_dtype`."""
         columns, spoiled = self.schema.columns, self.asked.spoiled
         X = np.empty((len(rows), len(columns)), self.x_dtype)
         for j, column in enumerate(columns):
@@ -137,11 +204,11 @@ class TableSource(Source, ABC):
         return NO_LABEL if self.y_dtype == INT64 else str("" if mark is None else mark)
 
     @abstractmethod
-    def labels(self, rows: Rows, name: str) -> np.ndarray:
+    def _labels(self, rows: Rows, name: str) -> np.ndarray:
         """Return the labels (b,) in a column, of type `y_dtype`."""
 
     @abstractmethod
-    def ids(self, rows: Rows, name: str) -> np.ndarray:
+    def _ids(self, rows: Rows, name: str) -> np.ndarray:
         """Return the ids (b,) in a column, of type `id_dtype`."""
 
     def carried(self, names: Sequence[str]) -> pa.RecordBatchReader:
@@ -155,7 +222,7 @@ class TableSource(Source, ABC):
         for name in names:
             check_column(self.asked.origin, name, self.columns.names, "keep")
         kinds: dict[str, CellKind | None] = dict.fromkeys(names)
-        schema = pa.schema([(name, self.carried_type(name)) for name in names])
+        schema = pa.schema([(name, self._carried_type(name)) for name in names])
         batches = (
             batch.select(names).cast(schema)
             for table in self.tables
@@ -163,11 +230,11 @@ class TableSource(Source, ABC):
         )
         return pa.RecordBatchReader.from_batches(schema, batches)
 
-    def carried_type(self, name: str) -> pa.DataType:
+    def _carried_type(self, name: str) -> pa.DataType:
         """Return the type that a column is carried as."""
         return pa.string()
 
-    def _batches(self, block_rows: int) -> Iterator[Block]:
+    def _parts(self, block_rows: int) -> Iterator[Block]:
         features = _kinds_of(self.schema.columns)
         ids = _IdsAgain(self._ids_again()) if self.columns.id in features else None
         n_mended = n_rows = 0
@@ -194,36 +261,33 @@ class TableSource(Source, ABC):
         name = self.columns.id
         assert name is not None
         for rows in read(self.tables, {name: None}, SURVEY_ROWS):
-            yield self.ids(rows, name)
+            yield self._ids(rows, name)
 
     def _block(self, rows: Rows, ids_again: "_IdsAgain | None") -> Block:
-        X = self.stored(rows)
+        X = self._stored(rows)
         spoiled = self.asked.spoiled
         has_gap = np.isnan(X).any(axis=1)
         if self.schema.missing == "error" and not spoiled and has_gap.any():
             row = int(has_gap.argmax())
             name = self.schema.columns[int(np.isnan(X[row]).argmax())].name
-            raise gap_error(
-                f"{rows.column(name)} has no value in {rows.place(row)}.",
-                decided=self.asked.schema is not None,
-            )
+            raise gap_error(rows.lacks(name, row), decided=self.asked.schema is not None)
         label, targets, weights = self.columns.roles
         y = row_weights = ids = None
         if targets is not None:
             y = np.stack([_numbers(rows, name, self.asked) for name in targets], axis=1)
         elif label is not None:
-            y = self.labels(rows, label)
+            y = self._labels(rows, label)
         if weights is not None:
             row_weights = _weights(rows, weights, self.asked)
         if ids_again is not None:
             ids = ids_again.take(len(X))
         elif self.columns.id is not None:
-            ids = self.ids(rows, self.columns.id)
+            ids = self._ids(rows, self.columns.id)
         block = Block(X, y, row_weights, ids)
         if not self.asked.drops:
             return block
         whole = ~has_gap
-        for none in _lacking(rows, self.columns, self.asked).values():
+        for none in _lacking(rows, self.columns).values():
             whole &= ~none
         return Block(X[whole], *(None if part is None else part[whole] for part in block[1:]))
 
@@ -252,7 +316,18 @@ class _IdsAgain:
 def read(
     tables: Iterable[Table], kinds: Mapping[str, CellKind | None], batch_rows: int
 ) -> Iterator[Rows]:
-    """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns."""
+    """Yield the rows of tables in order, at most `batch_rows` at a time, with some columns.
+
+    Parameters
+    ----------
+    tables : iterable of Table
+    kinds, batch_rows
+        As in `Table.batches`.
+
+    Yields
+    ------
+    Rows
+    """
     for table in tables:
         first_row = 0
         for batch in table.batches(kinds, batch_rows):
@@ -262,12 +337,12 @@ def read(
 
 
 def _kinds_of(columns: Iterable[Column]) -> dict[str, CellKind | None]:
-    """Return as what columns are read: as text where their numbers or dates are not bare."""
+    """Return the kind that each column is read as: text if numbers or dates are not bare."""
     return {column.name: "text" if column.written else column.kind for column in columns}
 
 
 def _of_others(columns: TableColumns) -> dict[str, CellKind | None]:
-    """Return as what the columns are read that are no features."""
+    """Return the kind that each column with another role than a feature is read as."""
     label, targets, weights = columns.roles
     numbers: dict[str, CellKind | None] = dict.fromkeys(targets or (), "number")
     if weights is not None:
@@ -279,23 +354,21 @@ def survey_tables(
     tables: tuple[Table, ...],
     columns: TableColumns,
     kinds: Mapping[str, CellKind],
-    asked: Asked,
     see: Callable[[Rows], None],
 ) -> tuple[Schema, int]:
-    """Return what the columns of tables are and how many rows they have, reading them once.
+    """Return the schema of tables and the number of rows that are kept, reading them once.
 
     Parameters
     ----------
     tables : tuple of Table
     columns : TableColumns
+        If a schema is asked for, the columns are as it says.
     kinds : mapping
         Of the columns that may become features.
-    asked : Asked
-        With a schema, this is what the columns are.
     see : callable
         Called with each batch of rows; raises MissingLabelError where a label is missing.
     """
-    others = _of_others(columns)
+    asked, others = columns.asked, _of_others(columns)
     fills, decimal = asked.options.missing == "impute", tables[0].decimal
     surveys = {
         name: ColumnSurvey(kinds[name], fills=fills, decimal=decimal) for name in columns.features
@@ -318,7 +391,7 @@ def survey_tables(
         lacking = {name: _add(survey, rows, name, gaps) for name, survey in surveys.items()}
         if asked.drops:
             lacking |= _gaps_of(rows, decided)
-            gap_sets.add(lacking | _lacking(rows, columns, asked))
+            gap_sets.add(lacking | _lacking(rows, columns))
         try:
             for name in columns.roles.targets or ():
                 _numbers(rows, name, asked)
@@ -336,7 +409,7 @@ def survey_tables(
         return f"of {table} has no value in {table.place(row)}"
 
     if asked.schema is not None:
-        schema = asked.schema_of(columns)
+        schema = columns.given_schema
     else:
         schema, lines, unread = decide(
             surveys,
@@ -354,11 +427,7 @@ def survey_tables(
         raise refused
     if asked.drops:
         names = {column.name for column in schema.columns} | {*_of_others(columns)}
-        among = (
-            gap_sets.among(names)
-            if gap_sets.are_all
-            else _read_gaps(tables, schema, columns, asked)
-        )
+        among = gap_sets.among(names) if gap_sets.are_all else _read_gaps(tables, schema, columns)
         n_rows = _n_whole(n_rows, *among, asked.origin)
     return schema, n_rows
 
@@ -366,24 +435,21 @@ def survey_tables(
 def _cell_values(
     rows: Rows, column: Column, *, spoiled: bool = False, remedy: str | None = None
 ) -> np.ndarray:
-    """Return what is stored of a column of some rows, float64 (b,); infinite only if `spoiled`.
+    """Return the stored values of a column, float64 (b,); infinite only if `spoiled`.
 
-    What to do about a cell that is not of the kind of the column is `remedy`, or anything.
+    `remedy` is for a cell that is not of the column's kind, by default the usual one.
 
     Raises
     ------
     DataError
         Naming the first cell that cannot be stored.
     """
-    array = rows.cells[column.name]
     try:
-        values = stored_values(array, column, spoiled=spoiled)
+        values = stored_values(rows.cells[column.name], column, spoiled=spoiled)
     except CellError as error:
         raise error.within(rows.table, rows.place(error.row), remedy) from error
-    infinite = np.isinf(values)
-    if infinite.any() and not spoiled:
-        row = int(infinite.argmax())
-        raise not_finite_error(array[row], rows.column(column.name), rows.place(row))
+    if not spoiled:
+        rows.check_finite(column.name, np.isinf(values))
     return values
 
 
@@ -407,14 +473,25 @@ def _add(
 def add_unseen(
     unseen: dict[str, ColumnSurvey], array: pa.Array, stored: np.ndarray, column: Column
 ) -> None:
-    """Add the cells of a category column that are stored as none of its categories."""
+    """Add the cells of a category column whose category its schema does not have.
+
+    Parameters
+    ----------
+    unseen : dict
+        The surveys to add to, by column.
+    array : Array (b,)
+        The cells.
+    stored : float64 (b,)
+        What is stored of them.
+    column : Column
+    """
     if column.kind == "category" and (new := stored == UNSEEN).any():
         survey = unseen.setdefault(column.name, ColumnSurvey("category"))
         survey.add(filtered(array, new))
 
 
 def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
-    """Yield what is said of the cells of each column that training did not have."""
+    """Yield a line for the log about the unseen categories of each column."""
     for name, survey in unseen.items():
         first = min(survey.texts, key=lambda text: (-survey.texts[text], text))
         n_others = survey.n_different - 1
@@ -424,7 +501,7 @@ def unseen_lines(unseen: Mapping[str, ColumnSurvey]) -> Iterator[str]:
 
 
 def _check_read(tables: tuple[Table, ...], columns: tuple[Column, ...]) -> None:
-    """Raise DataError naming the first cell of some columns that is not written as they are."""
+    """Raise DataError naming the first cell that is not written as its column."""
     for rows in read(tables, _kinds_of(columns), SURVEY_ROWS) if columns else ():
         _gaps_of(rows, columns)
 
@@ -435,14 +512,14 @@ def _gaps_of(rows: Rows, columns: Iterable[Column]) -> dict[str, np.ndarray]:
 
 
 def _read_gaps(
-    tables: tuple[Table, ...], schema: Schema, columns: TableColumns, asked: Asked
+    tables: tuple[Table, ...], schema: Schema, columns: TableColumns
 ) -> tuple[int, Counter[str]]:
     """Read how many rows lack a value, and how many in each column."""
     n_gaps, counts = 0, Counter[str]()
     # An id may be a feature too.
     kinds = _of_others(columns) | _kinds_of(schema.columns)
     for rows in read(tables, kinds, SURVEY_ROWS):
-        lacking = _gaps_of(rows, schema.columns) | _lacking(rows, columns, asked)
+        lacking = _gaps_of(rows, schema.columns) | _lacking(rows, columns)
         n_gaps += int(np.any([*lacking.values()], axis=0).sum())
         counts.update({name: int(none.sum()) for name, none in lacking.items()})
     return n_gaps, counts
@@ -461,9 +538,9 @@ def _n_whole(n_rows: int, n_gaps: int, lacking: Mapping[str, int], origin: str) 
     return n_rows - n_gaps
 
 
-def _lacking(rows: Rows, columns: TableColumns, asked: Asked) -> dict[str, np.ndarray]:
+def _lacking(rows: Rows, columns: TableColumns) -> dict[str, np.ndarray]:
     """Return which cells of labels, targets and weights, by column, have rows left out."""
-    name, lacking = columns.roles.weights, {}
+    asked, name, lacking = columns.asked, columns.roles.weights, {}
     if name is not None:
         values = _cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
         lacking[name] = np.isnan(values)
@@ -487,16 +564,30 @@ def _numbers(rows: Rows, name: str, asked: Asked) -> np.ndarray:
     values = _cell_values(rows, Column(name, "number"), remedy=asked.cell_remedy(name))
     none = np.isnan(values)
     if none.any() and not asked.may_lack_labels:
-        place = rows.place(int(none.argmax()))
-        raise asked.no_label_error(rows.column(name), place, of_numbers=True)
+        raise asked.no_label_error(rows.lacks(name, int(none.argmax())), is_target=True)
     return values
+
+
+def no_value_error(rows: Rows, name: str, row: int) -> DataError:
+    """Return the error about an empty cell that nothing can fill.
+
+    Parameters
+    ----------
+    rows, name, row
+        As in `Rows.lacks`.
+
+    Returns
+    -------
+    DataError
+    """
+    return DataError(rows.lacks(name, row), "Fill the cell or leave the row out.")
 
 
 def _weights(rows: Rows, name: str, asked: Asked) -> np.ndarray:
     array = rows.cells[name]
     values = stored_values(array, Column(name, "number")).astype(FLOAT64, copy=False)
     if array.null_count and not asked.drops:
-        raise no_value_error(rows.column(name), rows.place(int(np.isnan(values).argmax())))
+        raise no_value_error(rows, name, int(np.isnan(values).argmax()))
     return values
 
 

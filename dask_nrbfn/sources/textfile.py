@@ -8,25 +8,24 @@ import logging
 import re
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
 import pyarrow as pa
 
-from dask_nrbfn.errors import DamagedDataError, DataError, NRBFNError
+from dask_nrbfn.errors import DamagedDataError, DataError
 from dask_nrbfn.sources.dialect import (
     BLANK_RUNS,
     DECIMALS,
     DELIMITERS,
     QUOTES,
+    Beginning,
     Dialect,
     check_dialect,
-    n_cells,
-    recognized,
 )
-from dask_nrbfn.sources.files import File
+from dask_nrbfn.sources.files import File, damage_named
 from dask_nrbfn.sources.quotes import BlanksOut, QuoteScan, lines_of
 
 logger = logging.getLogger(__name__)
@@ -63,11 +62,6 @@ class TextFile:
     def __str__(self) -> str:
         return str(self.file)
 
-    @property
-    def name(self) -> str:
-        """The last part of its path."""
-        return self.file.name
-
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
         """Open its table as UTF-8, with one `dialect.mark` between cells and quotes around them."""
@@ -85,14 +79,14 @@ class TextFile:
             yield text
 
     def head(self) -> list[bytes]:
-        """Return the first two lines, as far as they are there and not longer than can be.
+        """Return the first two lines, if there are so many, each up to 64 MiB.
 
         Raises
         ------
         DamagedDataError
             If they are no text.
         """
-        with damage_named(self.file):
+        with csv_damage_named(self.file):
             with self.open() as text:
                 lines = [*islice(lines_of(text, _LONGEST_LINE_BYTES), 2)] or [b""]
             if any(b"\0" in line for line in lines):
@@ -101,7 +95,7 @@ class TextFile:
         return lines
 
     def scan(self) -> QuoteScan:
-        """Return what follows the quotes of its text."""
+        """Return a fresh `QuoteScan` for its text."""
         return QuoteScan(self.dialect.mark.encode(), self.dialect.quote.encode())
 
 
@@ -140,22 +134,12 @@ def _arrow(stream: IO[bytes]) -> pa.NativeFile:
     return stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, mode="r")
 
 
-@contextmanager
-def damage_named(file: File) -> Iterator[None]:
-    """Name the file in what is said of bytes that are no text."""
-    try:
-        yield
-    except (NRBFNError, PermissionError):
-        raise
-    except UNREADABLE as error:
-        raise not_csv(file, error) from error
-
-
-def not_csv(file: File, error: Exception) -> DamagedDataError:
-    """Return the error about a file that is no CSV text."""
-    return DamagedDataError(
-        f"{file} cannot be read as CSV: {error}.",
+def csv_damage_named(file: File) -> AbstractContextManager[None]:
+    """Return a context manager that names a file that is no text."""
+    return damage_named(
+        f"{file} cannot be read as CSV",
         "Write it as UTF-8 text, or say its `encoding`, such as cp1252, which Excel writes.",
+        *UNREADABLE,
     )
 
 
@@ -165,17 +149,18 @@ def text_kind(file: File) -> str | None:
     Text is CSV if all its lines are divided alike, into more than one cell.
     """
     try:
-        lines, cut, _ = _beginning(file, None)
+        beginning = _beginning(file, None)
     except DamagedDataError:
         return None
-    text = "".join(lines)
+    text = "".join(beginning.lines)
     if _NO_TEXT.search(text) or text.lstrip().startswith(_OTHER_FORMATS):
         return None
-    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in lines):
+    if ":" in text and all(_SVMLIGHT.fullmatch(line.strip()) for line in beginning.lines):
         return None if file.name.lower().endswith((".gz", ".zst")) else "svmlight"
-    way = recognized(lines, Dialect(), delimiters=DELIMITERS, quotes=QUOTES, cut=cut)
+    way = beginning.recognized()
+    table = replace(beginning, lines=beginning.lines[way.skipped :])
     try:
-        return "csv" if n_cells(lines[way.skipped :], way, cut=cut) > 1 else None
+        return "csv" if table.n_cells(way) > 1 else None
     except csv.Error:  # a cell longer than the csv module takes
         return None
 
@@ -190,7 +175,7 @@ def text_files(
     no_header: bool = False,
     named: Collection[str] | None = None,
 ) -> tuple[TextFile, ...]:
-    """Files of one table with their dialects: what is not said, their first lines show.
+    """Return files of one table with their dialects: options, or else the first lines, decide.
 
     Parameters
     ----------
@@ -229,17 +214,12 @@ def text_files(
     quotes = [quote] if quote else QUOTES
     texts: list[TextFile] = []
     for file in files:
-        lines, cut, marked = _beginning(file, encoding)
+        beginning = _beginning(file, encoding)
         like = replace(texts[0].dialect, padded=False) if texts else usual
-        found = recognized(
-            lines,
-            replace(like, encoding=marked),
-            delimiters=delimiters,
-            quotes=quotes,
-            # The first file tells for all of them.
-            named=None if texts or no_header else named,
-            cut=cut,
-        )
+        like = replace(like, encoding=beginning.usual.encoding)
+        beginning = replace(beginning, usual=like, delimiters=delimiters, quotes=quotes)
+        # The first file tells for all of them.
+        found = beginning.recognized(None if texts or no_header else named)
         texts.append(TextFile(file, found))
     _check_alike(texts)
     if texts[0].dialect != usual:
@@ -247,9 +227,9 @@ def text_files(
     return tuple(texts)
 
 
-def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
-    """First lines of a file, whether more come, and the encoding: the one given, or its mark's."""
-    with damage_named(file), _unpacked(file) as stream:
+def _beginning(file: File, encoding: str | None) -> Beginning:
+    """Return the beginning of a file in the encoding that is given, or that of its mark."""
+    with csv_damage_named(file), _unpacked(file) as stream:
         beginning, more = stream.read(_SNIFFED_BYTES), bool(stream.read(1))
     marked = beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     encoding = encoding or ("utf-16" if marked else "utf-8")
@@ -257,7 +237,7 @@ def _beginning(file: File, encoding: str | None) -> tuple[list[str], bool, str]:
     lines = [*io.StringIO(text, newline="")]
     # The last line is part of one if more comes.
     whole = lines[: len(lines) - more][:_SNIFFED_LINES]
-    return whole, len(whole) < len(lines), encoding
+    return Beginning(whole, Dialect(encoding=encoding), cut=len(whole) < len(lines))
 
 
 def _check_alike(texts: list[TextFile]) -> None:

@@ -233,6 +233,16 @@ class DateFormat:
 def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
     """Return how a column of a kind is written; None if that says nothing.
 
+    Parameters
+    ----------
+    kind : str
+    written : str
+        As in `Column`.
+
+    Returns
+    -------
+    NumberForm, DateFormat or None
+
     Raises
     ------
     ParameterError
@@ -244,7 +254,17 @@ def form_of(kind: str, written: str) -> NumberForm | DateFormat | None:
 
 
 def is_way(kind: str, written: str) -> bool:
-    """Return whether columns of a kind can be written so."""
+    """Return whether columns of a kind can be written so.
+
+    Parameters
+    ----------
+    kind : str
+    written : str
+
+    Returns
+    -------
+    bool
+    """
     with suppress(ParameterError):
         return form_of(kind, written) is not None
     return False
@@ -329,6 +349,15 @@ def is_told(reading: Reading, texts: Sequence[str]) -> bool:
     """Return whether dates are written in a way that nothing else is.
 
     Whole numbers, and three short numbers as in 1.2.10, may be anything.
+
+    Parameters
+    ----------
+    reading : Reading
+    texts : sequence of str
+
+    Returns
+    -------
+    bool
     """
     if len(reading.written) != 1 or reading.written[0] == DIGITS:
         return False
@@ -361,7 +390,7 @@ def _parsed(text: str, decimal: str) -> NumberForm | None:
 
 
 def _mark_of(number: str, decimal: str) -> str | None:
-    """Return what is between the thousands of a number, None if it is none or a code like 007."""
+    """Return the mark between thousands, None if a text is no number or a code like 007."""
     point = re.escape(decimal)
     if re.fullmatch(rf"(?:0|[1-9]\d*)(?:{point}\d*)?|{point}\d+", number):
         return ""

@@ -145,7 +145,7 @@ def test_with_keys__type_is_that_of_all_values(tmp_path, texts, values):
 class FakeTable(tablefile.TypedFile):
     footer = tablefile.Footer(pa.schema([("a", pa.int64())]), 3)
 
-    def batches(self, kinds, batch_rows):
+    def _read(self, kinds, batch_rows):
         yield from pa.table({"a": [1, 2, 3]}).select(list(kinds)).to_batches(batch_rows)
 
 

@@ -9,10 +9,10 @@ from dask_nrbfn.errors import ParameterError
 from dask_nrbfn.sources.dialect import (
     DELIMITERS,
     QUOTES,
+    Beginning,
     Dialect,
     check_dialect,
     has_header,
-    sniffed,
 )
 
 USUAL = Dialect()
@@ -44,7 +44,7 @@ def lines_of(text):
     ],
 )
 def test_sniffed__another_way(text, way):
-    assert sniffed(lines_of(text), USUAL) == way
+    assert Beginning(lines_of(text), USUAL).sniffed() == way
 
 
 @pytest.mark.parametrize(
@@ -74,28 +74,30 @@ def test_sniffed__another_way(text, way):
     ],
 )
 def test_sniffed__in_doubt_the_usual_way(text):
-    assert sniffed(lines_of(text), USUAL) == USUAL
+    assert Beginning(lines_of(text), USUAL).sniffed() == USUAL
 
 
 def test_sniffed__tabs_stay_where_spaces_are_in_text():
     text = "day\tx\n2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
-    assert sniffed(lines_of(text), USUAL) == Dialect(delimiter="\t")
+    assert Beginning(lines_of(text), USUAL).sniffed() == Dialect(delimiter="\t")
     text = "2020-01-01 10:00\t1\n2020-01-02 11:00\t2\n"
-    assert sniffed(lines_of(text), USUAL) == Dialect(delimiter="\t")
+    assert Beginning(lines_of(text), USUAL).sniffed() == Dialect(delimiter="\t")
     aligned = "1   5\t1\n2   6\t2\n"
-    assert sniffed(lines_of(aligned), Dialect(delimiter="\t")) == Dialect(delimiter="\t")
+    assert Beginning(lines_of(aligned), Dialect(delimiter="\t")).sniffed() == Dialect(
+        delimiter="\t"
+    )
 
 
 def test_sniffed__last_row_of_a_text_that_goes_on_may_be_a_part():
     lines = lines_of('a;b\n1;2\n3;"x\n')
-    assert sniffed(lines, USUAL, cut=True).delimiter == ";"
-    assert sniffed(lines[:1], USUAL, cut=True) == USUAL
+    assert Beginning(lines, USUAL, cut=True).sniffed().delimiter == ";"
+    assert Beginning(lines[:1], USUAL, cut=True).sniffed() == USUAL
 
 
 def test_sniffed__what_was_said_stays():
     lines = lines_of("'a';'b'\n'1';'x'\n")
-    assert sniffed(lines, USUAL, delimiters=[","]) == USUAL
-    assert sniffed(lines, USUAL, quotes=['"']) == Dialect(delimiter=";")
+    assert Beginning(lines, USUAL, delimiters=[","]).sniffed() == USUAL
+    assert Beginning(lines, USUAL, quotes=['"']).sniffed() == Dialect(delimiter=";")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_sniffed__a_table_of_commas_keeps_them(rows):
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     lines = lines_of(text.getvalue())
-    found = sniffed(lines, USUAL)
+    found = Beginning(lines, USUAL).sniffed()
     assert found.delimiter == ","
     # Another quote, or spaces before it, are around whole cells only.
     quoted = [any(cell.strip().startswith(found.quote) for cell in row) for row in rows[1:]]
@@ -156,7 +158,7 @@ def test_sniffed__what_is_quoted_throughout_is_read_as_it_was_written(data, deli
     way = {"delimiter": delimiter, "quotechar": quote}
     writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n", **way)
     writer.writerows(data.draw(st.lists(row, min_size=2, max_size=5)))
-    assert sniffed(lines_of(text.getvalue()), USUAL) == Dialect(delimiter, quote)
+    assert Beginning(lines_of(text.getvalue()), USUAL).sniffed() == Dialect(delimiter, quote)
 
 
 @pytest.mark.parametrize(
