@@ -21,7 +21,7 @@ from dask_nrbfn.scorer import Scorer
 from dask_nrbfn.stages.columns import check_targets
 from dask_nrbfn.storage.dataset import Dataset
 from dask_nrbfn.storage.group import Location
-from dask_nrbfn.storage.model import PinnedModel
+from dask_nrbfn.storage.model import Model, PinnedModel
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def evaluate_dataset(
         If the model is an embedding.
     """
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
     if opened.embeds:
         raise ParameterError(
@@ -191,8 +191,7 @@ def evaluate_dataset(
     if n_unlabelled:
         logger.info("evaluate: %d rows without a label are left out", n_unlabelled)
     arguments = [
-        (*pinned, dataset.location, start, stop)
-        for start, stop in task_spans(dataset.n_rows, 1, engine)
+        (pinned, dataset, start, stop) for start, stop in task_spans(dataset.n_rows, 1, engine)
     ]
     if opened.target_names is not None:
         judged = run_tasks(engine, _residuals, arguments, label="evaluate")
@@ -202,9 +201,11 @@ def evaluate_dataset(
         return NumberEvaluation(
             dataset.n_rows, opened.target_names, **figures, n_unlabelled=n_unlabelled, sample=sample
         )
-    if not set(opened.classes.tolist()) & set(dataset.classes.tolist()):
+    # A dataset may declare classes that no row has.
+    present = dataset.classes[dataset.class_counts > 0].tolist()
+    if not set(opened.classes.tolist()) & set(present):
         raise DataError(
-            f"the labels of {dataset.location}, such as {dataset.classes.tolist()[0]!r}, are none "
+            f"the labels of {dataset.location}, such as {present[0]!r}, are none "
             f"of the model's, such as {opened.classes.tolist()[0]!r}.",
             "Ingest the labels as those of the training rows: all whole numbers, or all text.",
         )
@@ -232,14 +233,12 @@ def evaluate_dataset(
 
 
 def _residuals(
-    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+    model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[ResidualSums, Floats]:
     """Return the residual sums of some rows, and the true and predicted numbers of sampled rows.
 
     The latter are one array (2, m, q).
     """
-    model = PinnedModel(model_location, checksum).load()
-    dataset = Dataset.open(dataset_location)
     assert model.intercept is not None
     origin = model.intercept
     sums = ResidualSums.zeros(1, model.n_targets)
@@ -258,14 +257,12 @@ def _sample_step(n_rows: int) -> int:
 
 
 def _count(
-    model_location: Location, checksum: str, dataset_location: Location, start: int, stop: int
+    model: Model, dataset: Dataset, start: int, stop: int
 ) -> tuple[NDArray[np.int64], float, RankedScores]:
     """Return the confusion (K + 1, K), the sum of log losses and, for two classes, the ranking.
 
     The last line of the confusion counts the rows whose label the model does not know.
     """
-    model = PinnedModel(model_location, checksum).load()
-    dataset = Dataset.open(dataset_location)
     own = {label: code for code, label in enumerate(model.classes.tolist())}
     n_classes = len(own)
     code_in_model = np.array([own.get(label, n_classes) for label in dataset.classes.tolist()])

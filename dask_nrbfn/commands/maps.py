@@ -383,7 +383,7 @@ def write_map(
 def _write_opened(
     work: "MapWork", opened: "xr.Dataset", out: Location, engine: Engine, *, overwrite: bool
 ) -> MapResult:
-    model, cube = work.model.load(), work.scene.cube(opened)
+    model, cube = work.model.open(), work.scene.cube(opened)
     layout = MapLayout.of(cube, model)
     _check_memory(cube, model, engine)
     identity = {
@@ -469,7 +469,7 @@ class MapWork:
     ) -> "MapWork":
         """Return the map to write; arguments and errors are those of `predict_scene`."""
         pinned = PinnedModel.at(model)
-        opened, found = pinned.load(), _scene_at(scene, variable, feature_dim)
+        opened, found = pinned.open(), _scene_at(scene, variable, feature_dim)
         names = _checked_names(opened, probabilities=probabilities, scores=scores)
         with open_scene(found.place) as stored:
             cube = found.cube(stored)
@@ -513,7 +513,7 @@ def _map_boxes(
 def _map_opened(
     work: MapWork, cube: Cube, group: zarr.Group, indices: Sequence[tuple[int, ...]]
 ) -> tuple[int, int]:
-    model = work.model.load()
+    model = work.model.open()
     layout = MapLayout.of(cube, model)
     found = {index: layout.missing_if_finished(group, work.names, index) for index in indices}
     boxes = [layout.grid.box(index) for index in indices if found[index] is None]

@@ -120,7 +120,7 @@ def predict_dataset(
     """
     check_prediction_place(out, overwrite=overwrite)
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     keep = () if kept is None else kept.schema.names
     if kept is not None and _suffix(out) == ".csv":
         check_in_csv(kept)
@@ -167,7 +167,7 @@ def write_results(
         If the dataset has other columns than the training rows.
     """
     pinned = PinnedModel.at(model)
-    opened = pinned.load()
+    opened = pinned.open()
     dataset = encoded_for(opened, dataset, engine)
     _predict_to_zarr(pinned, opened, dataset, out, engine, names, overwrite=False)
 
@@ -308,7 +308,7 @@ def _predict_to_zarr(
                 compress=True,
             )
         arguments = [
-            (*pinned, dataset.location, group, names, start, stop)
+            (pinned, dataset, group, names, start, stop)
             for start, stop in task_spans(dataset.n_rows, chunk_rows, engine)
         ]
         run_tasks(engine, _write_results, arguments, label="predict")
@@ -354,16 +354,14 @@ def task_spans(n_rows: int, chunk_rows: int, engine: Engine) -> list[tuple[int, 
 
 
 def _write_results(
-    model_location: Location,
-    checksum: str,
-    dataset_location: Location,
+    model: Model,
+    dataset: Dataset,
     group: zarr.Group,
     names: tuple[str, ...],
     start: int,
     stop: int,
 ) -> None:
-    scorer = Scorer(PinnedModel(model_location, checksum).load())
-    dataset = Dataset.open(dataset_location)
+    scorer = Scorer(model)
     scores_of_blocks = (block.scores for block in scorer.blocks(dataset, start, stop))
     for scores in regroup(scores_of_blocks, get_array(group, names[0]).chunks[0]):
         stop = start + len(scores)
